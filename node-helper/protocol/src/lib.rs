@@ -1,1 +1,22 @@
-//! See docs/architecture.md.
+//! What the controller and the node helper say to each other.
+//!
+//! Owns the wire frames, the messages, the registry of task kinds with their parameters and docs, and the shape of
+//! changes and outcomes. It is the only crate that both sides share; it does no I/O and knows neither SSH nor NVML.
+
+pub mod change;
+pub mod facts;
+pub mod frame;
+pub mod lenient;
+pub mod message;
+pub mod nvml;
+pub mod op;
+pub mod permit;
+pub mod tasks;
+
+pub use change::{Awaiting, Certainty, Change, Disruption};
+pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
+pub use op::NodeOp;
+pub use permit::{Permit, RunEpoch};
+
+/// Version of the messages; a controller and a helper talk only when theirs are equal.
+pub const PROTOCOL_VERSION: u32 = 1;

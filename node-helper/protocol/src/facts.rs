@@ -1,0 +1,142 @@
+//! Hardware and software facts of a node.
+
+use serde::{Deserialize, Serialize};
+
+/// What one reading of a node gave; what could not be read is `None` or has an entry in `errors`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    pub hostname: String,
+    pub boot_id: Option<String>,
+    pub kernel: String,
+    /// Machine architecture as `uname -m` says.
+    pub arch: String,
+    pub os: OsFacts,
+    pub cpus: u32,
+    pub numa_nodes: u32,
+    pub memory_mib: u64,
+    pub uptime_s: u64,
+    pub cmdline: String,
+    /// `systemd` or the name of process 1.
+    pub init: String,
+    pub virtualization: Option<String>,
+    /// IPv4 address of the default route, where there is one.
+    pub address: Option<String>,
+    pub gpu: GpuSystem,
+    /// What could not be read, one sentence each.
+    #[serde(default)]
+    pub errors: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OsFacts {
+    /// `ID` of os-release, such as `ubuntu`.
+    pub id: String,
+    pub version: String,
+    pub pretty: String,
+    /// `ID_LIKE`, split.
+    pub like: Vec<String>,
+}
+
+/// The GPU side of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuSystem {
+    pub state: GpuSystemState,
+    /// Version of the loaded kernel module.
+    pub module_version: Option<String>,
+    /// Version of the user-space library.
+    pub driver_version: Option<String>,
+    /// Highest CUDA version that the driver speaks, such as `13.0`.
+    pub cuda_version: Option<String>,
+    /// NVIDIA display or 3D controllers on the PCI bus: what should be there.
+    pub pci_count: u32,
+    pub gpus: Vec<GpuFacts>,
+}
+
+/// Whether the GPUs could be read at all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum GpuSystemState {
+    /// Not asked.
+    #[default]
+    NotRead,
+    Ok,
+    /// No NVIDIA GPU on the bus.
+    NoGpu,
+    NoDriver {
+        detail: String,
+    },
+    /// Library and module differ: the driver was upgraded under a running module (NVML code 18).
+    VersionMismatch {
+        detail: String,
+    },
+    /// NVML did not answer within its deadline; the worker was killed.
+    Hung {
+        detail: String,
+    },
+    Crashed {
+        detail: String,
+    },
+    /// The worker cannot run here, for example without glibc.
+    NoWorker {
+        detail: String,
+    },
+    Failed {
+        detail: String,
+    },
+}
+
+/// One GPU. `None` is "not supported or not readable here".
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    pub index: u32,
+    pub uuid: String,
+    /// PCI address as sysfs writes it, such as `0000:5d:00.0`.
+    pub pci: String,
+    pub name: String,
+    /// `Ampere`, `Hopper`, …
+    pub architecture: String,
+    /// CUDA compute capability, such as `9.0`.
+    pub compute_capability: Option<String>,
+    pub memory_mib: Option<u64>,
+    pub vbios: Option<String>,
+    pub serial: Option<String>,
+    pub board_part: Option<String>,
+    pub persistence: Option<bool>,
+    pub ecc_current: Option<bool>,
+    pub ecc_pending: Option<bool>,
+    pub mig_current: Option<bool>,
+    pub mig_pending: Option<bool>,
+    pub mig_layout: Vec<MigInstance>,
+    pub power_limit_mw: Option<u64>,
+    pub power_default_mw: Option<u64>,
+    pub power_min_mw: Option<u64>,
+    pub power_max_mw: Option<u64>,
+    pub power_enforced_mw: Option<u64>,
+    /// `default`, `exclusive_process` or `prohibited`.
+    pub compute_mode: Option<String>,
+    pub graphics_clock_mhz: Option<u32>,
+    pub memory_clock_mhz: Option<u32>,
+    pub max_graphics_clock_mhz: Option<u32>,
+    pub max_memory_clock_mhz: Option<u32>,
+    pub temperature_c: Option<u32>,
+    pub pcie_generation: Option<u32>,
+    pub pcie_width: Option<u32>,
+    /// What could not be read, one sentence each.
+    #[serde(default)]
+    pub errors: Vec<String>,
+}
+
+/// One GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Name such as `3g.40gb`.
+    pub profile: String,
+    /// First memory slice.
+    pub start: u32,
+    /// Memory slices.
+    pub size: u32,
+    /// Id of the GPU instance.
+    pub id: u32,
+    /// Compute instances in it; 0 is an orphan.
+    pub compute_instances: u32,
+}

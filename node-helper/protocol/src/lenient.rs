@@ -1,0 +1,211 @@
+//! Scalars as people and templates write them: a number may come as text, a flag as `yes`.
+
+use serde::{Deserialize, Deserializer, de};
+
+struct NumberVisitor;
+
+impl de::Visitor<'_> for NumberVisitor {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a number")
+    }
+    fn visit_u64<E: de::Error>(self, v: u64) -> Result<f64, E> {
+        Ok(v as f64)
+    }
+    fn visit_i64<E: de::Error>(self, v: i64) -> Result<f64, E> {
+        Ok(v as f64)
+    }
+    fn visit_f64<E: de::Error>(self, v: f64) -> Result<f64, E> {
+        Ok(v)
+    }
+    fn visit_str<E: de::Error>(self, v: &str) -> Result<f64, E> {
+        v.trim().parse().map_err(|_| E::invalid_value(de::Unexpected::Str(v), &self))
+    }
+}
+
+/// A whole number, also given as text.
+///
+/// # Errors
+/// Anything that is not a whole number from 0 to 4,294,967,295.
+pub fn u32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let number = deserializer.deserialize_any(NumberVisitor)?;
+    if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
+        return Ok(number as u32);
+    }
+    Err(de::Error::invalid_value(de::Unexpected::Float(number), &"a whole number from 0"))
+}
+
+/// The same, where the parameter may be left out or null.
+///
+/// # Errors
+/// As [`u32`].
+pub fn optional_u32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "u32")] u32);
+    Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+struct FlagVisitor;
+
+impl de::Visitor<'_> for FlagVisitor {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("yes or no")
+    }
+    fn visit_bool<E: de::Error>(self, v: bool) -> Result<bool, E> {
+        Ok(v)
+    }
+    fn visit_u64<E: de::Error>(self, v: u64) -> Result<bool, E> {
+        match v {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(E::invalid_value(de::Unexpected::Unsigned(v), &self)),
+        }
+    }
+    fn visit_str<E: de::Error>(self, v: &str) -> Result<bool, E> {
+        match v.trim().to_ascii_lowercase().as_str() {
+            "yes" | "true" | "on" | "1" | "y" | "t" => Ok(true),
+            "no" | "false" | "off" | "0" | "n" | "f" => Ok(false),
+            _ => Err(E::invalid_value(de::Unexpected::Str(v), &self)),
+        }
+    }
+}
+
+/// A flag as Ansible reads one: `true`, `yes`, `on`, `1` and their opposites.
+///
+/// # Errors
+/// Anything else.
+pub fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    deserializer.deserialize_any(FlagVisitor)
+}
+
+/// The same, where the parameter may be left out or null.
+///
+/// # Errors
+/// As [`flag`].
+pub fn optional_flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "flag")] bool);
+    Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+struct TextVisitor;
+
+impl de::Visitor<'_> for TextVisitor {
+    type Value = String;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("text or a number")
+    }
+    fn visit_str<E: de::Error>(self, v: &str) -> Result<String, E> {
+        Ok(v.to_owned())
+    }
+    fn visit_bool<E: de::Error>(self, v: bool) -> Result<String, E> {
+        Ok(if v { "1" } else { "0" }.to_owned())
+    }
+    fn visit_u64<E: de::Error>(self, v: u64) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+    fn visit_i64<E: de::Error>(self, v: i64) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+    fn visit_f64<E: de::Error>(self, v: f64) -> Result<String, E> {
+        Ok(v.to_string())
+    }
+}
+
+/// Text that people also write as a bare number, such as the value of a sysctl.
+///
+/// # Errors
+/// Lists and mappings.
+pub fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_any(TextVisitor)
+}
+
+/// The same, where the parameter may be left out or null.
+///
+/// # Errors
+/// As [`text`].
+pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "text")] String);
+    Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+struct OneOrMany<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OneOrMany<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("one value or a list")
+    }
+    fn visit_str<E: de::Error>(self, v: &str) -> Result<Vec<T>, E> {
+        T::deserialize(de::value::StrDeserializer::new(v)).map(|one| vec![one])
+    }
+    fn visit_u64<E: de::Error>(self, v: u64) -> Result<Vec<T>, E> {
+        T::deserialize(de::value::U64Deserializer::new(v)).map(|one| vec![one])
+    }
+    fn visit_i64<E: de::Error>(self, v: i64) -> Result<Vec<T>, E> {
+        T::deserialize(de::value::I64Deserializer::new(v)).map(|one| vec![one])
+    }
+    fn visit_bool<E: de::Error>(self, v: bool) -> Result<Vec<T>, E> {
+        T::deserialize(de::value::BoolDeserializer::new(v)).map(|one| vec![one])
+    }
+    fn visit_unit<E: de::Error>(self) -> Result<Vec<T>, E> {
+        Ok(Vec::new())
+    }
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(one) = seq.next_element()? {
+            all.push(one);
+        }
+        Ok(all)
+    }
+}
+
+/// One value or a list of them.
+///
+/// # Errors
+/// Those of the element.
+pub fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    d.deserialize_any(OneOrMany(std::marker::PhantomData))
+}
+
+/// Seconds, also given as `90`, `90s`, `20m`, `2h` or `1d`.
+///
+/// # Errors
+/// Other units and negative numbers.
+pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = deserializer.deserialize_any(TextVisitor)?;
+    parse_seconds(&text).ok_or_else(|| {
+        de::Error::invalid_value(de::Unexpected::Str(&text), &"a duration such as 90s, 20m or 2h")
+    })
+}
+
+/// The same, where the parameter may be left out or null.
+///
+/// # Errors
+/// As [`seconds`].
+pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "seconds")] u64);
+    Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+/// Reads `90`, `90s`, `20m`, `2h` or `1d` as seconds.
+pub fn parse_seconds(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(split)?;
+    let factor = match unit.trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
+}

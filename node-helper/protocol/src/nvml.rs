@@ -1,0 +1,1 @@
+//! What the supervisor asks the NVML worker, and what it answers.
