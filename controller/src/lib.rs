@@ -1,1 +1,6 @@
-//! See docs/architecture.md.
+//! gpufleet brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
+//!
+//! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
+//! docs/architecture.md shows how the modules fit together.
+
+pub mod event;
