@@ -4,3 +4,4 @@
 //! docs/architecture.md shows how the modules fit together.
 
 pub mod event;
+pub mod rollout;
