@@ -4,4 +4,5 @@
 //! docs/architecture.md shows how the modules fit together.
 
 pub mod event;
+pub mod journal;
 pub mod rollout;
