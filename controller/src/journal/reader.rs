@@ -127,7 +127,9 @@ mod tests {
         let dir = RunDir::new(state.path(), &RunId::generate());
         let journal = Journal::create(&dir).unwrap();
         journal.append(&notice(0)).unwrap();
-        journal.durable(&notice(1)).await.unwrap();
+        let (done, written) = tokio::sync::oneshot::channel();
+        journal.durable(&notice(1), done).unwrap();
+        written.await.unwrap().unwrap();
         assert_eq!(read_events(&dir.journal()).unwrap(), [notice(0), notice(1)]);
         journal.append(&notice(2)).unwrap();
         journal.close().unwrap();

@@ -91,14 +91,13 @@ impl Journal {
         self.send(event, None)
     }
 
-    /// Hands an event over and returns once it, and all before it, are on disk.
+    /// Hands an event over; `done` hears once it, and all before it, are on disk, or that the act that it announces
+    /// must not happen.
     ///
     /// # Errors
-    /// [`WriteError`] when it could not be written: the act that it announces must not happen.
-    pub async fn durable(&self, event: &Event) -> Result<(), WriteError> {
-        let (done, written) = oneshot::channel();
-        self.send(event, Some(done))?;
-        written.await.map_err(|_| self.broken())?
+    /// [`WriteError`] when an earlier write failed.
+    pub fn durable(&self, event: &Event, done: oneshot::Sender<Result<(), WriteError>>) -> Result<(), WriteError> {
+        self.send(event, Some(done))
     }
 
     /// Writes what is left.
