@@ -8,7 +8,7 @@ use gpufleet_protocol::{
     op::FactsRequest,
     tasks::{self, Class},
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
     link::{ConnectFailure, Connector, Link, Purpose},
@@ -45,7 +45,9 @@ pub(super) struct NodeTask {
     pub(super) answers: mpsc::Receiver<ToNode>,
     pub(super) stopping: watch::Receiver<bool>,
     pub(super) permit: Option<Permit>,
-    pub(super) fail_on_unknown: bool,
+    pub(super) forks: Arc<Semaphore>,
+    /// Its place among the nodes worked on at once; given up while it waits for a permit.
+    pub(super) place: Option<OwnedSemaphorePermit>,
 }
 
 impl NodeTask {
@@ -134,15 +136,16 @@ impl NodeTask {
     }
 
     /// Predicts one play on this node.
-    pub(super) async fn predict(&mut self, make: impl Fn(bool) -> Cursor) -> Result<(), Cut> {
+    ///
+    /// `deferred` is the same play where GPU groups leave their activation to the reboot.
+    pub(super) async fn predict(&mut self, mut cursor: Cursor, deferred: Cursor) -> Result<(), Cut> {
         self.request(Request::ForgetPredictions).await?;
         // Why silent at first: only the prediction that stands is reported.
-        let mut cursor = make(false);
         let mut seen = self.drive(&mut cursor, true).await?;
         let mut prediction = seen.prediction;
         if prediction.reset_and_reboot {
             self.request(Request::ForgetPredictions).await?;
-            cursor = make(true);
+            cursor = deferred;
             seen = self.drive(&mut cursor, true).await?;
             prediction = Prediction { reset_and_reboot: true, ..seen.prediction };
         }
@@ -198,7 +201,7 @@ impl NodeTask {
             let reports = match step {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
-                    if !silent && self.permit.is_none() && *self.stopping.borrow() && action.phase == Phase::Declared {
+                    if self.permit.is_none() && *self.stopping.borrow() && action.phase == Phase::Declared {
                         return Err(Cut::Stopped);
                     }
                     let fed = self.perform(cursor, &action, silent, &mut seen).await?;
@@ -393,6 +396,13 @@ impl NodeTask {
         self.state(NodeState::Waiting, Some(why.to_owned())).await;
         let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };
         let _ = self.out.send(wish).await;
+        drop(self.place.take());
+        let answer = self.decided(class, why, &name).await;
+        self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
+        answer
+    }
+
+    async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
         loop {
             match self.answers.recv().await {
                 Some(ToNode::ProveIdle) => {
@@ -404,7 +414,7 @@ impl NodeTask {
                     let _ = self.out.send(message).await;
                 }
                 Some(ToNode::Grant(permit)) => {
-                    self.durable(What::PermitGranted { host: name, class: permit.class }).await?;
+                    self.durable(What::PermitGranted { host: name.to_owned(), class: permit.class }).await?;
                     self.permit = Some(permit);
                     self.slot.out_of_service = true;
                     self.state(NodeState::Acting, Some(why.to_owned())).await;
