@@ -13,7 +13,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 /// Mappings up to this size are searched for a key without an index.
 const SMALL_MAP: usize = 12;
 
-pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, Diagnostics> {
+pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Result<Node, Diagnostics> {
     let mut options = granit::Options::default();
     options.set_emit_comments(false);
     options.block_nesting_limit = limits.depth;
@@ -21,6 +21,7 @@ pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, D
     let mut builder = Builder {
         source,
         limits,
+        json,
         frames: Vec::new(),
         root: None,
         anchors: HashMap::new(),
@@ -48,6 +49,8 @@ pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, D
 struct Builder<'a> {
     source: &'a Arc<SourceFile>,
     limits: &'a Limits,
+    /// Whether the text is JSON as well.
+    json: bool,
     frames: Vec<Frame>,
     root: Option<Node>,
     anchors: HashMap<usize, Anchored>,
@@ -189,12 +192,12 @@ impl Builder<'_> {
         {
             place = key.span.clone();
         }
-        let untagged = || {
-            if plain {
-                scalar::resolve(text)
-            } else {
-                Value::Str(Str { text: text.to_owned(), plain: false })
+        let untagged = || match plain.then(|| scalar::resolve(text)) {
+            Some(Value::Str(_)) if self.json => {
+                text.parse().map_or_else(|_| scalar::resolve(text), Value::Float)
             }
+            Some(value) => value,
+            None => Value::Str(Str { text: text.to_owned(), plain: false }),
         };
         let Some(tag) = tag else { return Ok(Node { value: untagged(), span: place }) };
         if let Some(core) = tag.core_suffix() {

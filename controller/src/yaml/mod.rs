@@ -9,6 +9,7 @@ mod error;
 mod node;
 mod scalar;
 
+pub(crate) use node::float_text;
 pub use node::{Entries, Node, Str, Value};
 
 use std::sync::Arc;
@@ -47,10 +48,12 @@ pub fn parse_source(source: &Arc<SourceFile>) -> Result<Node, Diagnostics> {
     parse_with(source, &Limits::default())
 }
 
-/// Parses with limits of the caller's choice.
+/// Parses with limits of the caller's choice. A text that is JSON has JSON's numbers (`1e3` is one there).
 pub fn parse_with(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, Diagnostics> {
     error::refuse_control_characters(source)?;
-    build::build(source, limits)
+    let json = source.text().trim_start().starts_with(['{', '['])
+        && serde_json::from_str::<serde::de::IgnoredAny>(source.text()).is_ok();
+    build::build(source, limits, json)
 }
 
 /// Turns the bytes of a file into a named text: UTF-8, with or without a byte order mark.

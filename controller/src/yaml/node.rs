@@ -226,8 +226,8 @@ fn int_json(value: i128) -> serde_json::Value {
     }
 }
 
-/// A float as Python's `str` writes it.
-fn float_text(value: f64) -> String {
+/// A float as Python's `str` writes it: an exponent has a sign and two digits.
+pub(crate) fn float_text(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
     }

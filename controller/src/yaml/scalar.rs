@@ -1,6 +1,7 @@
 //! The types of plain scalars, as PyYAML's resolver for YAML 1.1 (the one Ansible uses) finds them.
 //!
-//! Timestamps stay strings: a date in a variable is a text to everything that uses it.
+//! Timestamps stay strings: a date in a variable is a text to everything that uses it. One with a time of day is
+//! written as Python writes it (`2026-01-02T03:04:05`).
 
 use super::node::{Str, Value};
 
@@ -22,7 +23,48 @@ pub(super) fn resolve(text: &str) -> Value {
     if number && let Some(value) = float(text) {
         return Value::Float(value);
     }
-    Value::Str(Str { text: text.to_owned(), plain: true })
+    let text = if number { timestamp(text).unwrap_or_else(|| text.to_owned()) } else { text.to_owned() };
+    Value::Str(Str { text, plain: true })
+}
+
+/// A YAML 1.1 date with a time of day, in the form Python gives it; none for everything else, also for plain dates.
+fn timestamp(text: &str) -> Option<String> {
+    let (date, rest) = text.split_at_checked(10).filter(|_| text.is_ascii())?;
+    let rest =
+        rest.strip_prefix(['T', 't']).or_else(|| rest.starts_with([' ', '\t']).then(|| rest.trim_start()))?;
+    let zone_at = rest.find(['Z', '+', '-']);
+    let (time, zone) = zone_at.map_or((rest, ""), |at| rest.split_at(at));
+    let (time, fraction) = time.trim_end().split_once('.').unwrap_or((time.trim_end(), ""));
+    let pair = |text: &str| {
+        (matches!(text.len(), 1 | 2) && text.bytes().all(|b| b.is_ascii_digit()))
+            .then(|| text.parse::<u32>().ok())?
+    };
+    let mut days = date.split('-');
+    let year = days.next().filter(|year| year.len() == 4).and_then(|year| year.parse::<u32>().ok())?;
+    let (month, day) = (pair(days.next()?)?, pair(days.next()?)?);
+    let mut parts = time.split(':');
+    let (hour, minute, second) = (pair(parts.next()?)?, pair(parts.next()?)?, pair(parts.next()?)?);
+    let in_range =
+        (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 60;
+    if parts.next().is_some() || !in_range || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let mut out = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+    let micros: String = fraction.chars().chain("000000".chars()).take(6).collect();
+    if micros != "000000" {
+        out.push('.');
+        out.push_str(&micros);
+    }
+    match zone {
+        "" => {}
+        "Z" => out.push_str("+00:00"),
+        zone => {
+            let (sign, offset) = zone.split_at(1);
+            let (hours, minutes) = offset.split_once(':').unwrap_or((offset, "0"));
+            out.push_str(&format!("{sign}{:02}:{:02}", pair(hours)?, pair(minutes)?));
+        }
+    }
+    Some(out)
 }
 
 /// A YAML 1.1 whole number: decimal, `0b`, `0x`, octal with a leading zero, base 60, `_` between digits.
