@@ -3,6 +3,9 @@
 //! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
 //! docs/architecture.md shows how the modules fit together.
 
+pub mod diagnostic;
 pub mod event;
+pub mod inventory;
 pub mod journal;
 pub mod rollout;
+pub mod yaml;
