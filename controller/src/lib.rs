@@ -3,4 +3,7 @@
 //! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
 //! docs/architecture.md shows how the modules fit together.
 
+pub mod display;
 pub mod event;
+pub mod reference;
+pub mod report;
