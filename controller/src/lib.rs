@@ -4,8 +4,11 @@
 //! docs/architecture.md shows how the modules fit together.
 
 pub mod diagnostic;
+pub mod display;
 pub mod event;
 pub mod inventory;
 pub mod journal;
+pub mod reference;
+pub mod report;
 pub mod rollout;
 pub mod yaml;
