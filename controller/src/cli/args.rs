@@ -179,7 +179,7 @@ pub struct RunArgs {
     pub diff: bool,
     /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
     #[arg(long, value_name = "N|%", value_parser = amount)]
-    pub max_unavailable: Option<crate::rollout::Amount>,
+    pub max_unavailable: Option<gpufleet::rollout::Amount>,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
@@ -187,8 +187,8 @@ pub struct RunArgs {
     pub connection: Connection,
 }
 
-fn amount(text: &str) -> Result<crate::rollout::Amount, String> {
-    crate::rollout::Amount::parse(text).ok_or_else(|| "a number of nodes or a share such as 10%".to_owned())
+fn amount(text: &str) -> Result<gpufleet::rollout::Amount, String> {
+    gpufleet::rollout::Amount::parse(text).ok_or_else(|| "a number of nodes or a share such as 10%".to_owned())
 }
 
 #[derive(Clone, Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::diagnostic::Diagnostics;
+use gpufleet::diagnostic::Diagnostics;
 
 /// Why a command ended before it could do its work.
 #[derive(Debug)]
