@@ -16,3 +16,5 @@ pub mod store;
 pub mod transitions;
 
 mod ffi;
+
+pub use ffi::suffer;

@@ -211,9 +211,14 @@ impl Gpu {
     }
 }
 
-/// A stable 128-bit number of a text (FNV-1a), so that a node of the same name always has the same GPUs.
+/// A stable 128-bit number of a text, so that a node of the same name always has the same GPUs: FNV-1a, then mixed.
 pub fn name_hash(text: &str) -> u128 {
-    text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+    let hash = text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    // Why mixed: names that differ in their last character only would differ in few digits.
+    (0..3).fold(hash, |x, _| {
+        let x = (x ^ (x >> 67)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        x ^ (x >> 61)
     })
 }

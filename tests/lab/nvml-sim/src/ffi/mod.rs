@@ -21,6 +21,8 @@ use std::ffi::{c_char, c_uint};
 
 use crate::transitions::code;
 
+pub use session::suffer;
+
 /// What a body answers: nothing, or an NVML return code.
 type Answer = Result<(), u32>;
 

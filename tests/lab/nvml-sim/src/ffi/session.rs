@@ -259,7 +259,7 @@ fn meet_fault(name: &'static str, gpu: Option<u32>) -> Option<u32> {
 }
 
 /// Lets an effect happen to this process; `None` when it goes on as if nothing were.
-pub(super) fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
+pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
     match effect {
         Effect::Return(code) => Some(*code),
         Effect::Lie => Some(code::SUCCESS),
