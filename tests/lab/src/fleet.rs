@@ -260,19 +260,18 @@ fn is_deaf(effect: &Effect) -> bool {
 }
 
 fn find_library(named: Option<&Path>) -> Result<PathBuf, LabError> {
+    if let Some(path) = named {
+        return if path.is_file() { Ok(path.to_owned()) } else { Err(LabError::NoLibrary(path.to_owned())) };
+    }
     let exe = std::env::current_exe().map_err(io_at("find", Path::new("this program")))?;
     let beside = exe.with_file_name("libnvml_sim.so");
-    // Why the second: test binaries live one directory deeper than programs.
-    let above = exe.parent().and_then(Path::parent).map(|dir| dir.join("libnvml_sim.so"));
-    let candidates: Vec<PathBuf> = match named {
-        Some(path) => vec![path.to_owned()],
-        None => [Some(beside.clone()), above].into_iter().flatten().collect(),
-    };
-    candidates
-        .iter()
-        .find(|path| path.is_file())
-        .cloned()
-        .ok_or_else(|| LabError::NoLibrary(named.map_or(beside, Path::to_owned)))
+    // Why the second: a library that was only built for this program's sake lies among the dependencies. The newer one counts.
+    [beside.clone(), exe.with_file_name("deps").join("libnvml_sim.so")]
+        .into_iter()
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .max()
+        .map(|(_, path)| path)
+        .ok_or(LabError::NoLibrary(beside))
 }
 
 /// Takes a directory for the lab: a new one, an empty one, or one that an earlier lab left.
@@ -305,9 +304,9 @@ fn claim_directory(path: &Path) -> Result<PathBuf, LabError> {
 fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
     fs::create_dir_all(share).map_err(io_at("make", share))?;
     let program = share.join("gpufleet-lab");
-    let exe = lab_program();
+    let exe = std::env::current_exe().map_err(io_at("find", Path::new("this program")))?;
     fs::hard_link(&exe, &program)
-        .or_else(|_| fs::copy(&exe, &program).map(|_| ()))
+        .or_else(|_| fs::copy(lab_program(), &program).map(|_| ()))
         .map_err(io_at("copy the lab's program to", &program))?;
     let target = share.join("libnvidia-ml.so.1");
     fs::copy(library, &target).map_err(io_at("copy the library to", &target))?;
@@ -315,15 +314,9 @@ fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
     files::copy_kernel_settings(&settings).map_err(io_at("copy kernel settings to", &settings))
 }
 
-/// The lab's own program; from a test binary, the one that was built beside it.
+/// The lab's own program, as it was started: a newer build may have replaced the file since.
 fn lab_program() -> PathBuf {
-    let exe = std::env::current_exe().unwrap_or_default();
-    let above = exe.parent().and_then(Path::parent).map(|dir| dir.join("gpufleet-lab"));
-    match (exe.file_name().and_then(|name| name.to_str()), above) {
-        (Some("gpufleet-lab"), _) | (_, None) => exe,
-        (_, Some(above)) if above.is_file() => above,
-        _ => exe,
-    }
+    PathBuf::from("/proc/self/exe")
 }
 
 fn create_node(
