@@ -170,10 +170,9 @@ fn exec(arguments: &FleetArgs, command: &[String]) -> Result<ExitCode, LabError>
     use std::os::unix::process::ExitStatusExt as _;
     let running = start(arguments)?;
     let Some((program, rest)) = command.split_first() else { return Ok(ExitCode::FAILURE) };
-    let mut child = Command::new(program)
-        .args(rest)
-        .env("GPUFLEET_INVENTORY", &running.inventory)
-        .env("GPUFLEET_LAB_DIR", &running.dir)
+    let mut command = Command::new(program);
+    command.args(rest).env("GPUFLEET_INVENTORY", &running.inventory).env("GPUFLEET_LAB_DIR", &running.dir);
+    let mut child = sys::unblocked(&mut command)
         .spawn()
         .map_err(|source| LabError::Io { action: "run", path: program.into(), source })?;
     loop {

@@ -59,8 +59,8 @@ pub enum LabError {
     State { node: String, message: String },
     #[error("no free port between {0} and {1} on 127.0.0.1")]
     NoPort(u16, u16),
-    #[error("{node} did not come up within {seconds} s; the end of its console, {console}:\n{tail}")]
-    NotReady { node: String, seconds: u64, console: PathBuf, tail: String },
+    #[error("{node} did not come up; the end of its console:\n{tail}")]
+    NotReady { node: String, tail: String },
 }
 
 fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> LabError + 'a {
@@ -162,7 +162,7 @@ impl Fleet {
         let limit = Instant::now() + READY_LIMIT;
         for (node, faults) in fleet.nodes.iter().zip(&faults_of_nodes) {
             if !faults.iter().any(|rule| is_deaf(&rule.effect)) {
-                wait_ready(&node.spec, limit)?;
+                wait_ready(node, limit)?;
             }
         }
         Ok(fleet)
@@ -388,8 +388,10 @@ impl Ports {
     }
 }
 
-fn wait_ready(spec: &NodeSpec, limit: Instant) -> Result<(), LabError> {
-    while Instant::now() < limit {
+fn wait_ready(node: &Supervised, limit: Instant) -> Result<(), LabError> {
+    let spec = &node.spec;
+    let gave_up = || node.thread.as_ref().is_some_and(JoinHandle::is_finished);
+    while Instant::now() < limit && !gave_up() {
         if speaks_ssh(spec.port) {
             return Ok(());
         }
@@ -398,8 +400,8 @@ fn wait_ready(spec: &NodeSpec, limit: Instant) -> Result<(), LabError> {
     let console = spec.dir.join("console.log");
     let text = fs::read_to_string(&console).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    let tail = lines.get(lines.len().saturating_sub(8)..).unwrap_or_default().join("\n");
-    Err(LabError::NotReady { node: spec.name.clone(), seconds: READY_LIMIT.as_secs(), console, tail })
+    let tail = lines.get(lines.len().saturating_sub(2)..).unwrap_or_default().join("\n");
+    Err(LabError::NotReady { node: spec.name.clone(), tail })
 }
 
 fn speaks_ssh(port: u16) -> bool {
@@ -460,14 +462,9 @@ fn boot(spec: &NodeSpec, console: &Path) -> i32 {
     let log = || {
         fs::File::options().create(true).append(true).open(console).map_or_else(|_| Stdio::null(), Stdio::from)
     };
-    let child = Command::new(lab_program())
-        .arg("__node")
-        .arg(&spec.dir)
-        .stdin(Stdio::null())
-        .stdout(log())
-        .stderr(log())
-        .current_dir("/")
-        .spawn();
+    let mut command = Command::new(lab_program());
+    command.arg("__node").arg(&spec.dir).stdin(Stdio::null()).stdout(log()).stderr(log()).current_dir("/");
+    let child = crate::sys::unblocked(&mut command).spawn();
     match child.and_then(|mut child| child.wait()) {
         Ok(status) => status.code().unwrap_or(ending::VANISHED),
         Err(error) => {

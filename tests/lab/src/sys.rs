@@ -56,3 +56,16 @@ pub fn reap() -> Option<(i32, i32)> {
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     (pid > 0).then_some((pid, status))
 }
+
+/// Lets a command start with no signal blocked, whatever this thread blocks.
+pub fn unblocked(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: between fork and exec only sigemptyset and sigprocmask are called, which are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            let none = set_of(&[]);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+            Ok(())
+        })
+    }
+}

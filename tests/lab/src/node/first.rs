@@ -169,12 +169,9 @@ fn start_ssh(spec: &NodeSpec, faults: &[Effect]) -> io::Result<Child> {
     match spec.ssh_server {
         SshServer::Builtin => {
             let settings = ssh::Settings::of_node(spec, faults);
-            let mut child = Command::new(format!("{SHARE}/gpufleet-lab"))
-                .arg("__sshd")
-                .env_clear()
-                .env("PATH", PATH)
-                .stdin(Stdio::piped())
-                .spawn()?;
+            let mut command = Command::new(format!("{SHARE}/gpufleet-lab"));
+            command.arg("__sshd").env_clear().env("PATH", PATH).stdin(Stdio::piped());
+            let mut child = sys::unblocked(&mut command).spawn()?;
             if let Some(stdin) = child.stdin.take() {
                 serde_json::to_writer(stdin, &settings).map_err(io::Error::other)?;
             }
@@ -203,13 +200,10 @@ fn start_ssh(spec: &NodeSpec, faults: &[Effect]) -> io::Result<Child> {
                 ),
             )?;
             fs::create_dir_all("/run/sshd")?;
-            Command::new("/usr/sbin/sshd")
-                .args(["-D", "-e", "-f"])
-                .arg(dir.join("config"))
-                .env_clear()
-                .env("PATH", PATH)
-                .stdin(Stdio::null())
-                .spawn()
+            let mut command = Command::new("/usr/sbin/sshd");
+            command.args(["-D", "-e", "-f"]).arg(dir.join("config"));
+            command.env_clear().env("PATH", PATH).stdin(Stdio::null());
+            sys::unblocked(&mut command).spawn()
         }
     }
 }

@@ -42,12 +42,23 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     }
 }
 
+/// Top-level directories of the host that a node shares; what else lies under / is none of a node's business.
+const SYSTEM: [&str; 13] =
+    ["bin", "boot", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "srv", "usr", "var"];
+/// Top-level directories that a node has of its own.
+const OWN: [&str; 8] = ["proc", "sys", "dev", "run", "tmp", "root", "mnt", "media"];
+
 /// Builds the node's root and moves into it.
 pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<(), MountError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .doing(|| "make mounts private".to_owned())?;
     let root = spec.dir.join("root");
-    overlay(Path::new("/"), &spec.upper(), &spec.dir.join("work"), &root, spec.user_namespace)?;
+    if spec.user_namespace {
+        root_of_parts(spec, &root)?;
+    } else {
+        overlay(Path::new("/"), &spec.upper(), &spec.dir.join("work"), &root, false)?;
+        hide_the_rest(&root)?;
+    }
     devices(&root, machine, faults)?;
     for (dir, mode) in [("run", "mode=755"), ("tmp", "mode=1777"), ("dev/shm", "mode=1777")] {
         tmpfs(&root.join(dir), mode, noexec(faults))?;
@@ -86,6 +97,74 @@ fn overlay(lower: &Path, upper: &Path, work: &Path, at: &Path, in_user_namespace
     }
     mount("overlay", at, "overlay", MountFlags::empty(), &*c_string(&options))
         .doing(|| format!("mount an overlay of {} at {}", lower.display(), at.display()))
+}
+
+/// The same root, an overlay for each top-level directory.
+///
+/// Why: in a user namespace the kernel refuses to show / without the mounts upon it, so / cannot be a lower layer there; a
+/// directory that has no mounts below it can.
+fn root_of_parts(spec: &NodeSpec, root: &Path) -> Result<(), MountError> {
+    mount_bind(root, root).doing(|| "bind the node's root".to_owned())?;
+    for entry in fs::read_dir("/").doing(|| "read /".to_owned())?.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let at = root.join(&name);
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_symlink() {
+            let target = fs::read_link(&path).doing(|| format!("read {}", path.display()))?;
+            if fs::symlink_metadata(&at).is_err() {
+                symlink(target, &at).doing(|| format!("link {}", at.display()))?;
+            }
+        } else if kind.is_dir() && OWN.iter().chain(&SYSTEM).any(|known| name.to_str() == Some(known)) {
+            let (upper, work) = (spec.upper().join(&name), spec.dir.join("work").join(&name));
+            for dir in [&at, &upper, &work] {
+                fs::create_dir_all(dir).doing(|| format!("make {}", dir.display()))?;
+            }
+            if OWN.iter().any(|own| name.to_str() == Some(own)) {
+                continue;
+            }
+            if overlay(&path, &upper, &work, &at, true).is_err() {
+                // A directory with mounts below it: its files are copied, or, if it is no part of the system, left out.
+                if matches!(name.to_str(), Some("etc")) {
+                    copy_missing(&path, &upper);
+                    bind(&upper, &at)?;
+                } else if matches!(name.to_str(), Some("usr" | "bin" | "sbin" | "lib" | "lib64" | "var")) {
+                    overlay(&path, &upper, &work, &at, true)?;
+                }
+            }
+        }
+    }
+    bind(&spec.upper().join("sys"), &root.join("sys"))
+}
+
+/// Covers what a real node would not have, such as the host's own data directories.
+fn hide_the_rest(root: &Path) -> Result<(), MountError> {
+    for entry in fs::read_dir(root).doing(|| "read the node's root".to_owned())?.flatten() {
+        let name = entry.file_name();
+        let known = OWN.iter().chain(&SYSTEM).any(|known| name.to_str() == Some(known));
+        if !known && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            tmpfs(&entry.path(), "mode=755,size=4k", MountFlags::RDONLY)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_missing(from: &Path, to: &Path) {
+    let Ok(entries) = fs::read_dir(from) else { return };
+    for entry in entries.flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let Ok(kind) = entry.file_type() else { continue };
+        // Why results are dropped: what this user may not read is not there for the node.
+        if kind.is_dir() {
+            let _ = fs::create_dir_all(&target);
+            copy_missing(&source, &target);
+        } else if fs::symlink_metadata(&target).is_err() {
+            if let (true, Ok(link)) = (kind.is_symlink(), fs::read_link(&source)) {
+                let _ = symlink(link, &target);
+            } else {
+                let _ = fs::copy(&source, &target);
+            }
+        }
+    }
 }
 
 fn c_string(text: &str) -> std::ffi::CString {

@@ -330,6 +330,7 @@ impl Unit {
         if let Some(uid) = self.value("User").and_then(user_id) {
             command.uid(uid);
         }
+        crate::sys::unblocked(&mut command);
         Ok((command, may_fail))
     }
 
