@@ -37,7 +37,10 @@ unsafe fn call(library: &NvmlLib, argument: &str) -> String {
     // SAFETY: as in `main`.
     unsafe {
         let mut device = std::ptr::null_mut();
-        let found = library.nvmlDeviceGetHandleByIndex_v2(if words.first() == Some(&"sleep") { 0 } else { number(1) }, &raw mut device);
+        let found = library.nvmlDeviceGetHandleByIndex_v2(
+            if words.first() == Some(&"sleep") { 0 } else { number(1) },
+            &raw mut device,
+        );
         if found != 0 {
             return format!("{found} handle");
         }
@@ -84,7 +87,8 @@ unsafe fn call(library: &NvmlLib, argument: &str) -> String {
             }
             "instances" => {
                 let mut list = [std::ptr::null_mut(); 8];
-                let code = library.nvmlDeviceGetGpuInstances(device, number(2), list.as_mut_ptr(), &raw mut a);
+                let code =
+                    library.nvmlDeviceGetGpuInstances(device, number(2), list.as_mut_ptr(), &raw mut a);
                 format!("{code} {a}")
             }
             "power" => {
@@ -99,7 +103,9 @@ unsafe fn call(library: &NvmlLib, argument: &str) -> String {
                 format!("{code} {}", std::ffi::CStr::from_ptr(text.as_ptr()).to_string_lossy())
             }
             "sleep" => {
-                std::thread::sleep(std::time::Duration::from_millis(words.get(1).and_then(|w| w.parse().ok()).unwrap_or(0)));
+                std::thread::sleep(std::time::Duration::from_millis(
+                    words.get(1).and_then(|w| w.parse().ok()).unwrap_or(0),
+                ));
                 "0".to_owned()
             }
             other => format!("2 unknown call {other}"),

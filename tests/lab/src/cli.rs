@@ -172,9 +172,11 @@ fn exec(arguments: &FleetArgs, command: &[String]) -> Result<ExitCode, LabError>
     let Some((program, rest)) = command.split_first() else { return Ok(ExitCode::FAILURE) };
     let mut command = Command::new(program);
     command.args(rest).env("GPUFLEET_INVENTORY", &running.inventory).env("GPUFLEET_LAB_DIR", &running.dir);
-    let mut child = sys::unblocked(&mut command)
-        .spawn()
-        .map_err(|source| LabError::Io { action: "run", path: program.into(), source })?;
+    let mut child = sys::unblocked(&mut command).spawn().map_err(|source| LabError::Io {
+        action: "run",
+        path: program.into(),
+        source,
+    })?;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => {
@@ -185,9 +187,12 @@ fn exec(arguments: &FleetArgs, command: &[String]) -> Result<ExitCode, LabError>
             Err(source) => return Err(LabError::Io { action: "wait for", path: program.into(), source }),
         }
         // Ctrl-C reaches the command by itself; a signal sent to us alone is handed on.
-        if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) = sys::wait_signal_for(&SIGNALS, Duration::from_millis(20))
-            && let (Some(pid), Some(signal)) =
-                (rustix::process::Pid::from_raw(child.id() as i32), rustix::process::Signal::from_named_raw(signal))
+        if let Some(signal @ (libc::SIGTERM | libc::SIGHUP)) =
+            sys::wait_signal_for(&SIGNALS, Duration::from_millis(20))
+            && let (Some(pid), Some(signal)) = (
+                rustix::process::Pid::from_raw(child.id() as i32),
+                rustix::process::Signal::from_named_raw(signal),
+            )
         {
             let _ = rustix::process::kill_process(pid, signal);
         }

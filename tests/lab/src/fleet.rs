@@ -45,15 +45,21 @@ pub enum LabError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Rules(#[from] RuleError),
-    #[error("the simulated NVML library is not at {0}\nhelp: build it with `cargo build -p nvml-sim`, or name it with --nvml-lib")]
+    #[error(
+        "the simulated NVML library is not at {0}\nhelp: build it with `cargo build -p nvml-sim`, or name it with --nvml-lib"
+    )]
     NoLibrary(PathBuf),
-    #[error("/usr/sbin/sshd is not installed\nhelp: install it (`apt-get install openssh-server`, `dnf install openssh-server`), or leave --sshd openssh out")]
+    #[error(
+        "/usr/sbin/sshd is not installed\nhelp: install it (`apt-get install openssh-server`, `dnf install openssh-server`), or leave --sshd openssh out"
+    )]
     NoSshd,
     #[error("{0} is not empty and no lab made it\nhelp: name an empty or a new directory with --dir")]
     ForeignDirectory(PathBuf),
     #[error("a lab with process id {pid} runs in {path}\nhelp: end that one first, or name another --dir")]
     Running { path: PathBuf, pid: u32 },
-    #[error("the path {0} holds a character (space, comma, colon, backslash) that a mount option cannot carry\nhelp: choose another --dir")]
+    #[error(
+        "the path {0} holds a character (space, comma, colon, backslash) that a mount option cannot carry\nhelp: choose another --dir"
+    )]
     UnfitPath(PathBuf),
     #[error("{node}: {message}")]
     State { node: String, message: String },
@@ -131,7 +137,8 @@ impl Fleet {
         let mut faults_of_nodes = Vec::new();
         for number in 0..options.nodes {
             let name = format!("{}{:03}", options.name_prefix, number + 1);
-            let model = options.gpus.get(number % options.gpus.len().max(1)).copied().unwrap_or(ModelKey::H100);
+            let model =
+                options.gpus.get(number % options.gpus.len().max(1)).copied().unwrap_or(ModelKey::H100);
             let (host_key, public) = keys::fresh(&name).map_err(io_at("make a host key in", &fleet.dir))?;
             let spec = NodeSpec {
                 dir: fleet.dir.join("nodes").join(&name),
@@ -147,7 +154,11 @@ impl Fleet {
             let faults = rules::faults_of(&fault_rules, &spec.name);
             create_node(&spec, model, number, options, &state_rules, &faults)?;
             let changed = faults.iter().any(|rule| rule.effect == Effect::HostKeyChanged);
-            let shown = if changed { keys::fresh("old").map_err(io_at("make a key in", &fleet.dir))?.1 } else { public };
+            let shown = if changed {
+                keys::fresh("old").map_err(io_at("make a key in", &fleet.dir))?.1
+            } else {
+                public
+            };
             known_hosts += &format!("[127.0.0.1]:{} {}\n", spec.port, key_part(&shown));
             faults_of_nodes.push(faults);
             fleet.nodes.push(Supervised { spec, model, thread: None });
@@ -185,7 +196,8 @@ impl Fleet {
             let (name, port) = (&node.spec.name, node.spec.port);
             let rack = format!("rack{}", number / 4 + 1);
             let model = node.model.as_str().split('-').next().unwrap_or_default().to_owned();
-            hosts += &format!("    {name}: {{ansible_host: 127.0.0.1, ansible_port: {port}, rack: {rack}}}\n");
+            hosts +=
+                &format!("    {name}: {{ansible_host: 127.0.0.1, ansible_port: {port}, rack: {rack}}}\n");
             for group in [model, rack] {
                 match groups.iter_mut().find(|(known, _)| *known == group) {
                     Some((_, members)) => *members += &format!("        {name}:\n"),
@@ -256,7 +268,10 @@ fn key_part(public: &str) -> String {
 
 /// Whether a node with this fault cannot be waited for.
 fn is_deaf(effect: &Effect) -> bool {
-    matches!(effect, Effect::RefuseSsh | Effect::HangHandshake | Effect::VanishAfter(0) | Effect::FreezeAfter(0))
+    matches!(
+        effect,
+        Effect::RefuseSsh | Effect::HangHandshake | Effect::VanishAfter(0) | Effect::FreezeAfter(0)
+    )
 }
 
 fn find_library(named: Option<&Path>) -> Result<PathBuf, LabError> {
@@ -284,7 +299,8 @@ fn claim_directory(path: &Path) -> Result<PathBuf, LabError> {
     let marker = path.join(MARKER);
     if marker.is_dir() {
         let running = fs::read_to_string(marker.join("pid")).ok().and_then(|text| text.trim().parse().ok());
-        if let Some(pid) = running.filter(|pid| *pid != std::process::id() && nvml_sim::holders::alive(*pid)) {
+        if let Some(pid) = running.filter(|pid| *pid != std::process::id() && nvml_sim::holders::alive(*pid))
+        {
             return Err(LabError::Running { path, pid });
         }
         for part in ["nodes", "share"] {
@@ -335,8 +351,11 @@ fn create_node(
         .map_err(|message| LabError::State { node: spec.name.clone(), message })?;
     extras.enable.extend(more.enable);
     extras.sysctl.extend(more.sysctl);
-    let node_faults: Vec<Effect> =
-        faults.iter().filter(|r| r.concerns(nvml_sim::fault::Subject::Node)).map(|r| r.effect.clone()).collect();
+    let node_faults: Vec<Effect> = faults
+        .iter()
+        .filter(|r| r.concerns(nvml_sim::fault::Subject::Node))
+        .map(|r| r.effect.clone())
+        .collect();
     if node_faults.contains(&Effect::LibMismatch) {
         machine.library_version = "580.173.02".to_owned();
     }
@@ -354,7 +373,10 @@ fn create_node(
         fs::write(&path, text).map_err(io_at("write", &path))?;
     }
     let store = Store::new(spec.state_file());
-    let failed = |error: nvml_sim::store::StoreError| LabError::State { node: spec.name.clone(), message: error.to_string() };
+    let failed = |error: nvml_sim::store::StoreError| LabError::State {
+        node: spec.name.clone(),
+        message: error.to_string(),
+    };
     store.create(&machine).map_err(failed)?;
     store.set_faults(faults).map_err(failed)?;
     spec.save().map_err(io_at("write", &spec.dir))
@@ -440,8 +462,10 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
                 if faults.contains(&Effect::NeverBoot) {
                     break;
                 }
-                let seconds = faults.iter().find_map(|f| if let Effect::BootSeconds(s) = f { Some(*s) } else { None });
-                let pause = Duration::from_secs_f64(seconds.unwrap_or(spec.boot_seconds).clamp(0.0, 86_400.0));
+                let seconds =
+                    faults.iter().find_map(|f| if let Effect::BootSeconds(s) = f { Some(*s) } else { None });
+                let pause =
+                    Duration::from_secs_f64(seconds.unwrap_or(spec.boot_seconds).clamp(0.0, 86_400.0));
                 if stop.sleep(pause) {
                     break;
                 }
@@ -460,7 +484,11 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
 
 fn boot(spec: &NodeSpec, console: &Path) -> i32 {
     let log = || {
-        fs::File::options().create(true).append(true).open(console).map_or_else(|_| Stdio::null(), Stdio::from)
+        fs::File::options()
+            .create(true)
+            .append(true)
+            .open(console)
+            .map_or_else(|_| Stdio::null(), Stdio::from)
     };
     let mut command = Command::new(lab_program());
     command.arg("__node").arg(&spec.dir).stdin(Stdio::null()).stdout(log()).stderr(log()).current_dir("/");

@@ -52,11 +52,13 @@ fn everywhere() -> String {
 }
 
 fn load<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, RuleError> {
-    let text = std::fs::read_to_string(path).map_err(|source| RuleError::Read { path: path.to_owned(), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| RuleError::Read { path: path.to_owned(), source })?;
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Ok(Vec::new());
     }
-    serde_saphyr::from_str(&text).map_err(|e| RuleError::Parse { path: path.to_owned(), message: e.to_string() })
+    serde_saphyr::from_str(&text)
+        .map_err(|e| RuleError::Parse { path: path.to_owned(), message: e.to_string() })
 }
 
 /// Reads and checks a faults file.
@@ -82,8 +84,11 @@ pub fn load_states(path: &Path) -> Result<Vec<StateRule>, RuleError> {
         let mut check = rule.clone();
         check.gpu = None;
         check.mig_layout.clear();
-        apply(&check, &mut trial)
-            .map_err(|message| RuleError::Rule { path: path.to_owned(), number: index + 1, message })?;
+        apply(&check, &mut trial).map_err(|message| RuleError::Rule {
+            path: path.to_owned(),
+            number: index + 1,
+            message,
+        })?;
     }
     Ok(rules)
 }
@@ -141,7 +146,8 @@ fn create_mig(gpu: &mut nvml_sim::state::Gpu, name: &str) -> Result<(), String> 
     };
     gpu.mig = Staged::settled(true);
     let id = gpu.create_instance(profile.id, None).map_err(|_| format!("`{name}` does not fit any more"))?;
-    gpu.create_compute_instance(id, compute, None).map_err(|code| format!("compute instance: code {code}"))?;
+    gpu.create_compute_instance(id, compute, None)
+        .map_err(|code| format!("compute instance: code {code}"))?;
     Ok(())
 }
 
@@ -160,7 +166,8 @@ pub fn drift(number: usize, machine: &mut Machine) -> Extras {
             1 => gpu.ecc = Staged::settled(false),
             2 => gpu.ecc.pending = index % 2 != 0,
             3 => {
-                let name = gpu.spec().profiles.first().map(|profile| profile.name.clone()).unwrap_or_default();
+                let name =
+                    gpu.spec().profiles.first().map(|profile| profile.name.clone()).unwrap_or_default();
                 let _ = create_mig(gpu, &name);
                 gpu.persistence = gpu.spec().arch == Arch::Hopper;
             }

@@ -39,7 +39,10 @@ impl NodeSpec {
     }
 
     pub fn save(&self) -> std::io::Result<()> {
-        std::fs::write(self.dir.join("spec.json"), serde_json::to_vec_pretty(self).map_err(std::io::Error::other)?)
+        std::fs::write(
+            self.dir.join("spec.json"),
+            serde_json::to_vec_pretty(self).map_err(std::io::Error::other)?,
+        )
     }
 
     /// Where the node's state, faults and logs lie; `/run/gpusim` inside the node.

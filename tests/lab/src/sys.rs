@@ -31,7 +31,8 @@ pub fn wait_signal(signals: &[i32]) -> i32 {
 /// Waits like [`wait_signal`], at most this long.
 pub fn wait_signal_for(signals: &[i32], limit: std::time::Duration) -> Option<i32> {
     let set = set_of(signals);
-    let limit = libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
+    let limit =
+        libc::timespec { tv_sec: limit.as_secs() as libc::time_t, tv_nsec: limit.subsec_nanos().into() };
     // SAFETY: set and limit are initialised; the details are not asked for.
     let signal = unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const limit) };
     (signal > 0).then_some(signal)

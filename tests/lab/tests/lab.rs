@@ -65,7 +65,8 @@ impl Lab {
 
     /// Puts the NVML client on a node.
     fn install_probe(&self, node: &str) {
-        let probe = Path::new(env!("CARGO_BIN_EXE_gpufleet-lab")).with_file_name("examples").join("nvml_probe");
+        let probe =
+            Path::new(env!("CARGO_BIN_EXE_gpufleet-lab")).with_file_name("examples").join("nvml_probe");
         let mut child = self
             .ssh_command(node, "cat > /usr/local/bin/probe && chmod 755 /usr/local/bin/probe")
             .stdin(Stdio::piped())
@@ -117,13 +118,23 @@ impl Drop for Lab {
 
 #[test]
 fn a_fleet_answers_and_ends_without_a_trace() {
-    let Some(mut lab) = Lab::up(&["--nodes", "2", "--gpus-per-node", "2", "--gpu", "a100-80gb,h100-80gb"], "") else { return };
+    let Some(mut lab) =
+        Lab::up(&["--nodes", "2", "--gpus-per-node", "2", "--gpu", "a100-80gb,h100-80gb"], "")
+    else {
+        return;
+    };
     assert_eq!(lab.text("gpu001", "hostname"), "gpu001");
     assert!(lab.text("gpu001", "nvidia-smi -L").contains("A100"));
     assert!(lab.text("gpu002", "nvidia-smi -L").contains("H100"));
     let output = lab.ssh("gpu001", "echo out; echo err >&2; exit 7");
-    assert_eq!((output.status.code(), &*output.stdout, &*output.stderr), (Some(7), &b"out\n"[..], &b"err\n"[..]));
-    assert_eq!(lab.text("gpu002", "systemctl is-active cron nvidia-persistenced || true"), "active\ninactive");
+    assert_eq!(
+        (output.status.code(), &*output.stdout, &*output.stderr),
+        (Some(7), &b"out\n"[..], &b"err\n"[..])
+    );
+    assert_eq!(
+        lab.text("gpu002", "systemctl is-active cron nvidia-persistenced || true"),
+        "active\ninactive"
+    );
     lab.text("gpu001", "sysctl -w vm.swappiness=3");
     assert_eq!(lab.text("gpu001", "cat /proc/sys/vm/swappiness"), "3");
     assert_ne!(lab.text("gpu002", "cat /proc/sys/vm/swappiness"), "3");
@@ -141,7 +152,10 @@ fn a_fleet_answers_and_ends_without_a_trace() {
 
 #[test]
 fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
-    let Some(lab) = Lab::up(&["--nodes", "2", "--gpus-per-node", "1", "--gpu", "a100-80gb,h100-80gb"], "") else { return };
+    let Some(lab) = Lab::up(&["--nodes", "2", "--gpus-per-node", "1", "--gpu", "a100-80gb,h100-80gb"], "")
+    else {
+        return;
+    };
     for (node, survives) in [("gpu001", "1 1"), ("gpu002", "0 0")] {
         lab.install_probe(node);
         assert_eq!(
@@ -151,9 +165,13 @@ fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
         );
         assert!(lab.text(node, "nvidia-smi -L").contains("MIG 3g.40gb"));
         lab.reboot(node);
-        assert_eq!(lab.probe(node, "ecc:0 mig:0"), ["0 init".to_owned(), "0 0 0".to_owned(), format!("0 {survives}")]);
+        assert_eq!(
+            lab.probe(node, "ecc:0 mig:0"),
+            ["0 init".to_owned(), "0 0 0".to_owned(), format!("0 {survives}")]
+        );
         assert!(!lab.text(node, "nvidia-smi -L").contains("MIG 3g"));
-        let setters: Vec<String> = lab.log(node, "setters.jsonl").iter().map(|l| l["function"].to_string()).collect();
+        let setters: Vec<String> =
+            lab.log(node, "setters.jsonl").iter().map(|l| l["function"].to_string()).collect();
         assert_eq!(setters.len(), 4, "{setters:?}");
         assert_eq!(lab.log(node, "events.jsonl").iter().filter(|l| l["what"] == "boot").count(), 2);
     }

@@ -59,7 +59,11 @@ pub enum Effect {
     /// The GPU falls off the bus: this and all further calls on it answer 15.
     GpuLost,
     /// The program ends with this exit code and message.
-    Exit { code: i32, #[serde(default)] message: String },
+    Exit {
+        code: i32,
+        #[serde(default)]
+        message: String,
+    },
     /// The whole node dies and does not come back.
     Vanish,
     /// The whole node stops; its connections stay open and silent.
@@ -105,8 +109,14 @@ pub enum Effect {
 /// What a rule is matched against.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
-    Function { name: &'a str, gpu: Option<u32> },
-    Program { name: &'a str, args: &'a str },
+    Function {
+        name: &'a str,
+        gpu: Option<u32>,
+    },
+    Program {
+        name: &'a str,
+        args: &'a str,
+    },
     /// The node itself: its start, its disk, its SSH server.
     Node,
 }
@@ -180,7 +190,8 @@ impl Rule {
 
 /// A number in 0..1 that depends on nothing but its arguments (splitmix64).
 fn draw(seed: u64, call: u64) -> f64 {
-    let mut x = seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut x =
+        seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((x ^ (x >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
@@ -194,7 +205,9 @@ pub fn glob_matches(pattern: &str, text: &str) -> bool {
 fn matches_one(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
-        Some((b'*', rest)) => (0..=text.len()).any(|skip| text.get(skip..).is_some_and(|t| matches_one(rest, t))),
+        Some((b'*', rest)) => {
+            (0..=text.len()).any(|skip| text.get(skip..).is_some_and(|t| matches_one(rest, t)))
+        }
         Some((b'?', rest)) => text.split_first().is_some_and(|(_, t)| matches_one(rest, t)),
         Some((b'[', rest)) => {
             let Some(end) = rest.iter().skip(1).position(|b| *b == b']').map(|at| at + 1) else {
@@ -208,7 +221,9 @@ fn matches_one(pattern: &[u8], text: &[u8]) -> bool {
             };
             in_set(set, *first) != negated && matches_one(rest, text)
         }
-        Some((literal, rest)) => text.split_first().is_some_and(|(b, t)| b == literal && matches_one(rest, t)),
+        Some((literal, rest)) => {
+            text.split_first().is_some_and(|(b, t)| b == literal && matches_one(rest, t))
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 /// The processes, other than this one, that hold `device` open. Without the right to look into a process it counts as no holder.
 pub fn holders(device: &Path) -> Vec<u32> {
     let me = std::process::id();
-    let mut found: Vec<u32> = processes().into_iter().filter(|pid| *pid != me && holds(*pid, device)).collect();
+    let mut found: Vec<u32> =
+        processes().into_iter().filter(|pid| *pid != me && holds(*pid, device)).collect();
     found.sort_unstable();
     found
 }

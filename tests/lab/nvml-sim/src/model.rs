@@ -153,7 +153,10 @@ impl std::str::FromStr for ModelKey {
 }
 
 impl Model {
-    #[expect(clippy::expect_used, reason = "the recordings are compiled in and every one is loaded by a test")]
+    #[expect(
+        clippy::expect_used,
+        reason = "the recordings are compiled in and every one is loaded by a test"
+    )]
     fn load(key: ModelKey, arch: Arch) -> Self {
         let recording: Recording = serde_json::from_str(key.recording()).expect("recording");
         let mut geometry: HashMap<String, Geometry> =

@@ -75,7 +75,9 @@ impl Store {
 
     /// The store that `$GPUSIM_STATE` names, or a node's own.
     pub fn of_this_process() -> Self {
-        Self::new(std::env::var_os("GPUSIM_STATE").map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from))
+        Self::new(
+            std::env::var_os("GPUSIM_STATE").map_or_else(|| PathBuf::from(DEFAULT_STATE), PathBuf::from),
+        )
     }
 
     pub fn state_path(&self) -> &Path {
@@ -232,7 +234,9 @@ impl Store {
 }
 
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| (since.as_secs_f64() * 1000.0).round() / 1000.0)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| (since.as_secs_f64() * 1000.0).round() / 1000.0)
 }
 
 fn process_name() -> String {

@@ -217,8 +217,7 @@ impl Gpu {
         if size > slices {
             return Err(code::NOT_SUPPORTED);
         }
-        let instance =
-            self.instances.iter_mut().find(|instance| instance.id == gi).ok_or(code::NOT_FOUND)?;
+        let instance = self.instances.iter_mut().find(|instance| instance.id == gi).ok_or(code::NOT_FOUND)?;
         let present = &mut instance.compute_instances;
         let start = match start {
             Some(start) if !placement::compute_starts(slices, size).contains(&start) => {
@@ -226,8 +225,9 @@ impl Gpu {
             }
             Some(start) if placement::compute_fits(slices, present, size, start) => start,
             Some(_) => return Err(code::INSUFFICIENT_RESOURCES),
-            None => placement::default_compute_start(slices, present, size)
-                .ok_or(code::INSUFFICIENT_RESOURCES)?,
+            None => {
+                placement::default_compute_start(slices, present, size).ok_or(code::INSUFFICIENT_RESOURCES)?
+            }
         };
         let id = (0..).find(|id| present.iter().all(|ci| ci.id != *id)).unwrap_or(0);
         present.push(ComputeInstance { id, profile_id: profile, start, size });
@@ -239,8 +239,7 @@ impl Gpu {
         if self.instance_busy(gi, users) {
             return Err(code::IN_USE);
         }
-        let instance =
-            self.instances.iter_mut().find(|instance| instance.id == gi).ok_or(code::NOT_FOUND)?;
+        let instance = self.instances.iter_mut().find(|instance| instance.id == gi).ok_or(code::NOT_FOUND)?;
         let before = instance.compute_instances.len();
         instance.compute_instances.retain(|compute| compute.id != ci);
         if instance.compute_instances.len() == before { Err(code::NOT_FOUND) } else { Ok(()) }

@@ -14,7 +14,15 @@ use crate::spec::{NodeSpec, SHARE};
 
 /// Names under which the lab's binary appears inside a node, by directory.
 const SBIN: [&str; 9] = [
-    "reboot", "poweroff", "halt", "shutdown", "update-grub", "update-grub2", "grub-mkconfig", "grub2-mkconfig", "grubby",
+    "reboot",
+    "poweroff",
+    "halt",
+    "shutdown",
+    "update-grub",
+    "update-grub2",
+    "grub-mkconfig",
+    "grub2-mkconfig",
+    "grubby",
 ];
 const BIN: [&str; 6] =
     ["nvidia-smi", "systemctl", "systemd-run", "nvidia-cuda-mps-control", "nvidia-persistenced", "gpusimctl"];
@@ -23,7 +31,9 @@ const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nv
 
 /// Makes the directories and the first files of a node.
 pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
-    for part in ["upper", "work", "root", "state", "home", "units", "vendor-units", "boot", "sysctl.d", "grub.d"] {
+    for part in
+        ["upper", "work", "root", "state", "home", "units", "vendor-units", "boot", "sysctl.d", "grub.d"]
+    {
         fs::create_dir_all(spec.dir.join(part))?;
     }
     fs::set_permissions(spec.state_dir(), fs::Permissions::from_mode(0o1777))?;
@@ -54,7 +64,10 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
         }
     }
     write(&upper.join("etc/hostname"), &format!("{}\n", spec.name))?;
-    write(&upper.join("etc/hosts"), &format!("127.0.0.1 localhost\n127.0.1.1 {}\n::1 localhost\n", spec.name))?;
+    write(
+        &upper.join("etc/hosts"),
+        &format!("127.0.0.1 localhost\n127.0.1.1 {}\n::1 localhost\n", spec.name),
+    )?;
     write(
         &upper.join("etc/default/grub"),
         "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"console=ttyS0\"\n",
@@ -67,8 +80,10 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
 
 /// A second user, so that logins without root can be tried: `ops`, uid 1000.
 fn add_user(upper: &Path) -> io::Result<()> {
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0:root:/root:/bin/sh\n".to_owned());
-    let mut lines: Vec<&str> = passwd.lines().filter(|l| !l.starts_with("ops:") && !l.contains(":x:1000:")).collect();
+    let passwd =
+        fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0:root:/root:/bin/sh\n".to_owned());
+    let mut lines: Vec<&str> =
+        passwd.lines().filter(|l| !l.starts_with("ops:") && !l.contains(":x:1000:")).collect();
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     let ops = format!("ops:x:1000:1000:Operations:/home/ops:{shell}");
     lines.push(&ops);
@@ -148,7 +163,8 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
     ] {
         write(&sys.join(path), text)?;
     }
-    for name in ["bus/pci/devices", "bus/pci/drivers", "class/net", "class/infiniband", "fs/cgroup", "module"] {
+    for name in ["bus/pci/devices", "bus/pci/drivers", "class/net", "class/infiniband", "fs/cgroup", "module"]
+    {
         fs::create_dir_all(sys.join(name))?;
     }
     for gpu in &machine.gpus {
@@ -221,7 +237,8 @@ fn copy_settings(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
         let (source, target) = (entry.path(), to.join(&name));
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
-            let per_interface = depth == 3 && from.components().any(|part| matches!(part.as_os_str().to_str(), Some("conf" | "neigh")));
+            let per_interface = depth == 3
+                && from.components().any(|part| matches!(part.as_os_str().to_str(), Some("conf" | "neigh")));
             if per_interface && !matches!(name.to_str(), Some("all" | "default" | "lo")) {
                 continue;
             }

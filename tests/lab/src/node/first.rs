@@ -64,7 +64,8 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     store.log_event("boot", json!({"boot_id": machine.boot_id, "boots": machine.boots}));
     apply_sysctls();
     units::start_enabled();
-    let mut server = if faults.contains(&Effect::RefuseSsh) { None } else { Some(start_ssh(&spec, &faults)?) };
+    let mut server =
+        if faults.contains(&Effect::RefuseSsh) { None } else { Some(start_ssh(&spec, &faults)?) };
     let end = faults.iter().find_map(|fault| match fault {
         Effect::VanishAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), false)),
         Effect::FreezeAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), true)),
@@ -144,7 +145,9 @@ fn freeze_all() {
 /// Gives the node's processes an uptime of their own. A kernel that cannot do it shows the host's.
 fn own_clock() {
     let Ok(uptime) = fs::read_to_string("/proc/uptime") else { return };
-    let Some(seconds) = uptime.split(['.', ' ']).next().and_then(|text| text.parse::<u64>().ok()) else { return };
+    let Some(seconds) = uptime.split(['.', ' ']).next().and_then(|text| text.parse::<u64>().ok()) else {
+        return;
+    };
     if sys::unshare(UnshareFlags::from_bits_retain(libc::CLONE_NEWTIME as u32)).is_ok() {
         let _ = fs::write("/proc/self/timens_offsets", format!("boottime -{seconds} 0\n"));
     }

@@ -26,7 +26,9 @@ pub struct MountError {
 
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EINVAL) => " (the lab's directory may lie on a file system that cannot be an overlay's upper layer, such as another overlay: try --dir on /dev/shm)",
+        Some(libc::EINVAL) => {
+            " (the lab's directory may lie on a file system that cannot be an overlay's upper layer, such as another overlay: try --dir on /dev/shm)"
+        }
         Some(libc::EPERM) => " (the kernel forbids it: run as root, or allow unprivileged user namespaces)",
         _ => "",
     }
@@ -89,7 +91,13 @@ fn noexec(faults: &[Effect]) -> MountFlags {
     if faults.contains(&Effect::TmpNoexec) { MountFlags::NOEXEC } else { MountFlags::empty() }
 }
 
-fn overlay(lower: &Path, upper: &Path, work: &Path, at: &Path, in_user_namespace: bool) -> Result<(), MountError> {
+fn overlay(
+    lower: &Path,
+    upper: &Path,
+    work: &Path,
+    at: &Path,
+    in_user_namespace: bool,
+) -> Result<(), MountError> {
     let mut options =
         format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
     if in_user_namespace {
@@ -195,8 +203,14 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     }
     let pts = dev.join("pts");
     fs::create_dir_all(&pts).doing(|| "make /dev/pts".to_owned())?;
-    mount("devpts", &pts, "devpts", MountFlags::NOSUID | MountFlags::NOEXEC, c"newinstance,ptmxmode=0666,mode=620")
-        .doing(|| "mount /dev/pts".to_owned())?;
+    mount(
+        "devpts",
+        &pts,
+        "devpts",
+        MountFlags::NOSUID | MountFlags::NOEXEC,
+        c"newinstance,ptmxmode=0666,mode=620",
+    )
+    .doing(|| "mount /dev/pts".to_owned())?;
     for (target, name) in [
         ("pts/ptmx", "ptmx"),
         ("/proc/self/fd", "fd"),
@@ -209,8 +223,12 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     if faults.contains(&Effect::NoDriver) || !machine.driver_loaded {
         return Ok(());
     }
-    let mut names: Vec<(String, u32)> =
-        machine.gpus.iter().filter(|gpu| !gpu.lost).map(|gpu| (format!("nvidia{}", gpu.minor), 0o666)).collect();
+    let mut names: Vec<(String, u32)> = machine
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.lost)
+        .map(|gpu| (format!("nvidia{}", gpu.minor), 0o666))
+        .collect();
     names.extend(["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"].map(|name| (name.to_owned(), 0o666)));
     names.push(("nvidia-caps/nvidia-cap1".to_owned(), 0o400));
     names.push(("nvidia-caps/nvidia-cap2".to_owned(), 0o444));
@@ -230,7 +248,8 @@ fn proc(spec: &NodeSpec, root: &Path, faults: &[Effect]) -> Result<(), MountErro
         .doing(|| "mount /proc".to_owned())?;
     if faults.contains(&Effect::NoMemfdExec) {
         // The kernel keeps this one setting for each process namespace, so the real one can be used.
-        fs::write(proc.join("sys/vm/memfd_noexec"), "2").doing(|| "forbid executable memory files".to_owned())?;
+        fs::write(proc.join("sys/vm/memfd_noexec"), "2")
+            .doing(|| "forbid executable memory files".to_owned())?;
     }
     let boot = spec.dir.join("boot");
     let settings: PathBuf = boot.join("settings");

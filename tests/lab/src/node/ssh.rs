@@ -298,16 +298,22 @@ impl Handler for Login {
         name: &str,
         session: &mut Session,
     ) -> Result<(), Self::Error> {
-        let server = ["/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server"]
-            .into_iter()
-            .find(|path| std::path::Path::new(path).exists());
+        let server =
+            ["/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server"]
+                .into_iter()
+                .find(|path| std::path::Path::new(path).exists());
         match server {
             Some(server) if name == "sftp" => self.start(channel, &["-c", server], session),
             _ => session.channel_failure(channel),
         }
     }
 
-    async fn data(&mut self, channel: ChannelId, data: &[u8], _session: &mut Session) -> Result<(), Self::Error> {
+    async fn data(
+        &mut self,
+        channel: ChannelId,
+        data: &[u8],
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
         self.pass(channel, Input::Data(data.to_vec())).await;
         Ok(())
     }
@@ -317,7 +323,12 @@ impl Handler for Login {
         Ok(())
     }
 
-    async fn signal(&mut self, channel: ChannelId, signal: Sig, _session: &mut Session) -> Result<(), Self::Error> {
+    async fn signal(
+        &mut self,
+        channel: ChannelId,
+        signal: Sig,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
         let signal = match signal {
             Sig::INT => Signal::INT,
             Sig::KILL => Signal::KILL,
@@ -344,7 +355,12 @@ impl Login {
         }
     }
 
-    fn start(&mut self, channel: ChannelId, arguments: &[&str], session: &mut Session) -> Result<(), russh::Error> {
+    fn start(
+        &mut self,
+        channel: ChannelId,
+        arguments: &[&str],
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
         let (Some(user), Some(open)) = (self.user.clone(), self.channels.get_mut(&channel)) else {
             return session.channel_failure(channel);
         };
@@ -365,7 +381,8 @@ impl Login {
             let code = match launch.run(channel, &handle, inputs).await {
                 Ok(code) => code,
                 Err(error) => {
-                    let _ = handle.extended_data(channel, 1, format!("lab sshd: {error}\n").into_bytes()).await;
+                    let _ =
+                        handle.extended_data(channel, 1, format!("lab sshd: {error}\n").into_bytes()).await;
                     127
                 }
             };
@@ -389,7 +406,12 @@ struct Launch {
 }
 
 impl Launch {
-    async fn run(self, channel: ChannelId, handle: &Handle, inputs: mpsc::Receiver<Input>) -> std::io::Result<u32> {
+    async fn run(
+        self,
+        channel: ChannelId,
+        handle: &Handle,
+        inputs: mpsc::Receiver<Input>,
+    ) -> std::io::Result<u32> {
         if let Some(noise) = &self.noise {
             let _ = handle.data(channel, noise.clone().into_bytes()).await;
         }

@@ -72,13 +72,15 @@ impl Unit {
     pub fn load(name: &str) -> Result<Self, UnitError> {
         let name = full_name(name);
         let not_found = || UnitError::NotFound(name.clone());
-        let template = name.split_once('@').and_then(|(base, rest)| {
-            rest.rsplit_once('.').map(|(_, kind)| format!("{base}@.{kind}"))
-        });
+        let template = name
+            .split_once('@')
+            .and_then(|(base, rest)| rest.rsplit_once('.').map(|(_, kind)| format!("{base}@.{kind}")));
         let path = [Some(name.clone()), template]
             .into_iter()
             .flatten()
-            .flat_map(|file| ["/run/systemd/system", ADMIN_UNITS, VENDOR_UNITS].map(|dir| Path::new(dir).join(&file)))
+            .flat_map(|file| {
+                ["/run/systemd/system", ADMIN_UNITS, VENDOR_UNITS].map(|dir| Path::new(dir).join(&file))
+            })
             .find(|path| fs::symlink_metadata(path).is_ok())
             .ok_or_else(not_found)?;
         if fs::read_link(&path).is_ok_and(|target| target == Path::new("/dev/null")) {
@@ -306,14 +308,18 @@ impl Unit {
     fn command(&self, line: &str) -> Result<(Command, bool), UnitError> {
         let trimmed = line.trim_start_matches(['-', '+', '!', '@', ':']);
         let may_fail = line.split('/').next().is_some_and(|prefix| prefix.contains('-'));
-        let instance = self.name.split_once('@').and_then(|(_, rest)| rest.rsplit_once('.')).map_or("", |(i, _)| i);
+        let instance =
+            self.name.split_once('@').and_then(|(_, rest)| rest.rsplit_once('.')).map_or("", |(i, _)| i);
         let environment = self.environment();
         let mut words = Vec::new();
         for word in split(&trimmed.replace("%i", instance).replace("%I", instance)) {
             words.push(expand(&word, &environment));
         }
         let Some((program, arguments)) = words.split_first() else {
-            return Err(UnitError::Failed { unit: self.name.clone(), reason: "its command is empty".to_owned() });
+            return Err(UnitError::Failed {
+                unit: self.name.clone(),
+                reason: "its command is empty".to_owned(),
+            });
         };
         let mut command = Command::new(program);
         command
@@ -410,7 +416,8 @@ impl Unit {
         let mut gone = Vec::new();
         for target in fs::read_dir(ADMIN_UNITS)?.flatten() {
             let link = target.path().join(&self.name);
-            if target.file_name().to_string_lossy().ends_with(".wants") && fs::symlink_metadata(&link).is_ok() {
+            if target.file_name().to_string_lossy().ends_with(".wants") && fs::symlink_metadata(&link).is_ok()
+            {
                 fs::remove_file(&link)?;
                 gone.push(link);
             }
@@ -559,7 +566,10 @@ pub fn write_vendor_units(dir: &Path, admin: &Path, driver: bool) -> io::Result<
                 "nvidia-cdi-refresh.service",
                 service(
                     "Refresh NVIDIA CDI specification file",
-                    &format!("Type=oneshot\nExecStart={}/gpufleet-lab __daemon cdi-refresh", crate::spec::SHARE),
+                    &format!(
+                        "Type=oneshot\nExecStart={}/gpufleet-lab __daemon cdi-refresh",
+                        crate::spec::SHARE
+                    ),
                 ),
             ),
         ]);

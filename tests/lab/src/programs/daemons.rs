@@ -75,7 +75,7 @@ pub fn daemon(name: &str) -> u8 {
         "cdi-refresh" => {
             let _ = fs::create_dir_all("/var/run/cdi");
             store.log_event("cdi-refresh", serde_json::Value::Null);
-            return u8::from(crate::node::files::write(Path::new("/var/run/cdi/nvidia.yaml"), &cdi(&store)).is_err());
+            u8::from(crate::node::files::write(Path::new("/var/run/cdi/nvidia.yaml"), &cdi(&store)).is_err())
         }
         "nvidia-dcgm" | "dcgm-exporter" | "nvsm" => {
             let _files = open_devices(&store, true);
@@ -96,11 +96,17 @@ fn sleep_for_ever() -> ! {
 }
 
 fn open_devices(store: &Store, gpus: bool) -> Vec<File> {
-    let mut files: Vec<File> = ["/dev/nvidiactl", "/dev/nvidia-uvm"].iter().filter_map(|p| File::open(p).ok()).collect();
+    let mut files: Vec<File> =
+        ["/dev/nvidiactl", "/dev/nvidia-uvm"].iter().filter_map(|p| File::open(p).ok()).collect();
     if let Ok(machine) = store.read()
         && gpus
     {
-        files.extend(machine.gpus.iter().filter_map(|gpu| File::open(device_file(&machine.device_dir, gpu.minor)).ok()));
+        files.extend(
+            machine
+                .gpus
+                .iter()
+                .filter_map(|gpu| File::open(device_file(&machine.device_dir, gpu.minor)).ok()),
+        );
     }
     files
 }
@@ -167,9 +173,10 @@ fn hold_persistence(store: &Store) -> u8 {
 pub fn client(minor: &str) -> u8 {
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"python");
-    let _files: Vec<File> = ["/dev/nvidiactl".to_owned(), "/dev/nvidia-uvm".to_owned(), format!("/dev/nvidia{minor}")]
-        .iter()
-        .filter_map(|path| File::open(path).ok())
-        .collect();
+    let _files: Vec<File> =
+        ["/dev/nvidiactl".to_owned(), "/dev/nvidia-uvm".to_owned(), format!("/dev/nvidia{minor}")]
+            .iter()
+            .filter_map(|path| File::open(path).ok())
+            .collect();
     sleep_for_ever()
 }

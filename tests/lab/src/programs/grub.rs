@@ -36,7 +36,9 @@ pub fn grubby(arguments: &[String]) -> u8 {
     let mut words: Vec<String> =
         configured(Path::new(CONFIG)).split_whitespace().map(str::to_owned).collect();
     let option = |name: &str| {
-        arguments.iter().find_map(|a| a.strip_prefix(&format!("{name}=")).map(|v| v.trim_matches('"').to_owned()))
+        arguments
+            .iter()
+            .find_map(|a| a.strip_prefix(&format!("{name}=")).map(|v| v.trim_matches('"').to_owned()))
     };
     if arguments.iter().any(|a| a.starts_with("--info")) {
         out::line(format!("index=0\nkernel=\"{KERNEL}\"\nargs=\"{}\"", words.join(" ")));
@@ -80,10 +82,7 @@ pub fn booted_cmdline(upper: &Path) -> String {
 fn configured(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().map(str::trim).find(|line| line.starts_with("linux"));
-    line.map_or_else(
-        || ROOT.to_owned(),
-        |line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" "),
-    )
+    line.map_or_else(|| ROOT.to_owned(), |line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" "))
 }
 
 fn config(defaults: &Path, drop_ins: &Path) -> String {
@@ -101,7 +100,9 @@ fn config(defaults: &Path, drop_ins: &Path) -> String {
             let value = value.trim_matches(['"', '\'']);
             match key {
                 "GRUB_CMDLINE_LINUX" => all = value.replace("$GRUB_CMDLINE_LINUX", &all),
-                "GRUB_CMDLINE_LINUX_DEFAULT" => default = value.replace("$GRUB_CMDLINE_LINUX_DEFAULT", &default),
+                "GRUB_CMDLINE_LINUX_DEFAULT" => {
+                    default = value.replace("$GRUB_CMDLINE_LINUX_DEFAULT", &default)
+                }
                 _ => {}
             }
         }
@@ -111,7 +112,9 @@ fn config(defaults: &Path, drop_ins: &Path) -> String {
 
 fn render(arguments: &str) -> String {
     let arguments = arguments.split_whitespace().collect::<Vec<_>>().join(" ");
-    format!("# Made by grub-mkconfig\nmenuentry 'Linux' {{\n\tlinux\t{KERNEL} {arguments}\n\tinitrd\t/boot/initrd.img\n}}\n")
+    format!(
+        "# Made by grub-mkconfig\nmenuentry 'Linux' {{\n\tlinux\t{KERNEL} {arguments}\n\tinitrd\t/boot/initrd.img\n}}\n"
+    )
 }
 
 #[cfg(test)]
@@ -133,8 +136,11 @@ mod tests {
         let line = booted_cmdline(upper);
         assert!(line.starts_with("BOOT_IMAGE=/boot/vmlinuz"), "{line}");
         assert!(line.ends_with("ro console=ttyS0 quiet iommu=pt"), "{line}");
-        fs::write(drop_ins.join("50-a.cfg"), "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT nosmt\"\n")
-            .unwrap();
+        fs::write(
+            drop_ins.join("50-a.cfg"),
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT nosmt\"\n",
+        )
+        .unwrap();
         write_config(upper, &drop_ins).unwrap();
         assert!(booted_cmdline(upper).ends_with("quiet iommu=pt nosmt"));
     }

@@ -31,7 +31,10 @@ pub fn run(arguments: &[String]) -> u8 {
     let foreground = arguments.iter().any(|a| a == "-f");
     if foreground || arguments.iter().any(|a| a == "-d") {
         if daemon_pid(&dir).is_some() {
-            out::line(format!("An instance of this daemon is already running\nNvidia MPS control daemon has pipe directory {}", dir.display()));
+            out::line(format!(
+                "An instance of this daemon is already running\nNvidia MPS control daemon has pipe directory {}",
+                dir.display()
+            ));
             return 1;
         }
         if !Path::new("/dev/nvidiactl").exists() {
@@ -109,7 +112,10 @@ pub fn serve() -> u8 {
     let _ = fs::write(log_dir().join("control.log"), "Start\n");
     let Ok(listener) = UnixListener::bind(dir.join("control")) else { return 1 };
     let mut control = Control {
-        percentage: std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").ok().and_then(|t| t.parse().ok()).unwrap_or(100.0),
+        percentage: std::env::var("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+            .ok()
+            .and_then(|t| t.parse().ok())
+            .unwrap_or(100.0),
         server_percentage: BTreeMap::new(),
         memory_limits: BTreeMap::new(),
         servers: Vec::new(),
@@ -150,10 +156,14 @@ impl Control {
                 }
                 None => "Invalid percentage\n".to_owned(),
             },
-            ["get_active_thread_percentage", pid] => match pid.parse().ok().filter(|pid| self.servers.contains(pid)) {
-                Some(pid) => format!("{:.1}\n", self.server_percentage.get(&pid).unwrap_or(&self.percentage)),
-                None => "Server not found\n".to_owned(),
-            },
+            ["get_active_thread_percentage", pid] => {
+                match pid.parse().ok().filter(|pid| self.servers.contains(pid)) {
+                    Some(pid) => {
+                        format!("{:.1}\n", self.server_percentage.get(&pid).unwrap_or(&self.percentage))
+                    }
+                    None => "Server not found\n".to_owned(),
+                }
+            }
             ["set_active_thread_percentage", pid, value] => {
                 match (pid.parse().ok().filter(|pid| self.servers.contains(pid)), number(value)) {
                     (Some(pid), Some(value)) => {

@@ -19,7 +19,9 @@ pub fn run(store: &Store, arguments: &[String]) -> u8 {
         return 9;
     }
     if machine.library_version != machine.module_version {
-        out::line("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.159");
+        out::line(
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.159",
+        );
         return 18;
     }
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -30,7 +32,8 @@ pub fn run(store: &Store, arguments: &[String]) -> u8 {
             _ => None,
         })
     };
-    let has = |names: &[&str]| words.iter().any(|word| names.contains(&word.split('=').next().unwrap_or_default()));
+    let has =
+        |names: &[&str]| words.iter().any(|word| names.contains(&word.split('=').next().unwrap_or_default()));
     if words.first() == Some(&"mig") {
         return mig(&machine, &words);
     }
@@ -68,7 +71,9 @@ pub fn run(store: &Store, arguments: &[String]) -> u8 {
         return query_fields(&machine, &chosen, fields, option(&["--format"]).unwrap_or("csv"));
     }
     if let Some(word) = words.first() {
-        out::line(format!("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n({word} is not known to the lab)"));
+        out::line(format!(
+            "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n({word} is not known to the lab)"
+        ));
         return 2;
     }
     summary(&machine);
@@ -98,7 +103,10 @@ fn select(machine: &Machine, list: Option<&str>) -> Result<Vec<usize>, String> {
 fn list(machine: &Machine, index: usize) {
     let Some(gpu) = machine.gpus.get(index) else { return };
     if gpu.lost {
-        out::line(format!("Unable to determine the device handle for GPU{index}: {}: Unknown Error", gpu.bus.nvml()));
+        out::line(format!(
+            "Unable to determine the device handle for GPU{index}: {}: Unknown Error",
+            gpu.bus.nvml()
+        ));
         return;
     }
     out::line(format!("GPU {index}: {} (UUID: {})", gpu.spec().name(), gpu.uuid));
@@ -121,7 +129,9 @@ fn reset(store: &Store, machine: &Machine, chosen: &[usize]) -> u8 {
         let bus = gpu.bus.nvml();
         let reset_file = format!("/sys/bus/pci/devices/{}/reset", gpu.bus.sysfs());
         if !std::path::Path::new(&reset_file).exists() {
-            out::line(format!("GPU Reset couldn't run because GPU {bus} does not support it.: Not Supported"));
+            out::line(format!(
+                "GPU Reset couldn't run because GPU {bus} does not support it.: Not Supported"
+            ));
             worst = worst.max(3);
             continue;
         }
@@ -140,7 +150,7 @@ fn reset(store: &Store, machine: &Machine, chosen: &[usize]) -> u8 {
                      graphics application such as an X server, or a monitoring application such as another instance of nvidia-smi). \
                      Please first kill all processes using this device and all compute applications running in the system."
                 ));
-                worst = worst.max(255);
+                worst = 255;
             }
             Ok(Err(ResetRefused::Lost)) => {
                 out::line(format!("Unable to reset GPU {bus}: GPU is lost"));
@@ -148,7 +158,7 @@ fn reset(store: &Store, machine: &Machine, chosen: &[usize]) -> u8 {
             }
             Err(error) => {
                 out::line(format!("Unable to reset GPU {bus}: Unknown Error ({error})"));
-                worst = worst.max(255);
+                worst = 255;
             }
         }
     }
@@ -211,10 +221,16 @@ fn mig(machine: &Machine, words: &[&str]) -> u8 {
             let name = gpu.spec().profile_by_id(gi.profile_id).map_or("", |p| &p.name);
             if compute {
                 for ci in &gi.compute_instances {
-                    out::line(format!("|   {index}      {}       MIG {name}       {}         {}          {}:{}     |", gi.id, ci.profile_id, ci.id, ci.start, ci.size));
+                    out::line(format!(
+                        "|   {index}      {}       MIG {name}       {}         {}          {}:{}     |",
+                        gi.id, ci.profile_id, ci.id, ci.start, ci.size
+                    ));
                 }
             } else {
-                out::line(format!("|   {index}  MIG {name:<14} {:>2}       {:>2}          {}:{}     |", gi.profile_id, gi.id, gi.start, gi.size));
+                out::line(format!(
+                    "|   {index}  MIG {name:<14} {:>2}       {:>2}          {}:{}     |",
+                    gi.profile_id, gi.id, gi.start, gi.size
+                ));
             }
         }
     }
@@ -222,18 +238,19 @@ fn mig(machine: &Machine, words: &[&str]) -> u8 {
 }
 
 fn drain(store: &Store, machine: &Machine, bus: &str, mode: Option<&str>) -> u8 {
-    let Some(index) = machine
-        .gpus
-        .iter()
-        .position(|gpu| gpu.bus.nvml().eq_ignore_ascii_case(bus) || gpu.bus.sysfs().eq_ignore_ascii_case(bus))
-    else {
+    let Some(index) = machine.gpus.iter().position(|gpu| {
+        gpu.bus.nvml().eq_ignore_ascii_case(bus) || gpu.bus.sysfs().eq_ignore_ascii_case(bus)
+    }) else {
         out::line(format!("Failed to find GPU {bus}"));
         return 6;
     };
     let on = mode == Some("1");
     let done = store.update(|machine| machine.gpus.get_mut(index).map(|gpu| gpu.draining = on));
     store.log_setter("nvidia-smi drain", Some(index as u32), json!({"mode": u8::from(on)}), 0);
-    out::line(format!("Successfully set GPU {bus} drain state to: {}.", if on { "draining" } else { "not draining" }));
+    out::line(format!(
+        "Successfully set GPU {bus} drain state to: {}.",
+        if on { "draining" } else { "not draining" }
+    ));
     if done.is_ok() { 0 } else { 255 }
 }
 

@@ -46,7 +46,9 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
         ["events"] => Ok(read(store, "events.jsonl")),
         ["client", "add", gpu, rest @ ..] => {
             let index: usize = gpu.parse().map_err(|_| format!("`{gpu}` is no GPU index"))?;
-            let number = |at: usize| rest.get(at).map(|t| t.parse::<u64>().map_err(|_| format!("`{t}` is no number"))).transpose();
+            let number = |at: usize| {
+                rest.get(at).map(|t| t.parse::<u64>().map_err(|_| format!("`{t}` is no number"))).transpose()
+            };
             let memory_mib = number(0)?.unwrap_or(1024);
             let gpu_instance = number(1)?.map(|id| id as u32);
             let minor = store.read().map_err(say)?.gpus.get(index).ok_or("no such GPU")?.minor;
@@ -58,7 +60,8 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
         ["client", "remove", pid] => {
             let number: u32 = pid.parse().map_err(|_| format!("`{pid}` is no process id"))?;
             if let Some(pid) = rustix::process::Pid::from_raw(number as i32) {
-                rustix::process::kill_process(pid, rustix::process::Signal::KILL).map_err(|e| e.to_string())?;
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+                    .map_err(|e| e.to_string())?;
             }
             store
                 .update(|m| m.gpus.iter_mut().for_each(|gpu| gpu.clients.retain(|c| c.pid != number)))

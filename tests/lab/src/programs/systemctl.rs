@@ -70,8 +70,16 @@ pub fn run(arguments: &[String]) -> u8 {
     let store = Store::of_this_process();
     if !matches!(
         request.verb.as_str(),
-        "is-active" | "is-enabled" | "is-failed" | "show" | "status" | "cat" | "list-units" | "list-unit-files"
-            | "is-system-running" | "get-default"
+        "is-active"
+            | "is-enabled"
+            | "is-failed"
+            | "show"
+            | "status"
+            | "cat"
+            | "list-units"
+            | "list-unit-files"
+            | "is-system-running"
+            | "get-default"
     ) {
         store.log_event("systemctl", json!({"args": arguments}));
     }
@@ -108,7 +116,11 @@ pub fn run(arguments: &[String]) -> u8 {
         }),
         "reload" => each(&request, Unit::reload),
         "reload-or-restart" => each(&request, |unit| {
-            if unit.values("ExecReload").is_empty() { unit.stop().and_then(|()| unit.start()) } else { unit.reload() }
+            if unit.values("ExecReload").is_empty() {
+                unit.stop().and_then(|()| unit.start())
+            } else {
+                unit.reload()
+            }
         }),
         "enable" | "reenable" => each(&request, |unit| {
             for link in unit.enable()? {
@@ -207,7 +219,10 @@ fn is_enabled(request: &Request) -> u8 {
                 }
             }
             Err(_) => {
-                out::error(format!("Failed to get unit file state for {}: No such file or directory", full_name(name)));
+                out::error(format!(
+                    "Failed to get unit file state for {}: No such file or directory",
+                    full_name(name)
+                ));
                 good = false;
             }
         }
@@ -312,7 +327,11 @@ fn list_units(request: &Request) -> u8 {
             || request.names.iter().any(|n| nvml_sim::fault::glob_matches(n, &unit.name));
         if wanted && named && unit.name.ends_with(".service") {
             let sub = if state == "active" { "running" } else { "dead" };
-            out::line(format!("{} loaded {state} {sub} {}", unit.name, unit.value("Description").unwrap_or("")));
+            out::line(format!(
+                "{} loaded {state} {sub} {}",
+                unit.name,
+                unit.value("Description").unwrap_or("")
+            ));
         }
     }
     0
@@ -321,7 +340,8 @@ fn list_units(request: &Request) -> u8 {
 /// `systemd-run [--unit=NAME] [--wait] [--collect] [--setenv=K=V] COMMAND…`: a transient unit.
 pub fn systemd_run(arguments: &[String]) -> u8 {
     let mut name = format!("run-u{}", std::process::id());
-    let (mut wait, mut pipe, mut scope, mut environment, mut remain) = (false, false, false, Vec::new(), false);
+    let (mut wait, mut pipe, mut scope, mut environment, mut remain) =
+        (false, false, false, Vec::new(), false);
     let mut kind = "simple".to_owned();
     let mut items = arguments.iter().peekable();
     let mut command: Vec<String> = Vec::new();
@@ -376,9 +396,12 @@ pub fn systemd_run(arguments: &[String]) -> u8 {
     let line = command.iter().map(quote).collect::<Vec<_>>().join(" ");
     let settings: String = environment.iter().map(|item| format!("Environment={}\n", quote(item))).collect();
     let remain = if remain { "RemainAfterExit=yes\n" } else { "" };
-    let text = format!("[Unit]\nDescription={line}\n[Service]\nType={kind}\n{remain}{settings}ExecStart={line}\n");
+    let text =
+        format!("[Unit]\nDescription={line}\n[Service]\nType={kind}\n{remain}{settings}ExecStart={line}\n");
     let path = std::path::Path::new("/run/systemd/system").join(&unit);
-    let started = crate::node::files::write(&path, &text).map_err(UnitError::from).and_then(|()| Unit::load(&unit)?.start());
+    let started = crate::node::files::write(&path, &text)
+        .map_err(UnitError::from)
+        .and_then(|()| Unit::load(&unit)?.start());
     match started {
         Ok(()) => {
             out::error(format!("Running as unit: {unit}"));

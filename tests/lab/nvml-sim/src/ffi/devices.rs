@@ -448,7 +448,10 @@ versioned! {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, out: *mut nvmlGpuFabricInfo_v2_t) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    out: *mut nvmlGpuFabricInfo_v2_t,
+) -> u32 {
     read("nvmlDeviceGetGpuFabricInfoV", device, |call| {
         call.whole()?;
         let state = fabric_state(call.gpu);
@@ -522,11 +525,16 @@ unsafe extern "C" fn nvmlDeviceGetLastBBXFlushTime(
     _time: *mut c_ulonglong,
     _duration: *mut c_ulong,
 ) -> u32 {
-    read("nvmlDeviceGetLastBBXFlushTime", device, |call| recorded(call, "nvmlDeviceGetLastBBXFlushTime").map(|_| ()))
+    read("nvmlDeviceGetLastBBXFlushTime", device, |call| {
+        recorded(call, "nvmlDeviceGetLastBBXFlushTime").map(|_| ())
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetUnrepairableMemoryFlag_v1(device: nvmlDevice_t, out: *mut [c_uint; 2]) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetUnrepairableMemoryFlag_v1(
+    device: nvmlDevice_t,
+    out: *mut [c_uint; 2],
+) -> u32 {
     read("nvmlDeviceGetUnrepairableMemoryFlag_v1", device, |call| {
         call.whole()?;
         // SAFETY: NVML's own contract: a version word and one number.
@@ -603,7 +611,9 @@ unsafe extern "C" fn nvmlDeviceGetDetailedEccErrors(
     read("nvmlDeviceGetDetailedEccErrors", device, |call| {
         let memory = ecc_count(call, kind, counter)?;
         // SAFETY: NVML's own contract for this structure.
-        unsafe { put(out, nvmlEccErrorCounts_st { l1Cache: 0, l2Cache: 0, deviceMemory: memory, registerFile: 0 }) }
+        unsafe {
+            put(out, nvmlEccErrorCounts_st { l1Cache: 0, l2Cache: 0, deviceMemory: memory, registerFile: 0 })
+        }
     })
 }
 
@@ -675,7 +685,12 @@ fn application_clock(call: &Call<'_>, kind: c_uint) -> Result<c_uint, u32> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetClock(device: nvmlDevice_t, kind: c_uint, id: c_uint, out: *mut c_uint) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetClock(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    id: c_uint,
+    out: *mut c_uint,
+) -> u32 {
     read("nvmlDeviceGetClock", device, |call| {
         call.whole()?;
         // 0 current, 1 application target, 2 application default, 3 customer boost.
@@ -757,7 +772,11 @@ unsafe extern "C" fn nvmlDeviceGetViolationStatus(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, _counter: c_uint, out: *mut c_uint) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetPcieThroughput(
+    device: nvmlDevice_t,
+    _counter: c_uint,
+    out: *mut c_uint,
+) -> u32 {
     // SAFETY: NVML's own contract for this pointer.
     read("nvmlDeviceGetPcieThroughput", device, |_| unsafe { put(out, 600) })
 }

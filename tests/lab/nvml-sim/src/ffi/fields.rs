@@ -1,9 +1,14 @@
-//! `nvmlDeviceGetFieldValues`: many readings in one call, each with its own return code.
+//! Many readings in one call: `nvmlDeviceGetFieldValues`, each with its own return code, and the utilization domains.
 
 use std::ffi::c_int;
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlFieldValue_st, nvmlValue_st};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlFieldValue_st, nvmlGpuDynamicPstatesInfo_st,
+    nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1, nvmlValue_st,
+};
 
+use super::put;
+use super::recorded::{number, recorded};
 use super::session::{Call, read};
 use crate::transitions::code;
 
@@ -45,7 +50,11 @@ fn field(call: &Call<'_>, id: u32) -> Result<Number, u32> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int, values: *mut nvmlFieldValue_st) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    device: nvmlDevice_t,
+    count: c_int,
+    values: *mut nvmlFieldValue_st,
+) -> u32 {
     read("nvmlDeviceGetFieldValues", device, |call| {
         if values.is_null() || count < 0 {
             return Err(code::INVALID_ARGUMENT);
@@ -60,5 +69,27 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int
             };
         }
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetDynamicPstatesInfo(
+    device: nvmlDevice_t,
+    out: *mut nvmlGpuDynamicPstatesInfo_st,
+) -> u32 {
+    read("nvmlDeviceGetDynamicPstatesInfo", device, |call| {
+        call.whole()?;
+        let domains = recorded(call, "nvmlDeviceGetDynamicPstatesInfo")?
+            .get("utilization")
+            .cloned()
+            .unwrap_or_default();
+        let utilization = std::array::from_fn(|index| nvmlGpuDynamicPstatesInfo_st__bindgen_ty_1 {
+            bIsPresent: domains.get(index).and_then(|d| d.get("bIsPresent")).map_or(0, number) as u32,
+            percentage: 0,
+            incThreshold: 0,
+            decThreshold: 0,
+        });
+        // SAFETY: NVML's own contract for this structure.
+        unsafe { put(out, nvmlGpuDynamicPstatesInfo_st { flags: 0, utilization }) }
     })
 }

@@ -189,7 +189,7 @@ fn compute_profile(slices: u32, profile: c_uint, engine: c_uint) -> Result<(u32,
         return Err(code::INVALID_ARGUMENT);
     }
     let size = placement::compute_profile_slices(profile).ok_or(code::NOT_SUPPORTED)?;
-    if size > slices || (slices == 7 && size == 7 && profile != 4) {
+    if size > slices {
         return Err(code::NOT_SUPPORTED);
     }
     Ok((size, placement::compute_starts(slices, size).len() as u32))
@@ -202,9 +202,8 @@ unsafe extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
     engine: c_uint,
     out: *mut nvmlComputeInstanceProfileInfo_st,
 ) -> u32 {
-    read_instance("nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, |_, gi, p| {
+    read_instance("nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, |_, _, p| {
         let (size, count) = compute_profile(p.slices, profile, engine)?;
-        let _ = gi;
         let info = nvmlComputeInstanceProfileInfo_st {
             id: profile,
             sliceCount: size,
@@ -230,7 +229,8 @@ unsafe extern "C" fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
 ) -> u32 {
     read_instance("nvmlGpuInstanceGetComputeInstanceProfileInfoV", instance, |_, _, p| {
         let (size, count) = compute_profile(p.slices, profile, engine)?;
-        let name = if size == p.slices { format!("MIG {}", p.name) } else { format!("MIG {size}c.{}", p.name) };
+        let name =
+            if size == p.slices { format!("MIG {}", p.name) } else { format!("MIG {size}c.{}", p.name) };
         // SAFETY: NVML's own contract: the version word tells which structure this is.
         unsafe {
             if check_version(out, 2).is_ok() {

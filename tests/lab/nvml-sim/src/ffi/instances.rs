@@ -80,7 +80,11 @@ unsafe extern "C" fn nvmlDeviceGetGpuInstances(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceGetGpuInstanceById(device: nvmlDevice_t, id: c_uint, out: *mut nvmlGpuInstance_t) -> u32 {
+unsafe extern "C" fn nvmlDeviceGetGpuInstanceById(
+    device: nvmlDevice_t,
+    id: c_uint,
+    out: *mut nvmlGpuInstance_t,
+) -> u32 {
     read("nvmlDeviceGetGpuInstanceById", device, |call| {
         call.whole()?;
         if !call.gpu.mig.current {
@@ -93,7 +97,10 @@ unsafe extern "C" fn nvmlDeviceGetGpuInstanceById(device: nvmlDevice_t, id: c_ui
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlGpuInstanceGetInfo(instance: nvmlGpuInstance_t, out: *mut nvmlGpuInstanceInfo_st) -> u32 {
+unsafe extern "C" fn nvmlGpuInstanceGetInfo(
+    instance: nvmlGpuInstance_t,
+    out: *mut nvmlGpuInstanceInfo_st,
+) -> u32 {
     read_instance("nvmlGpuInstanceGetInfo", instance, |call, gi, _| {
         let info = nvmlGpuInstanceInfo_st {
             device: handles::gpu_handle(call.index),
@@ -247,9 +254,12 @@ unsafe fn create_gpu_instance(
 unsafe extern "C" fn nvmlGpuInstanceDestroy(instance: nvmlGpuInstance_t) -> u32 {
     let place = handles::gpu_instance(instance);
     let id = place.map(|(_, id)| id);
-    change_at("nvmlGpuInstanceDestroy", place.map(|(gpu, _)| gpu), json!({"gpu_instance": id}), |gpu, context| {
-        gpu.destroy_instance(id.ok_or(code::INVALID_ARGUMENT)?, &context.users)
-    })
+    change_at(
+        "nvmlGpuInstanceDestroy",
+        place.map(|(gpu, _)| gpu),
+        json!({"gpu_instance": id}),
+        |gpu, context| gpu.destroy_instance(id.ok_or(code::INVALID_ARGUMENT)?, &context.users),
+    )
 }
 
 #[unsafe(no_mangle)]

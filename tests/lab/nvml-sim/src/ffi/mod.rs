@@ -14,9 +14,6 @@ mod setters;
 mod stubs;
 mod system;
 
-#[cfg(test)]
-mod fidelity;
-
 use std::ffi::{c_char, c_uint};
 
 use crate::transitions::code;

@@ -20,6 +20,8 @@ pub(super) fn recorded<'a>(call: &Call<'a>, name: &str) -> Result<&'a Value, u32
 }
 
 pub(super) fn number(value: &Value) -> u64 {
+    // Why the array: a getter with one output was sometimes recorded as a list of one.
+    let value = value.get(0).unwrap_or(value);
     value.as_u64().or_else(|| value.as_i64().map(|n| n as u64)).unwrap_or(0)
 }
 

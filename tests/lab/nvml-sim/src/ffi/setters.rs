@@ -51,7 +51,11 @@ unsafe extern "C" fn nvmlDeviceSetEccMode(device: nvmlDevice_t, mode: c_uint) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceSetMigMode(device: nvmlDevice_t, mode: c_uint, activation: *mut c_uint) -> u32 {
+unsafe extern "C" fn nvmlDeviceSetMigMode(
+    device: nvmlDevice_t,
+    mode: c_uint,
+    activation: *mut c_uint,
+) -> u32 {
     let mut status = code::SUCCESS;
     let answer = change("nvmlDeviceSetMigMode", device, json!({"mode": mode}), |gpu, context| {
         if activation.is_null() {
@@ -134,7 +138,11 @@ unsafe extern "C" fn nvmlDeviceResetMemoryLockedClocks(device: nvmlDevice_t) -> 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn nvmlDeviceSetApplicationsClocks(device: nvmlDevice_t, memory: c_uint, graphics: c_uint) -> u32 {
+unsafe extern "C" fn nvmlDeviceSetApplicationsClocks(
+    device: nvmlDevice_t,
+    memory: c_uint,
+    graphics: c_uint,
+) -> u32 {
     let args = json!({"memory_mhz": memory, "graphics_mhz": graphics});
     change("nvmlDeviceSetApplicationsClocks", device, args, |gpu, _| {
         let model = gpu.spec();

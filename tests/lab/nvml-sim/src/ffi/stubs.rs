@@ -32,7 +32,7 @@ device_stubs! {
     nvmlDeviceDiscoverGpus nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetAccountingStats
     nvmlDeviceGetActiveVgpus nvmlDeviceGetBridgeChipInfo nvmlDeviceGetClockOffsets
     nvmlDeviceGetConfComputeGpuAttestationReport nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinityWithinScope
-    nvmlDeviceGetCreatableVgpus nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetCreatableVgpus nvmlDeviceGetDramEncryptionMode
     nvmlDeviceGetEncoderCapacity nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed_v2
     nvmlDeviceGetGridLicensableFeatures nvmlDeviceGetGridLicensableFeatures_v2
     nvmlDeviceGetGridLicensableFeatures_v3 nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetHandleByUUIDV

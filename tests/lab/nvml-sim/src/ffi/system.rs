@@ -81,10 +81,9 @@ unsafe extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) -> u32 {
     // Why without `ask`: the real one answers before nvmlInit too.
-    let version = super::session::store().read().map_or_else(
-        |_| crate::state::DRIVER_VERSION.to_owned(),
-        |machine| machine.library_version.clone(),
-    );
+    let version = super::session::store()
+        .read()
+        .map_or_else(|_| crate::state::DRIVER_VERSION.to_owned(), |machine| machine.library_version.clone());
     // SAFETY: NVML's own contract for this buffer.
     match unsafe { put_text(out, length, &format!("13.{version}")) } {
         Ok(()) => code::SUCCESS,
