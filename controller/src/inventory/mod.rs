@@ -5,7 +5,8 @@
 //! connections. Invariants: a source that is not understood is an error with its place, never a warning; a pattern
 //! that matches nothing is an error; the same sources always give the same order of hosts.
 //!
-//! Semantics are those of ansible-core 2.19 where it does not go on in silence; docs/ansible.md has the differences.
+//! Semantics are those of ansible-core 2.19 where it does not go on in silence; docs/design/0002-inventory.md has the
+//! differences.
 
 mod address;
 mod draft;
