@@ -297,7 +297,7 @@ fn looks_like_ini(text: &str, open: bool) -> bool {
     }
     let yaml =
         first == "---" || first.starts_with(['{', '-', '"']) || first.ends_with(':') || first.contains(": ");
-    open && !yaml || lines.any(section) && !yaml
+    !yaml && (open || lines.any(section))
 }
 
 /// Names that a pattern with a range in it stands for, for messages.

@@ -29,4 +29,6 @@ pub use model::{HostName, HostVars, Inventory};
 pub use var_files::read_vars;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

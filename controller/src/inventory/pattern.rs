@@ -214,7 +214,7 @@ impl Inventory {
     /// Adds the hosts of matching groups, then matching hosts; whether anything matched.
     fn collect(&self, matches: &dyn Fn(&str) -> bool, hosts: &mut Vec<HostName>) -> bool {
         let mut matched = false;
-        for (id, group) in self.groups.iter().enumerate().filter(|(_, group)| matches(&group.name)) {
+        for (id, _) in self.groups.iter().enumerate().filter(|(_, group)| matches(&group.name)) {
             matched = true;
             hosts.extend(self.members(id));
         }
