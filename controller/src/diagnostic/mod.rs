@@ -32,7 +32,7 @@ pub struct Diagnostic {
     /// Where; none for things that have no place in a file (a command line, a missing file).
     pub span: Option<Span>,
     /// A few words under the carets: why.
-    pub label: Option<String>,
+    pub label: Option<Box<str>>,
     /// Further facts, one line each.
     pub notes: Vec<String>,
     /// What to do next, one line each.
@@ -74,7 +74,7 @@ impl Diagnostic {
     /// Says why, under the carets.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(label.into());
+        self.label = Some(label.into().into_boxed_str());
         self
     }
 

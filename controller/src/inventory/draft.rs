@@ -24,7 +24,7 @@ pub(super) struct Group {
     pub children: Vec<GroupId>,
     pub parents: Vec<GroupId>,
     pub vars: Map<String, Value>,
-    /// What the variable files beside the sources say, filled in when they are read.
+    /// What the variable files beside the sources and the playbook say, filled in when they are read.
     pub file_vars: Map<String, Value>,
     /// `ansible_group_priority`: of groups of one depth, the higher one wins.
     pub priority: i64,

@@ -13,7 +13,7 @@ use super::address::parse_address;
 use super::draft::{Draft, GroupId, UNGROUPED};
 use super::literal::value_of;
 use super::{range, words};
-use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, looks_secret};
 
 /// Reads the file into `draft`.
 pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnostics> {
@@ -201,7 +201,13 @@ impl Reader<'_> {
         for word in assignments {
             let place = self.place(text, word.start, word.length);
             let Some((key, value)) = word.text.split_once('=') else {
-                let mut error = Diagnostic::error(format!("`{}` is no `key=value`", word.text))
+                // Why: after `password=` this may be the rest of a password with a blank in it.
+                let secret = assignments
+                    .iter()
+                    .take_while(|other| other.start < word.start)
+                    .any(|other| other.text.split_once('=').is_some_and(|(key, _)| looks_secret(key)));
+                let shown = if secret { "this".to_owned() } else { format!("`{}`", word.text) };
+                let mut error = Diagnostic::error(format!("{shown} is no `key=value`"))
                     .at(&place)
                     .label("behind a host name stand variables");
                 if first.text.ends_with(':') || text.trimmed.starts_with("- ") {

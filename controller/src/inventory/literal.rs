@@ -433,8 +433,7 @@ impl Reader {
     fn digits(&mut self, radix: u32) -> Option<String> {
         let mut digits = String::new();
         loop {
-            let c = self.peek().filter(|c| c.is_digit(radix));
-            let Some(c) = c else { return None };
+            let c = self.peek().filter(|c| c.is_digit(radix))?;
             digits.push(c);
             self.at += 1;
             while let Some(c) = self.peek().filter(|c| c.is_digit(radix)) {

@@ -243,7 +243,18 @@ fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) ->
 }
 
 fn read_ini(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnostics> {
-    ini::read(draft, source)
+    let result = ini::read(draft, source);
+    if result.is_err()
+        && let Ok(root) = yaml::parse_source(source)
+        && root.as_map().is_some()
+    {
+        return Err(Diagnostic::error("this file is YAML, but its name does not say so")
+            .at(&root.span)
+            .label("read as INI because of the ending of the name")
+            .help("name it `.yaml`, `.yml` or `.json`")
+            .into());
+    }
+    result
 }
 
 /// Why: Ansible tries YAML and then INI; a file without an ending, or with the wrong one, still loads.
@@ -286,7 +297,7 @@ fn looks_like_ini(text: &str, open: bool) -> bool {
     }
     let yaml =
         first == "---" || first.starts_with(['{', '-', '"']) || first.ends_with(':') || first.contains(": ");
-    open && !yaml || lines.any(section) && !yaml
+    !yaml && (open || lines.any(section))
 }
 
 /// Names that a pattern with a range in it stands for, for messages.

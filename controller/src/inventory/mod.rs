@@ -5,7 +5,8 @@
 //! connections. Invariants: a source that is not understood is an error with its place, never a warning; a pattern
 //! that matches nothing is an error; the same sources always give the same order of hosts.
 //!
-//! Semantics are those of ansible-core 2.19 where it does not go on in silence; docs/ansible.md has the differences.
+//! Semantics are those of ansible-core 2.19 where it does not go on in silence; docs/design/0002-inventory.md has the
+//! differences.
 
 mod address;
 mod draft;
@@ -27,5 +28,7 @@ pub use load::{Decrypt, LoadOptions};
 pub use model::{HostName, HostVars, Inventory};
 pub use var_files::read_vars;
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

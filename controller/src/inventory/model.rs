@@ -150,6 +150,7 @@ impl Inventory {
         for (id, group) in groups.iter_mut().enumerate() {
             group.file_vars = from_sources
                 .iter()
+                .chain(&from_playbook)
                 .filter_map(|files| files.get(id))
                 .flatten()
                 .map(|(k, v)| (k.clone(), v.clone()))

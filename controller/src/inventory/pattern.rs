@@ -74,8 +74,19 @@ impl Inventory {
         place: Option<&Span>,
         limit: Option<&str>,
     ) -> Result<Vec<HostName>, Diagnostics> {
+        self.select_parts(&[(pattern, place)], limit)
+    }
+
+    /// Like [`Inventory::select_some`] for `hosts:` written as a list: each part is split by itself, all count together.
+    pub fn select_parts(
+        &self,
+        parts: &[(&str, Option<&Span>)],
+        limit: Option<&str>,
+    ) -> Result<Vec<HostName>, Diagnostics> {
         let mut errors = Diagnostics::new();
-        let hosts = errors.absorb(self.evaluate(split(pattern, place, "host pattern")));
+        let terms =
+            parts.iter().flat_map(|(pattern, place)| split(pattern, *place, "host pattern")).collect();
+        let hosts = errors.absorb(self.evaluate(terms));
         let limit =
             limit.map(|limit| errors.absorb(limit_terms(limit).and_then(|terms| self.evaluate(terms))));
         if errors.has_errors() {
@@ -176,10 +187,10 @@ impl Inventory {
         if let Some(pattern) = expression.strip_prefix('~') {
             let regex = compile(pattern, term)?;
             let matches = |name: &str| regex.is_match(name);
-            self.collect(&matches, true, &mut hosts, &mut matched);
+            matched = self.collect(&matches, &mut hosts);
         } else if expression.contains(['*', '?', '[']) {
             let glob = Glob::new(expression);
-            self.collect(&|name: &str| glob.matches(name), true, &mut hosts, &mut matched);
+            matched = self.collect(&|name: &str| glob.matches(name), &mut hosts);
         } else {
             if let Some(&group) = self.group_index.get(expression) {
                 matched = true;
@@ -200,25 +211,18 @@ impl Inventory {
         Ok((matched || expression == "all").then_some(hosts))
     }
 
-    fn collect(
-        &self,
-        matches: &dyn Fn(&str) -> bool,
-        hosts_too: bool,
-        hosts: &mut Vec<HostName>,
-        matched: &mut bool,
-    ) {
-        for (id, group) in self.groups.iter().enumerate() {
-            if matches(&group.name) {
-                *matched = true;
-                hosts.extend(self.members(id));
-            }
+    /// Adds the hosts of matching groups, then matching hosts; whether anything matched.
+    fn collect(&self, matches: &dyn Fn(&str) -> bool, hosts: &mut Vec<HostName>) -> bool {
+        let mut matched = false;
+        for (id, _) in self.groups.iter().enumerate().filter(|(_, group)| matches(&group.name)) {
+            matched = true;
+            hosts.extend(self.members(id));
         }
-        if hosts_too {
-            for host in self.hosts.iter().filter(|host| matches(&host.name)) {
-                *matched = true;
-                hosts.push(Arc::clone(&host.name));
-            }
+        for host in self.hosts.iter().filter(|host| matches(&host.name)) {
+            matched = true;
+            hosts.push(Arc::clone(&host.name));
         }
+        matched
     }
 
     fn matches_nothing(&self, term: &Term, expression: &str, subscript: Option<Subscript>) -> Diagnostic {
@@ -240,38 +244,27 @@ impl Inventory {
             let groups = self.groups.iter().map(|group| group.name.as_str());
             groups.chain(self.hosts.iter().map(|host| &*host.name))
         };
-        if subscript.is_some() || name.ends_with(']') {
+        if name.ends_with(']') {
             let glob = Glob::new(name);
-            if known().any(|known| glob.matches(known)) {
+            if subscript.is_some() && known().any(|known| glob.matches(known)) {
                 return error.help(format!(
                     "`[…]` at the end is a position in a group, not a set of characters: write `{name}*` or `~{name}$`"
                 ));
             }
+            let base = name.rsplit_once('[').map_or(name, |(base, _)| base);
+            if subscript.is_none() && known().any(|known| known == base) {
+                return error.help(format!(
+                    "a position is `{base}[2]` or `{base}[-1]`, a slice `{base}[0:3]` or `{base}[2:]`"
+                ));
+            }
             if expands(name) {
                 return error
-                    .help("`[…:…]` is a slice of a group here; it is a range of names only in an inventory")
-                    .suggest_owned(did_you_mean(expression, known()));
-            }
-            if subscript.is_none() && name.contains(":]") || name.contains("[:") || name.contains("[-") {
-                return error.help("a position is `[2]` or `[-1]`, a slice `[0:3]` or `[2:]`");
+                    .help("`[…:…]` is a slice of a group here; it is a range of names only in an inventory");
             }
         }
         match did_you_mean(expression, known()) {
             Some(help) => error.help(help),
             None => error.help("`gpufleet inventory --graph` shows all groups and hosts"),
-        }
-    }
-}
-
-trait SuggestOwned {
-    fn suggest_owned(self, help: Option<String>) -> Self;
-}
-
-impl SuggestOwned for Diagnostic {
-    fn suggest_owned(self, help: Option<String>) -> Self {
-        match help {
-            Some(help) => self.help(help),
-            None => self,
         }
     }
 }

@@ -54,8 +54,7 @@ impl Inventory {
         let mut document = Map::new();
         self.list_group(ALL, &chosen, &mut HashSet::new(), &mut document);
         let mut host_vars = Map::new();
-        for (id, host) in self.hosts.iter().enumerate().filter(|(id, _)| chosen.contains(id)) {
-            let _ = id;
+        for host in chosen.iter().filter_map(|id| self.hosts.get(*id)) {
             let vars = self.own_vars(&host.name);
             if !vars.is_empty() {
                 host_vars.insert(host.name.to_string(), Value::Object(vars));

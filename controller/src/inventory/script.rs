@@ -214,7 +214,7 @@ fn parse_json(source: &Arc<SourceFile>) -> Result<Node, Diagnostic> {
         let column = u32::try_from(error.column()).unwrap_or(1).max(1);
         return Err(Diagnostic::error("an inventory script must print JSON")
             .at(&Span::new(source, line, column, 1))
-            .label(error.to_string()));
+            .label(error.to_string().split(" at line ").next().unwrap_or_default()));
     }
     yaml::parse_source(source).map_err(|errors| {
         errors.into_iter().next().unwrap_or_else(|| Diagnostic::error("an inventory script must print JSON"))

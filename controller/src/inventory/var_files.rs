@@ -84,7 +84,8 @@ impl Folder {
         for ending in ENDINGS {
             let file = format!("{name}{ending}");
             let path = self.path.join(&file);
-            if !self.names.contains(&file) && !(file.contains('/') && path.exists()) {
+            let exists = self.names.contains(&file) || (file.contains('/') && path.exists());
+            if !exists {
                 continue;
             }
             return if path.is_dir() { files_below(&path) } else { vec![path] };
