@@ -11,4 +11,6 @@ pub mod journal;
 pub mod reference;
 pub mod report;
 pub mod rollout;
+pub mod session;
+pub mod transport;
 pub mod yaml;
