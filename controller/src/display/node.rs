@@ -1,10 +1,6 @@
 //! The screen of one node: `plan --node HOST`.
 
-use super::{
-    Role, Style, clean,
-    figures::wrap,
-    plan::change_lines,
-};
+use super::{Role, Style, clean, figures::wrap, plan::change_lines};
 use crate::{
     event::{NodeState, TaskStatus},
     report::{
@@ -45,7 +41,8 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     }
     for (status, word) in [(TaskStatus::Unknown, "unknown"), (TaskStatus::Possible, "possible")] {
         for task in node.tasks_in(status) {
-            let why = task.message.as_deref().map_or_else(|| "only the run itself can tell".to_owned(), clean);
+            let why =
+                task.message.as_deref().map_or_else(|| "only the run itself can tell".to_owned(), clean);
             out.push_str(&format!("  {word}  {} ({}): {why}\n", clean(&task.task), task.position));
         }
     }
@@ -57,7 +54,8 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
 
 /// The MIG layout before and after, where both are known by place.
 fn draw(node: &NodeModel, group: &ChangeGroup, style: &Style, out: &mut String) {
-    let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout")) else {
+    let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout"))
+    else {
         return;
     };
     let Some(gpu) = facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)) else { return };

@@ -3,7 +3,7 @@
 use super::{Role, Style, Verbosity, clean, clip, clock, count, figures::wrap, plan::cause_text};
 use crate::{
     event::{NodeState, RecapCounts},
-    report::{NodeModel, RunModel, causes, exit_code, fold_names},
+    report::{NodeModel, RunModel, causes, exit_code, fold_names, without_name},
 };
 
 /// With more nodes than this, those without trouble share lines.
@@ -31,8 +31,9 @@ pub fn recap(model: &RunModel, style: &Style) -> String {
             left_out += 1;
         } else {
             let counts = node.counts();
-            let same =
-                |(known, first, _): &&mut (RecapCounts, &NodeModel, _)| *known == counts && first.state == node.state;
+            let same = |(known, first, _): &&mut (RecapCounts, &NodeModel, _)| {
+                *known == counts && first.state == node.state
+            };
             match folded.iter_mut().find(same) {
                 Some((_, _, hosts)) => hosts.push(&node.name),
                 None => folded.push((counts, node, vec![&node.name])),
@@ -102,13 +103,16 @@ fn counts_text(counts: RecapCounts, widths: [usize; 7], style: &Style) -> String
 /// Why a node ended as it did; for the others, what a person wants to know.
 fn remark(node: &NodeModel) -> String {
     if node.is_bad() {
-        let text = node.message().map_or_else(|| node.state.to_string(), clean);
+        let text = node
+            .message()
+            .map_or_else(|| node.state.to_string(), |text| without_name(&clean(text), &node.name));
         return match node.state {
             NodeState::Held | NodeState::Unknown => format!("{}: {text}", node.state),
             _ => text,
         };
     }
-    let took: u64 = node.reboots.iter().filter_map(|reboot| reboot.after.as_ref()).map(|(_, seconds)| seconds).sum();
+    let took: u64 =
+        node.reboots.iter().filter_map(|reboot| reboot.after.as_ref()).map(|(_, seconds)| seconds).sum();
     let rebooted = node.outcome.as_ref().is_some_and(|outcome| outcome.rebooted);
     match node.state {
         NodeState::Done if rebooted && took > 0 => format!("reboot {}, verified", clock(took)),
@@ -126,7 +130,9 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     for cause in all.iter().take(CAUSES) {
         let who = match cause.hosts.as_slice() {
             [only] => only.clone(),
-            hosts => format!("{}: {}", count(hosts.len(), "node"), clip(&fold_names(hosts), style.width - 20)),
+            hosts => {
+                format!("{}: {}", count(hosts.len(), "node"), clip(&fold_names(hosts), style.width - 20))
+            }
         };
         let state = style.state(cause.state, cause.state);
         out.push_str(&format!("{state}  {who}\n"));
@@ -177,9 +183,10 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     } else {
         format!("{good} of {} as declared", count(total, "node"))
     }];
-    for state in NodeState::ALL.into_iter().filter(|state| {
-        model.count(*state) > 0 && !matches!(state, NodeState::Done | NodeState::Compliant)
-    }) {
+    for state in NodeState::ALL
+        .into_iter()
+        .filter(|state| model.count(*state) > 0 && !matches!(state, NodeState::Done | NodeState::Compliant))
+    {
         parts.push(style.state(state, format!("{} {state}", model.count(state))));
     }
     let mut out = format!("{}.", parts.join(", "));

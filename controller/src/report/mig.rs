@@ -18,8 +18,7 @@ pub(crate) struct Block {
 
 /// Blocks of what a GPU has.
 pub(crate) fn blocks_of(instances: &[MigInstance]) -> Vec<Block> {
-    let block =
-        |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
+    let block = |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
     instances.iter().map(block).collect()
 }
 
@@ -50,9 +49,8 @@ pub(crate) fn blocks_in(text: &str, memory_mib: u64) -> Option<Vec<Block>> {
 fn fits(blocks: &[Block]) -> bool {
     let mut taken = [false; GRID as usize];
     blocks.iter().all(|block| {
-        (block.start..block.start.saturating_add(block.size)).all(|slice| {
-            taken.get_mut(slice as usize).is_some_and(|taken| !std::mem::replace(taken, true))
-        })
+        (block.start..block.start.saturating_add(block.size))
+            .all(|slice| taken.get_mut(slice as usize).is_some_and(|taken| !std::mem::replace(taken, true)))
     })
 }
 

@@ -4,7 +4,8 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
 use super::{
-    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Verdict, causes, exit_code, fold_changes, fold_names,
+    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Verdict, causes, exit_code, fold_changes,
+    fold_names,
     gpus::{GpuGroup, gpu_groups},
     hardware_class,
     mig::{Block, blocks_in, blocks_of},
@@ -136,7 +137,9 @@ const fn advice(action: NextAction) -> &'static str {
         NextAction::None => "",
         NextAction::Apply => "gpufleet run changes this while the nodes work.",
         NextAction::Reset => "gpufleet run changes this when the GPUs are idle.",
-        NextAction::Reboot => "gpufleet run reboots these nodes in waves, one at a time unless told otherwise.",
+        NextAction::Reboot => {
+            "gpufleet run reboots these nodes in waves, one at a time unless told otherwise."
+        }
         NextAction::Investigate => "A person has to look.",
     }
 }
@@ -325,7 +328,9 @@ impl Node {
         let reboot = |reboot: &super::Reboot| {
             let why = if reboot.why.is_empty() { "asked for".to_owned() } else { reboot.why.join(", ") };
             match &reboot.after {
-                Some((boot, seconds)) => format!("{why}; back after {} as boot {boot}", seconds_text(*seconds)),
+                Some((boot, seconds)) => {
+                    format!("{why}; back after {} as boot {boot}", seconds_text(*seconds))
+                }
                 None => format!("{why}; has not come back"),
             }
         };
@@ -342,7 +347,11 @@ impl Node {
                 .into_iter()
                 .map(|group| Change::of(group, node))
                 .collect(),
-            awaiting: node.awaiting().iter().map(|one| (one.reason.clone(), one.activation.as_str())).collect(),
+            awaiting: node
+                .awaiting()
+                .iter()
+                .map(|one| (one.reason.clone(), one.activation.as_str()))
+                .collect(),
             failed: in_status(TaskStatus::Failed),
             unknown: in_status(TaskStatus::Unknown),
             possible: in_status(TaskStatus::Possible),
