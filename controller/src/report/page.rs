@@ -135,12 +135,12 @@ const fn label(verdict: Verdict, verb: Verb) -> &'static str {
 const fn advice(action: NextAction) -> &'static str {
     match action {
         NextAction::None => "",
-        NextAction::Apply => "gpufleet run changes this while the nodes work.",
-        NextAction::Reset => "gpufleet run changes this when the GPUs are idle.",
+        NextAction::Apply => "A run changes this while the nodes work.",
+        NextAction::Reset => "A run changes this once the GPUs are idle.",
         NextAction::Reboot => {
-            "gpufleet run reboots these nodes in waves, one at a time unless told otherwise."
+            "A run reboots these nodes in waves, one at a time unless the playbook says more."
         }
-        NextAction::Investigate => "A person has to look.",
+        NextAction::Investigate => "",
     }
 }
 
@@ -222,17 +222,18 @@ fn seconds_text(seconds: u64) -> String {
 /// Why a node is as it is, in one line.
 fn brief(node: &NodeModel, verb: Verb) -> String {
     if let Some(Cause { task, text, .. }) = causes([node]).into_iter().next() {
-        return match task {
+        let text = match task {
             Some((task, _)) => format!("{task}: {text}"),
             None => text,
         };
+        return if node.state == NodeState::Held { format!("held: {text}") } else { text };
     }
     let gpu = node.facts.as_ref().map(|facts| &facts.gpu);
     if let Some(gpu) = gpu.filter(|gpu| !gpu.gpus.is_empty() && gpu.gpus.len() < gpu.pci_count as usize) {
         return format!("the driver shows {} of {} GPUs on the PCI bus", gpu.gpus.len(), gpu.pci_count);
     }
     if let Some(class) = node.disruption() {
-        return reasons([node], class).join(", ");
+        return reasons([node], class).join(", ").replace(" -> ", " → ");
     }
     let warning = node.tasks.iter().find_map(|task| task.warnings.first());
     match (warning, node.verdict(verb)) {
