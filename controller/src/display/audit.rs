@@ -29,9 +29,8 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
         }
     }
     let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
-    if total > 0 {
-        // Why: rounded down, so that 100 % means all of them.
-        let tenths = good * 1000 / total;
+    // Why: rounded down, so that 100 % means all of them.
+    if let Some(tenths) = (good * 1000).checked_div(total) {
         out.push_str(&format!("        {}.{} %", tenths / 10, tenths % 10));
     }
     out.push('\n');

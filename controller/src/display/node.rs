@@ -5,7 +5,7 @@ use crate::{
     event::{NodeState, TaskStatus},
     report::{
         ChangeGroup, NodeModel, fold_changes, hardware_class,
-        mig::{blocks_in, blocks_of, drawing},
+        mig::{blocks_of, drawing, layout_in},
     },
 };
 
@@ -59,11 +59,14 @@ fn draw(node: &NodeModel, group: &ChangeGroup, style: &Style, out: &mut String) 
         return;
     };
     let Some(gpu) = facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)) else { return };
-    let before = drawing(&blocks_of(&gpu.mig_layout));
-    let after = gpu.memory_mib.and_then(|memory| drawing(&blocks_in(&group.to, memory)?));
-    for (label, text) in [("before", before), ("after", after)] {
-        if let Some(text) = text {
-            out.push_str(&format!("      {label:7} {}\n", style.paint(Role::Busy, text)));
-        }
+    let there = blocks_of(&gpu.mig_layout);
+    let next = gpu.memory_mib.and_then(|memory| layout_in(&group.to, memory, &there));
+    let before = drawing(&there).map(|text| ("before", text, ""));
+    let after = next.and_then(|layout| {
+        let places = if layout.exact { "" } else { "  (or other places)" };
+        Some(("after", drawing(&layout.blocks)?, places))
+    });
+    for (label, text, places) in before.into_iter().chain(after) {
+        out.push_str(&format!("      {label:7} {}{places}\n", style.paint(Role::Busy, text)));
     }
 }

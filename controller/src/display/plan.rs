@@ -228,7 +228,8 @@ fn not_sure(model: &RunModel) -> Vec<String> {
 
 /// Every change, with the nodes that share it.
 fn diff(model: &RunModel, style: &Style, out: &mut String) {
-    let mut tasks: Vec<(String, Vec<(ChangeGroup, Vec<&str>)>)> = Vec::new();
+    type Shared<'a> = Vec<(ChangeGroup, Vec<&'a str>)>;
+    let mut tasks: Vec<(String, Shared<'_>)> = Vec::new();
     for node in model.nodes() {
         for group in fold_changes(node.changes().chain(node.changes_not_made())) {
             let task = format!("{}  {}", clean(&group.task), group.position);

@@ -146,13 +146,20 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     out
 }
 
-/// The command that takes up the failed nodes again; `None` where none failed or no command is known.
+/// Nodes that a command line may name; with more of them the whole command is shorter, and as safe.
+const NAMED: usize = 40;
+
+/// The command that takes up the nodes in trouble again; `None` where none is, or no command is known.
 pub fn again(model: &RunModel) -> Option<String> {
     let run = model.run.as_ref()?;
     let bad: Vec<&str> =
         model.nodes().iter().filter(|node| node.is_bad()).map(|node| node.name.as_str()).collect();
     if bad.is_empty() || run.command_line.is_empty() {
         return None;
+    }
+    // Why: nodes that are as declared are left alone by any run.
+    if bad.len() > NAMED {
+        return Some(shell_words::join(&run.command_line));
     }
     let mut words = Vec::new();
     let mut skip = false;
@@ -166,11 +173,9 @@ pub fn again(model: &RunModel) -> Option<String> {
         }
         words.push(word.as_str());
     }
-    // Why: a short list can be read and edited; a long one is better named.
-    let limit = if bad.len() <= 8 { bad.join(",") } else { format!("@{}:failed", run.run_id) };
     let mut command = shell_words::join(words);
     command.push_str(" --limit ");
-    command.push_str(&limit);
+    command.push_str(&bad.join(","));
     Some(command)
 }
 

@@ -8,7 +8,7 @@ use super::{
     fold_names,
     gpus::{GpuGroup, gpu_groups},
     hardware_class,
-    mig::{Block, blocks_in, blocks_of},
+    mig::{Block, blocks_of, layout_in},
     reasons,
 };
 use crate::event::{Level, NodeState, RecapCounts, TaskReport, TaskStatus, Verb};
@@ -97,6 +97,10 @@ struct Change {
     possible: bool,
     note: Option<String>,
     diff: Option<String>,
+    /// Whether the layouts before and after are known.
+    drawn: bool,
+    /// Whether the places after are declared.
+    exact: bool,
     before: Vec<Block>,
     after: Vec<Block>,
 }
@@ -278,11 +282,14 @@ impl Change {
             .as_ref()
             .filter(|_| group.what.to_ascii_lowercase().contains("layout"))
             .and_then(|facts| facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)));
-        let after = gpu.and_then(|gpu| blocks_in(&group.to, gpu.memory_mib?)).unwrap_or_default();
+        let before = gpu.map_or_else(Vec::new, |gpu| blocks_of(&gpu.mig_layout));
+        let layout = gpu.and_then(|gpu| layout_in(&group.to, gpu.memory_mib?, &before));
         Self {
             gpu: group.gpu_label(),
-            before: gpu.map_or_else(Vec::new, |gpu| blocks_of(&gpu.mig_layout)),
-            after,
+            drawn: layout.is_some(),
+            exact: layout.as_ref().is_some_and(|layout| layout.exact),
+            before,
+            after: layout.map(|layout| layout.blocks).unwrap_or_default(),
             task: group.task,
             place: group.position.to_string(),
             what: group.what,

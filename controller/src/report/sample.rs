@@ -261,14 +261,8 @@ pub(crate) fn plan() -> Vec<Event> {
             s.task(host, report("gpu_ecc", 12, TaskStatus::Ok));
         }
         if at == 8 {
-            let layout = on_gpus(
-                "gpu_mig",
-                14,
-                "MIG layout",
-                "7x 1g.10gb",
-                "3g.40gb@0, 3g.40gb@4",
-                Disruption::Clients,
-            );
+            let layout =
+                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "2x 3g.40gb", Disruption::Clients);
             s.task(host, layout);
         }
         if at < 10 {
@@ -397,14 +391,8 @@ pub(crate) fn audit(count: usize) -> Vec<Event> {
             state = NodeState::Drift;
         }
         if at % 97 == 7 {
-            let layout = on_gpus(
-                "gpu_mig",
-                14,
-                "MIG layout",
-                "7x 1g.10gb",
-                "3g.40gb@0, 3g.40gb@4",
-                Disruption::Clients,
-            );
+            let layout =
+                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "2x 3g.40gb", Disruption::Clients);
             s.task(host, layout);
             state = NodeState::Drift;
         }
