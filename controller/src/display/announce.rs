@@ -64,13 +64,16 @@ impl Announcer {
                 if bad { self.bad(host, outcome.state.as_str(), None, message, event.at) } else { Vec::new() }
             }
             What::RebootIssued { host, why, .. } if self.steps && self.style.verbosity > Verbosity::Quiet => {
-                let why = if why.is_empty() { String::new() } else { format!(": {}", clean(&why.join(", "))) };
+                let why =
+                    if why.is_empty() { String::new() } else { format!(": {}", clean(&why.join(", "))) };
                 vec![self.cut(format!("{host}  reboots{why}"))]
             }
             What::Rebooted { host, seconds, .. } if self.style.verbosity >= Verbosity::Changed => {
                 vec![format!("{host}  is back after {}, with a new boot id", clock(*seconds))]
             }
-            What::WaveStarted { play, wave, hosts } if self.steps && self.style.verbosity > Verbosity::Quiet => {
+            What::WaveStarted { play, wave, hosts }
+                if self.steps && self.style.verbosity > Verbosity::Quiet =>
+            {
                 let plan = model.plays.iter().find(|known| known.play == *play);
                 let shape = plan.and_then(|plan| plan.waves.get(*wave));
                 let total = plan.map_or(0, |plan| plan.waves.len());
@@ -94,7 +97,9 @@ impl Announcer {
         let mut lines = self.flush(|_| true);
         if self.uncounted > 0 {
             let nodes = count(std::mem::take(&mut self.uncounted), "more node");
-            lines.push(self.style.paint(Role::Bad, format!("✗ {nodes} in trouble for other reasons; see below")));
+            lines.push(
+                self.style.paint(Role::Bad, format!("✗ {nodes} in trouble for other reasons; see below")),
+            );
         }
         lines
     }
@@ -196,7 +201,8 @@ impl Announcer {
     }
 
     fn line(&self, who: &str, key: &Key) -> String {
-        let role = if key.state == "failed" || key.state == "unreachable" { Role::Bad } else { Role::Warning };
+        let role =
+            if key.state == "failed" || key.state == "unreachable" { Role::Bad } else { Role::Warning };
         let state = if key.state == "failed" { String::new() } else { format!("{}: ", key.state) };
         let (task, place) = match &key.task {
             Some((task, place)) => (format!("{}: ", clean(task)), format!("   {place}")),

@@ -29,19 +29,23 @@ pub fn audit_screen(model: &RunModel, style: &Style) -> String {
         }
     }
     let mut out = format!("{}, {}", count(total, "node"), parts.join(", "));
-    if total > 0 {
-        // Why: rounded down, so that 100 % means all of them.
-        let tenths = good * 1000 / total;
+    // Why: rounded down, so that 100 % means all of them.
+    if let Some(tenths) = (good * 1000).checked_div(total) {
         out.push_str(&format!("        {}.{} %", tenths / 10, tenths % 10));
     }
     out.push('\n');
-    for (verdict, nodes) in by_verdict.iter().filter(|(verdict, _)| !matches!(verdict, Verdict::Ok | Verdict::Na)) {
+    for (verdict, nodes) in
+        by_verdict.iter().filter(|(verdict, _)| !matches!(verdict, Verdict::Ok | Verdict::Na))
+    {
         let groups = group(*verdict, nodes, model);
         for (why, action, hosts) in groups.iter().take(MOST) {
             row(*verdict, hosts, why, *action, style, &mut out);
         }
         if groups.len() > MOST {
-            out.push_str(&format!("  … and {} more; the report has all\n", count(groups.len() - MOST, "group")));
+            out.push_str(&format!(
+                "  … and {} more; the report has all\n",
+                count(groups.len() - MOST, "group")
+            ));
         }
     }
     out
@@ -65,7 +69,7 @@ fn group<'a>(verdict: Verdict, nodes: &[&'a NodeModel], model: &RunModel) -> Vec
 }
 
 /// Why a node has its verdict, in one sentence that does not name it.
-pub(crate) fn reason(verdict: Verdict, node: &NodeModel) -> String {
+fn reason(verdict: Verdict, node: &NodeModel) -> String {
     if let Some(cause) = causes([node]).first() {
         return cause_text(cause);
     }
@@ -96,19 +100,12 @@ fn row(verdict: Verdict, hosts: &[&str], why: &str, action: NextAction, style: &
     const NAMES: usize = 24;
     let nodes = count(hosts.len(), "node");
     let names = clip(&fold_names(hosts), NAMES);
-    let left = format!("  {}  {nodes:10}{names:NAMES$}  ", style.verdict(verdict, format!("{verdict:7}")));
-    let used = 2 + 7 + 2 + 10 + NAMES + 2;
-    let next = format!("-> {action}");
-    let lines = wrap(why, style.width.saturating_sub(used).max(24));
-    for (at, line) in lines.iter().enumerate() {
+    let next = style.paint(Role::Strong, format!("-> {action:11}"));
+    let left =
+        format!("  {}  {nodes:10}{next}  {names:NAMES$}  ", style.verdict(verdict, format!("{verdict:7}")));
+    let used = 2 + 7 + 2 + 10 + 14 + 2 + NAMES + 2;
+    for (at, line) in wrap(why, style.width.saturating_sub(used).max(24)).into_iter().enumerate() {
         let start = if at == 0 { left.clone() } else { " ".repeat(used) };
-        out.push_str(start.as_str());
-        out.push_str(line);
-        if at + 1 == lines.len() {
-            let fits = used + line.chars().count() + 3 + next.len() <= style.width;
-            out.push_str(&if fits { "   ".to_owned() } else { format!("\n{}", " ".repeat(used)) });
-            out.push_str(&style.paint(Role::Strong, &next));
-        }
-        out.push('\n');
+        out.push_str(&format!("{start}{line}\n"));
     }
 }

@@ -23,7 +23,9 @@ pub fn disrupted(model: &RunModel) -> BTreeMap<Disruption, Vec<String>> {
 /// The question itself is the caller's.
 pub fn confirm_text(disrupted: &BTreeMap<Disruption, Vec<String>>, style: &Style) -> Option<String> {
     let mut lines = Vec::new();
-    for (class, hosts) in disrupted.iter().rev().filter(|(class, hosts)| class.needs_permit() && !hosts.is_empty()) {
+    for (class, hosts) in
+        disrupted.iter().rev().filter(|(class, hosts)| class.needs_permit() && !hosts.is_empty())
+    {
         let what = match class {
             Disruption::Reboot => "will reboot",
             Disruption::GpuReset => "will have GPUs reset",

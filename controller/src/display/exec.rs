@@ -81,14 +81,19 @@ mod tests {
 
     #[test]
     fn equal_answers_are_shown_once() {
-        let mut results: Vec<_> = (1..=3).map(|n| answer(&format!("gpu{n:03}"), 0, "6.8.0-79-generic\n")).collect();
+        let mut results: Vec<_> =
+            (1..=3).map(|n| answer(&format!("gpu{n:03}"), 0, "6.8.0-79-generic\n")).collect();
         results.push(answer("gpu004", 0, "6.8.0-60-generic\n"));
         results.push(ExecResult {
             rc: Some(127),
             stderr: "sh: 1: nvidia-smi: not found\n".into(),
             ..answer("gpu005", 0, "")
         });
-        results.push(ExecResult { rc: None, error: Some("connection refused".into()), ..answer("gpu006", 0, "") });
+        results.push(ExecResult {
+            rc: None,
+            error: Some("connection refused".into()),
+            ..answer("gpu006", 0, "")
+        });
         insta::assert_snapshot!(exec_grouped(&results, &Style::default()), @r"
         gpu[001-003] (3 nodes) | rc=0 >>
         6.8.0-79-generic

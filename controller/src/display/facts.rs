@@ -1,10 +1,13 @@
 //! Hardware and driver facts as a table.
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use gpufleet_protocol::facts::{Facts, GpuFacts, GpuSystemState};
 
 use super::{Style, clean, count};
 use crate::report::{fold_names, hardware_class};
+
+/// The column that may wrap.
+const GPUS_COLUMN: usize = 1;
 
 /// One node's facts, or why there are none.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,13 @@ pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
     table.set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(u16::try_from(style.width).unwrap_or(u16::MAX));
     table.set_header(["HOST", "GPUS", "DRIVER", "ECC", "MIG", "POWER", "OS", "KERNEL"]);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+        // Why: a version that is cut in two is hard to read and to copy; a product name is not.
+        if column.index != GPUS_COLUMN {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
     for (hosts, cells) in &lines {
         let host = if hosts.len() == 1 {
             hosts.concat()
@@ -72,7 +82,8 @@ pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
 
 /// The value that all GPUs share, or that they differ.
 fn shared(gpus: &[GpuFacts], read: impl Fn(&GpuFacts) -> Option<String>) -> String {
-    let mut values: Vec<String> = gpus.iter().map(|gpu| read(gpu).unwrap_or_else(|| "n/a".to_owned())).collect();
+    let mut values: Vec<String> =
+        gpus.iter().map(|gpu| read(gpu).unwrap_or_else(|| "n/a".to_owned())).collect();
     values.dedup();
     match values.as_slice() {
         [] => String::new(),

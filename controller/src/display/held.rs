@@ -1,7 +1,7 @@
 //! The screen of a held node: a decision for a person, with all that the person needs.
 
 use super::{Role, Style, clean, clip, figures::wrap};
-use crate::report::{NodeModel, RunModel, fold_numbers};
+use crate::report::{NodeModel, RunModel, fold_changes, fold_numbers};
 
 /// What holds the node, what was not done, and what to do next.
 pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String {
@@ -12,9 +12,9 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
         out.push_str(&format!("{}{line}\n", if at == 0 { "" } else { "  " }));
     }
     let mut row = |label: &str, text: &str| {
-        for (at, line) in wrap(text, style.width.saturating_sub(10)).into_iter().enumerate() {
+        for (at, line) in wrap(text, style.width.saturating_sub(11)).into_iter().enumerate() {
             let label = if at == 0 { label } else { "" };
-            out.push_str(&format!("  {label:7} {line}\n"));
+            out.push_str(&format!("  {label:8} {line}\n"));
         }
     };
     if let Some(idle) = &node.idle {
@@ -32,9 +32,9 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
             row("", &clean(reason));
         }
     }
-    let waiting: Vec<String> = node
-        .changes_not_made()
-        .map(|(_, change)| format!("{} {}", change.what, crate::report::values(change.from.as_deref(), &change.to)))
+    let waiting: Vec<String> = fold_changes(node.changes_not_made())
+        .iter()
+        .map(|group| format!("{} {} {}", group.gpu_label(), group.what, group.values()))
         .collect();
     if !waiting.is_empty() {
         row("not done", &clean(&waiting.join(", ")));

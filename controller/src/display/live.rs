@@ -61,7 +61,13 @@ fn head(model: &RunModel, now: Timestamp, style: &Style) -> String {
             .iter()
             .filter(|host| model.node(host).is_some_and(|node| node.state.is_final()))
             .count();
-        Some(format!("wave {}/{} {}: {done} of {}, ", wave + 1, plan.waves.len(), shape.label, shape.hosts.len()))
+        Some(format!(
+            "wave {}/{} {}: {done} of {}, ",
+            wave + 1,
+            plan.waves.len(),
+            shape.label,
+            shape.hosts.len()
+        ))
     });
     let text = format!("{}{over} of {}", wave.unwrap_or_default(), count(total, "node"));
     format!("{}  {clock}", style.paint(Role::Strong, text))
@@ -84,7 +90,8 @@ fn counts(model: &RunModel, style: &Style) -> String {
 /// Nodes at work, those that are longest at what they do first.
 fn active(model: &RunModel) -> Vec<&NodeModel> {
     // Why: who only waits for the budget is not slow, and is counted.
-    let idle = |state: NodeState| state.is_final() || matches!(state, NodeState::Pending | NodeState::Waiting);
+    let idle =
+        |state: NodeState| state.is_final() || matches!(state, NodeState::Pending | NodeState::Waiting);
     let mut nodes: Vec<&NodeModel> = model.nodes().iter().filter(|node| !idle(node.state)).collect();
     nodes.sort_by_key(|node| node.since);
     nodes

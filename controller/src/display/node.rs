@@ -1,15 +1,11 @@
 //! The screen of one node: `plan --node HOST`.
 
-use super::{
-    Role, Style, clean,
-    figures::wrap,
-    plan::change_lines,
-};
+use super::{Role, Style, clean, figures::wrap, plan::change_lines};
 use crate::{
     event::{NodeState, TaskStatus},
     report::{
         ChangeGroup, NodeModel, fold_changes, hardware_class,
-        mig::{blocks_in, blocks_of, drawing},
+        mig::{blocks_of, drawing, layout_in},
     },
 };
 
@@ -45,7 +41,8 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     }
     for (status, word) in [(TaskStatus::Unknown, "unknown"), (TaskStatus::Possible, "possible")] {
         for task in node.tasks_in(status) {
-            let why = task.message.as_deref().map_or_else(|| "only the run itself can tell".to_owned(), clean);
+            let why =
+                task.message.as_deref().map_or_else(|| "only the run itself can tell".to_owned(), clean);
             out.push_str(&format!("  {word}  {} ({}): {why}\n", clean(&task.task), task.position));
         }
     }
@@ -57,15 +54,19 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
 
 /// The MIG layout before and after, where both are known by place.
 fn draw(node: &NodeModel, group: &ChangeGroup, style: &Style, out: &mut String) {
-    let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout")) else {
+    let Some(facts) = node.facts.as_deref().filter(|_| group.what.to_ascii_lowercase().contains("layout"))
+    else {
         return;
     };
     let Some(gpu) = facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)) else { return };
-    let before = drawing(&blocks_of(&gpu.mig_layout));
-    let after = gpu.memory_mib.and_then(|memory| drawing(&blocks_in(&group.to, memory)?));
-    for (label, text) in [("before", before), ("after", after)] {
-        if let Some(text) = text {
-            out.push_str(&format!("      {label:7} {}\n", style.paint(Role::Busy, text)));
-        }
+    let there = blocks_of(&gpu.mig_layout);
+    let next = gpu.memory_mib.and_then(|memory| layout_in(&group.to, memory, &there));
+    let before = drawing(&there).map(|text| ("before", text, ""));
+    let after = next.and_then(|layout| {
+        let places = if layout.exact { "" } else { "  (or other places)" };
+        Some(("after", drawing(&layout.blocks)?, places))
+    });
+    for (label, text, places) in before.into_iter().chain(after) {
+        out.push_str(&format!("      {label:7} {}{places}\n", style.paint(Role::Busy, text)));
     }
 }

@@ -7,7 +7,9 @@ use gpufleet_protocol::{Certainty, Disruption};
 use super::{Role, Style, clean, clip, count, figures::wrap};
 use crate::{
     event::{NodeState, PlayStarted, TaskStatus},
-    report::{Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons},
+    report::{
+        Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
+    },
 };
 
 /// How much of the plan is shown.
@@ -20,10 +22,12 @@ pub enum PlanView {
     Diff,
 }
 
-/// Columns of the two left-hand cells, and of the names.
+/// Columns of the two left-hand cells.
 const LABEL: usize = 11;
 const NODES: usize = 10;
+/// Most columns of the names, and most lines of the reasons.
 const NAMES: usize = 28;
+const REASON_LINES: usize = 3;
 
 /// The whole screen.
 pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
@@ -72,28 +76,56 @@ fn head(model: &RunModel, style: &Style) -> String {
     format!("{}: {}. Nothing was changed.\n", style.paint(Role::Strong, what), parts.join(", "))
 }
 
-/// One line: label, number of nodes, their names, why.
-fn line(label: &str, painted: String, hosts: &[&str], why: &str, style: &Style, out: &mut String) {
-    let nodes = count(hosts.len(), "node");
-    let names = fold_names(hosts);
-    let names = clip(&names, NAMES);
-    let used = 2 + LABEL + 1 + NODES + NAMES + 2;
-    let why = clip(why, style.width.saturating_sub(used).max(24));
-    let pad = " ".repeat(LABEL.saturating_sub(label.chars().count()));
-    let text = format!("  {painted}{pad} {nodes:NODES$}{names:NAMES$}  {why}");
-    out.push_str(text.trim_end());
-    out.push('\n');
+/// A row of the summary before it is laid out.
+struct Row {
+    label: &'static str,
+    painted: String,
+    nodes: String,
+    names: String,
+    why: String,
+}
+
+impl Row {
+    fn new(label: &'static str, painted: String, hosts: &[&str], why: String) -> Self {
+        let names = clip(&fold_names(hosts), NAMES);
+        Self { label, painted, nodes: count(hosts.len(), "node"), names, why }
+    }
+}
+
+/// Rows in columns; what is too long for its column goes on below.
+fn lay_out(rows: &[Row], style: &Style, out: &mut String) {
+    let names = rows.iter().map(|row| row.names.chars().count()).max().unwrap_or(0);
+    let left = 2 + LABEL + 1 + NODES;
+    let used = left + names + 2;
+    for Row { label, painted, nodes, names: text, why } in rows {
+        let pad = " ".repeat(LABEL.saturating_sub(label.chars().count()));
+        let mut lines = wrap(why, style.width.saturating_sub(used).max(24));
+        if lines.len() > REASON_LINES {
+            lines.truncate(REASON_LINES);
+            if let Some(last) = lines.last_mut() {
+                last.push('…');
+            }
+        }
+        let first = lines.first().map_or("", String::as_str);
+        let line = format!("  {painted}{pad} {nodes:NODES$}{text:names$}  {first}");
+        out.push_str(line.trim_end());
+        out.push('\n');
+        for line in lines.iter().skip(1) {
+            out.push_str(&format!("{:used$}{line}\n", ""));
+        }
+    }
 }
 
 fn groups(model: &RunModel, style: &Style, out: &mut String) {
     let settled = |node: &&NodeModel| !node.is_bad() && node.state != NodeState::Skipped;
+    let mut rows = Vec::new();
     for class in [Disruption::Reboot, Disruption::GpuReset, Disruption::Clients, Disruption::Live] {
         let nodes: Vec<&NodeModel> =
             model.nodes().iter().filter(settled).filter(|node| node.disruption() == Some(class)).collect();
         if !nodes.is_empty() {
             let hosts: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
             let why = reasons(nodes, class).join(", ");
-            line(class.as_str(), style.disruption(class, class), &hosts, &why, style, out);
+            rows.push(Row::new(class.as_str(), style.disruption(class, class), &hosts, why));
         }
     }
     let calm: Vec<&str> = model
@@ -104,20 +136,18 @@ fn groups(model: &RunModel, style: &Style, out: &mut String) {
         .map(|node| node.name.as_str())
         .collect();
     if !calm.is_empty() {
-        line("compliant", style.paint(Role::Good, "compliant"), &calm, "", style, out);
+        rows.push(Row::new("compliant", style.paint(Role::Good, "compliant"), &calm, String::new()));
+    }
+    let skipped = model.in_state(NodeState::Skipped);
+    if !skipped.is_empty() {
+        rows.push(Row::new("skipped", style.paint(Role::Muted, "skipped"), &skipped, String::new()));
     }
     for cause in causes(model.nodes()) {
         let hosts: Vec<&str> = cause.hosts.iter().map(String::as_str).collect();
         let label = cause.state.as_str();
-        line(label, style.state(cause.state, label), &hosts, "", style, out);
-        for text in wrap(&cause_text(&cause), style.width.saturating_sub(LABEL + 3)) {
-            out.push_str(&format!("  {:LABEL$} {text}\n", ""));
-        }
+        rows.push(Row::new(label, style.state(cause.state, label), &hosts, cause_text(&cause)));
     }
-    let skipped = model.in_state(NodeState::Skipped);
-    if !skipped.is_empty() {
-        line("skipped", style.paint(Role::Muted, "skipped"), &skipped, "", style, out);
-    }
+    lay_out(&rows, style, out);
 }
 
 /// A cause with its task, and what it means for the result.
@@ -175,10 +205,10 @@ fn not_sure(model: &RunModel) -> Vec<String> {
                 || task.changes.iter().any(|change| change.certainty == Certainty::Possible)
         });
         for task in possible {
-            let why = task.message.as_deref().map_or_else(
-                || "depends on what only the run itself can tell".to_owned(),
-                clean,
-            );
+            let why = task
+                .message
+                .as_deref()
+                .map_or_else(|| "depends on what only the run itself can tell".to_owned(), clean);
             let text = format!("task \"{}\" ({}): {why}", clean(&task.task), task.position);
             match all.iter_mut().find(|(known, _)| *known == text) {
                 Some((_, nodes)) => *nodes += 1,
@@ -188,13 +218,18 @@ fn not_sure(model: &RunModel) -> Vec<String> {
     }
     let total = model.nodes().len();
     all.into_iter()
-        .map(|(text, nodes)| if nodes == total { text } else { format!("{text}; on {}", count(nodes, "node")) })
+        .map(
+            |(text, nodes)| {
+                if nodes == total { text } else { format!("{text}; on {}", count(nodes, "node")) }
+            },
+        )
         .collect()
 }
 
 /// Every change, with the nodes that share it.
 fn diff(model: &RunModel, style: &Style, out: &mut String) {
-    let mut tasks: Vec<(String, Vec<(ChangeGroup, Vec<&str>)>)> = Vec::new();
+    type Shared<'a> = Vec<(ChangeGroup, Vec<&'a str>)>;
+    let mut tasks: Vec<(String, Shared<'_>)> = Vec::new();
     for node in model.nodes() {
         for group in fold_changes(node.changes().chain(node.changes_not_made())) {
             let task = format!("{}  {}", clean(&group.task), group.position);
@@ -228,7 +263,7 @@ pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, ou
     let maybe = if group.certainty == Certainty::Possible { "possible, " } else { "" };
     let class = style.disruption(group.disruption, group.disruption);
     let note = group.note.as_deref().map_or_else(String::new, |note| format!(" ({})", clean(note)));
-    out.push_str(&format!("{:indent$}{what:34} {values:32} {maybe}{class}{note}\n", ""));
+    out.push_str(&format!("{:indent$}{what:32}  {values:32}  {maybe}{class}{note}\n", ""));
     let Some(diff) = &group.diff else { return };
     for line in super::figures::clean_block(diff).lines() {
         let role = match line.bytes().next() {

@@ -38,7 +38,9 @@ impl Progress {
     /// A display that redraws itself on a terminal.
     pub fn live(target: ProgressDrawTarget, style: Style) -> Self {
         let bar = ProgressBar::with_draw_target(None, target);
-        bar.set_style(ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_style(
+            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
         Self { style, announcer: Announcer::new(style, false), output: Output::Live(bar), drawn: None }
     }
 

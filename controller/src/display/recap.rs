@@ -3,7 +3,7 @@
 use super::{Role, Style, Verbosity, clean, clip, clock, count, figures::wrap, plan::cause_text};
 use crate::{
     event::{NodeState, RecapCounts},
-    report::{NodeModel, RunModel, causes, exit_code, fold_names},
+    report::{NodeModel, RunModel, causes, exit_code, fold_names, without_name},
 };
 
 /// With more nodes than this, those without trouble share lines.
@@ -31,8 +31,9 @@ pub fn recap(model: &RunModel, style: &Style) -> String {
             left_out += 1;
         } else {
             let counts = node.counts();
-            let same =
-                |(known, first, _): &&mut (RecapCounts, &NodeModel, _)| *known == counts && first.state == node.state;
+            let same = |(known, first, _): &&mut (RecapCounts, &NodeModel, _)| {
+                *known == counts && first.state == node.state
+            };
             match folded.iter_mut().find(same) {
                 Some((_, _, hosts)) => hosts.push(&node.name),
                 None => folded.push((counts, node, vec![&node.name])),
@@ -102,13 +103,16 @@ fn counts_text(counts: RecapCounts, widths: [usize; 7], style: &Style) -> String
 /// Why a node ended as it did; for the others, what a person wants to know.
 fn remark(node: &NodeModel) -> String {
     if node.is_bad() {
-        let text = node.message().map_or_else(|| node.state.to_string(), clean);
+        let text = node
+            .message()
+            .map_or_else(|| node.state.to_string(), |text| without_name(&clean(text), &node.name));
         return match node.state {
             NodeState::Held | NodeState::Unknown => format!("{}: {text}", node.state),
             _ => text,
         };
     }
-    let took: u64 = node.reboots.iter().filter_map(|reboot| reboot.after.as_ref()).map(|(_, seconds)| seconds).sum();
+    let took: u64 =
+        node.reboots.iter().filter_map(|reboot| reboot.after.as_ref()).map(|(_, seconds)| seconds).sum();
     let rebooted = node.outcome.as_ref().is_some_and(|outcome| outcome.rebooted);
     match node.state {
         NodeState::Done if rebooted && took > 0 => format!("reboot {}, verified", clock(took)),
@@ -126,7 +130,9 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     for cause in all.iter().take(CAUSES) {
         let who = match cause.hosts.as_slice() {
             [only] => only.clone(),
-            hosts => format!("{}: {}", count(hosts.len(), "node"), clip(&fold_names(hosts), style.width - 20)),
+            hosts => {
+                format!("{}: {}", count(hosts.len(), "node"), clip(&fold_names(hosts), style.width - 20))
+            }
         };
         let state = style.state(cause.state, cause.state);
         out.push_str(&format!("{state}  {who}\n"));
@@ -140,13 +146,20 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     out
 }
 
-/// The command that takes up the failed nodes again; `None` where none failed or no command is known.
+/// Nodes that a command line may name; with more of them the whole command is shorter, and as safe.
+const NAMED: usize = 40;
+
+/// The command that takes up the nodes in trouble again; `None` where none is, or no command is known.
 pub fn again(model: &RunModel) -> Option<String> {
     let run = model.run.as_ref()?;
     let bad: Vec<&str> =
         model.nodes().iter().filter(|node| node.is_bad()).map(|node| node.name.as_str()).collect();
     if bad.is_empty() || run.command_line.is_empty() {
         return None;
+    }
+    // Why: nodes that are as declared are left alone by any run.
+    if bad.len() > NAMED {
+        return Some(shell_words::join(&run.command_line));
     }
     let mut words = Vec::new();
     let mut skip = false;
@@ -160,11 +173,9 @@ pub fn again(model: &RunModel) -> Option<String> {
         }
         words.push(word.as_str());
     }
-    // Why: a short list can be read and edited; a long one is better named.
-    let limit = if bad.len() <= 8 { bad.join(",") } else { format!("@{}:failed", run.run_id) };
     let mut command = shell_words::join(words);
     command.push_str(" --limit ");
-    command.push_str(&limit);
+    command.push_str(&bad.join(","));
     Some(command)
 }
 
@@ -177,9 +188,10 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
     } else {
         format!("{good} of {} as declared", count(total, "node"))
     }];
-    for state in NodeState::ALL.into_iter().filter(|state| {
-        model.count(*state) > 0 && !matches!(state, NodeState::Done | NodeState::Compliant)
-    }) {
+    for state in NodeState::ALL
+        .into_iter()
+        .filter(|state| model.count(*state) > 0 && !matches!(state, NodeState::Done | NodeState::Compliant))
+    {
         parts.push(style.state(state, format!("{} {state}", model.count(state))));
     }
     let mut out = format!("{}.", parts.join(", "));

@@ -120,8 +120,13 @@ fn parameters(kind: &KindInfo) -> Vec<Parameter> {
     }
     let empty = Map::new();
     let definitions = schema.get("$defs").and_then(Value::as_object).unwrap_or(&empty);
-    let required: Vec<&str> =
-        schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let mut all: Vec<Parameter> = schema
         .get("properties")
         .and_then(Value::as_object)
@@ -176,7 +181,9 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
     }
     if let Some(choices) = list("oneOf").or_else(|| list("anyOf")) {
         let mut parts: Vec<String> = Vec::new();
-        for choice in choices.iter().filter(|choice| choice.get("type").and_then(Value::as_str) != Some("null")) {
+        for choice in
+            choices.iter().filter(|choice| choice.get("type").and_then(Value::as_str) != Some("null"))
+        {
             let text = words(choice);
             if !parts.contains(&text) {
                 parts.push(text);
@@ -196,10 +203,13 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
         "string" => "text".to_owned(),
         "integer" | "number" => "number".to_owned(),
         "boolean" => "yes or no".to_owned(),
-        "array" => schema.get("items").map_or_else(|| "list".to_owned(), |items| {
-            let inner = words(items);
-            if inner.contains(' ') { format!("list of ({inner})") } else { format!("list of {inner}") }
-        }),
+        "array" => schema.get("items").map_or_else(
+            || "list".to_owned(),
+            |items| {
+                let inner = words(items);
+                if inner.contains(' ') { format!("list of ({inner})") } else { format!("list of {inner}") }
+            },
+        ),
         "object" => match schema.get("properties").and_then(Value::as_object) {
             Some(properties) => {
                 let keys: Vec<&str> = properties.keys().map(String::as_str).collect();

@@ -54,9 +54,8 @@ fn verdicts(model: &RunModel, verb: Verb) -> Map<String, Value> {
     for node in model.nodes() {
         *counts.entry(node.verdict(verb)).or_default() += 1;
     }
-    let count = |verdict: Verdict| {
-        (verdict.as_str().to_owned(), json!(counts.get(&verdict).copied().unwrap_or(0)))
-    };
+    let count =
+        |verdict: Verdict| (verdict.as_str().to_owned(), json!(counts.get(&verdict).copied().unwrap_or(0)));
     Verdict::WORST_FIRST.into_iter().map(count).collect()
 }
 

@@ -169,7 +169,10 @@ mod tests {
         assert_eq!(fold(&["gpu9", "gpu10", "gpu11"]), "gpu[9-11]");
         assert_eq!(fold(&["gpu09", "gpu10", "gpu1"]), "gpu[09,10] gpu1");
         assert_eq!(fold(&["node", "gpu1"]), "node gpu1");
-        assert_eq!(fold(&["gpu001.dc1.example.com", "gpu002.dc1.example.com"]), "gpu[001,002].dc1.example.com");
+        assert_eq!(
+            fold(&["gpu001.dc1.example.com", "gpu002.dc1.example.com"]),
+            "gpu[001,002].dc1.example.com"
+        );
         assert_eq!(fold(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]), "10.0.0.[1-3]");
         assert_eq!(fold(&[]), "");
         assert_eq!(fold_numbers([7, 0, 1, 2]), "0-2,7");

@@ -115,12 +115,13 @@ pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disrup
     for node in nodes {
         let mut here: BTreeMap<String, Option<String>> = BTreeMap::new();
         let mut add = |label: String, values: Option<String>| {
-            here.entry(label).and_modify(|known| {
-                if *known != values {
-                    *known = None;
-                }
-            })
-            .or_insert(values);
+            here.entry(label)
+                .and_modify(|known| {
+                    if *known != values {
+                        *known = None;
+                    }
+                })
+                .or_insert(values);
         };
         for (_, change) in node.changes().chain(node.changes_not_made()) {
             if change.disruption == class {

@@ -42,7 +42,13 @@ mod tests {
         for outside in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
-        for text in ["5 of 8 nodes are as declared", "gpu004", "limit 900 W is above", "pid 41277", "Could not be read"] {
+        for text in [
+            "5 of 8 nodes are as declared",
+            "gpu004",
+            "limit 900 W is above",
+            "pid 41277",
+            "Could not be read",
+        ] {
             let wanted = text != "Could not be read";
             assert_eq!(page.contains(text), wanted, "{text}");
         }

@@ -18,8 +18,7 @@ pub(crate) struct Block {
 
 /// Blocks of what a GPU has.
 pub(crate) fn blocks_of(instances: &[MigInstance]) -> Vec<Block> {
-    let block =
-        |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
+    let block = |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
     instances.iter().map(block).collect()
 }
 
@@ -32,27 +31,65 @@ fn slices(profile: &str, memory_mib: u64) -> Option<u32> {
     u32::try_from(share).ok().filter(|size| (1..=GRID).contains(size))
 }
 
-/// Reads a layout as changes write it, `3g.40gb@0, 3g.40gb@4`; `None` where it gives no places.
-pub(crate) fn blocks_in(text: &str, memory_mib: u64) -> Option<Vec<Block>> {
-    let block = |word: &str| {
-        let (profile, start) = word.split_once('@')?;
-        let size = slices(profile, memory_mib)?;
-        Some(Block { profile: profile.to_owned(), start: start.parse().ok()?, size })
-    };
-    let words = text.split([',', ' ', '+']).filter(|word| !word.is_empty());
-    // Why: `1g.10gb+me@0` has a `+` of its own, and then the words make no sense one by one.
-    let split: Option<Vec<Block>> = words.map(block).collect();
-    let whole =
-        || text.split([',', ' ']).filter(|word| !word.is_empty()).map(block).collect::<Option<Vec<_>>>();
-    split.or_else(whole).filter(|blocks| !blocks.is_empty() && fits(blocks))
+/// A layout that a change declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub blocks: Vec<Block>,
+    /// Whether the change gives the places; otherwise they are one way to have these instances.
+    pub exact: bool,
+}
+
+/// Reads a layout as changes write it: `3g.40gb at 0 + 3g.40gb at 4`, `2x 3g.40gb + 1x 1g.10gb` or `none`.
+///
+/// `None` where the text says something else, or what it says does not fit the GPU.
+pub(crate) fn layout_in(text: &str, memory_mib: u64, there: &[Block]) -> Option<Layout> {
+    if text == "none" {
+        return Some(Layout { blocks: Vec::new(), exact: true });
+    }
+    let mut placed = Vec::new();
+    let mut wanted: Vec<(String, u32)> = Vec::new();
+    for part in text.split(" + ") {
+        if let Some((profile, start)) = part.split_once(" at ") {
+            let size = slices(profile, memory_mib)?;
+            placed.push(Block { profile: profile.to_owned(), start: start.parse().ok()?, size });
+        } else {
+            let (count, profile) = part.split_once("x ")?;
+            let size = slices(profile, memory_mib)?;
+            let count: u32 = count.parse().ok().filter(|count| *count <= GRID)?;
+            wanted.extend((0..count).map(|_| (profile.to_owned(), size)));
+        }
+    }
+    let exact = wanted.is_empty();
+    // Why: instances of the same profile stay where they are, as the run keeps them.
+    let mut kept: Vec<&Block> = there.iter().collect();
+    wanted.retain(|(profile, _)| match kept.iter().position(|block| block.profile == *profile) {
+        Some(at) => {
+            placed.push(kept.remove(at).clone());
+            false
+        }
+        None => true,
+    });
+    wanted.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    for (profile, size) in wanted {
+        let start = (0..GRID).step_by(size as usize).find(|start| {
+            placed.push(Block { profile: profile.clone(), start: *start, size });
+            let free = fits(&placed);
+            placed.pop();
+            free
+        })?;
+        placed.push(Block { profile, start, size });
+    }
+    // Why: a GPU that is full of one profile has only one layout.
+    let full = placed.iter().map(|block| block.size).sum::<u32>() == GRID
+        && placed.windows(2).all(|pair| pair[0].profile == pair[1].profile);
+    fits(&placed).then_some(Layout { blocks: placed, exact: exact || full })
 }
 
 fn fits(blocks: &[Block]) -> bool {
     let mut taken = [false; GRID as usize];
     blocks.iter().all(|block| {
-        (block.start..block.start.saturating_add(block.size)).all(|slice| {
-            taken.get_mut(slice as usize).is_some_and(|taken| !std::mem::replace(taken, true))
-        })
+        (block.start..block.start.saturating_add(block.size))
+            .all(|slice| taken.get_mut(slice as usize).is_some_and(|taken| !std::mem::replace(taken, true)))
     })
 }
 
@@ -89,21 +126,30 @@ mod tests {
 
     #[test]
     fn layouts_are_read_and_drawn() {
-        let two = blocks_in("3g.40gb@0, 3g.40gb@4", 81_559).unwrap();
-        assert_eq!(drawing(&two).unwrap(), "|        3g.40gb        |        3g.40gb        |");
-        let mixed = blocks_in("1g.18gb@0 1g.35gb@2 3g.71gb@4", 143_771).unwrap();
-        assert_eq!(
-            drawing(&mixed).unwrap(),
-            "| 1g  | .. |  1g.35gb  |        3g.71gb        |".replace(" .. ", " ..  ")
-        );
-        let media = blocks_in("1g.10gb+me@0", 81_559).unwrap();
-        assert_eq!(media[0].size, 1);
+        let two = layout_in("3g.40gb at 0 + 3g.40gb at 4", 81_559, &[]).unwrap();
+        assert!(two.exact);
+        assert_eq!(drawing(&two.blocks).unwrap(), "|        3g.40gb        |        3g.40gb        |");
+        let mixed = layout_in("1g.18gb at 0 + 1g.35gb at 2 + 3g.71gb at 4", 143_771, &[]).unwrap();
+        assert_eq!(drawing(&mixed.blocks).unwrap(), "| 1g  | ..  |  1g.35gb  |        3g.71gb        |");
+        let media = layout_in("1x 1g.10gb+me", 81_559, &[]).unwrap();
+        assert_eq!((media.blocks[0].size, media.exact), (1, false));
+        assert_eq!(drawing(&[]).unwrap(), "| ..  | ..  | ..  | ..  | ..  | ..  | ..  | ..  |");
     }
 
     #[test]
-    fn what_has_no_places_is_not_drawn() {
-        assert_eq!(blocks_in("2x 3g.40gb", 81_559), None);
-        assert_eq!(blocks_in("3g.40gb@0, 3g.40gb@2", 81_559), None, "they overlap");
-        assert_eq!(blocks_in("none", 0), None);
+    fn counts_keep_what_is_there() {
+        let there = [Block { profile: "3g.40gb".to_owned(), start: 4, size: 4 }];
+        let layout = layout_in("1x 3g.40gb + 2x 1g.10gb", 81_559, &there).unwrap();
+        assert_eq!(drawing(&layout.blocks).unwrap(), "| 1g  | 1g  | ..  | ..  |        3g.40gb        |");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_not_drawn() {
+        for text in
+            ["fancy", "3g.40gb at 0 + 3g.40gb at 2", "3x 3g.40gb", "1x 3g.40gb (1 without compute instance)"]
+        {
+            assert_eq!(layout_in(text, 81_559, &[]), None, "{text}");
+        }
+        assert_eq!(layout_in("1x 3g.40gb", 0, &[]), None);
     }
 }

@@ -5,8 +5,8 @@
 
 mod document;
 mod fold;
-mod grouping;
 mod gpus;
+mod grouping;
 mod html;
 pub(crate) mod mig;
 mod model;
@@ -15,8 +15,8 @@ mod verdict;
 
 pub use document::{DOCUMENT_FORMAT, document};
 pub use fold::{fold_names, fold_numbers, unfold_names};
-pub(crate) use grouping::{values, without_name};
 pub use grouping::{Cause, ChangeGroup, causes, fold_changes, hardware_class, reasons};
+pub(crate) use grouping::{values, without_name};
 pub use html::{HtmlError, html};
 pub(crate) use model::seconds_between;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Wanted};
@@ -24,3 +24,5 @@ pub use verdict::{Ending, ExitRules, NextAction, Verdict, computed_exit_code, ex
 
 #[cfg(test)]
 pub(crate) mod sample;
+#[cfg(test)]
+mod tests;

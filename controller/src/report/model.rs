@@ -181,8 +181,7 @@ impl NodeModel {
     pub fn message(&self) -> Option<&str> {
         let said = self.outcome.as_ref().and_then(|outcome| outcome.message.as_deref());
         let task = || {
-            let bad =
-                [TaskStatus::Failed, TaskStatus::Unreachable, TaskStatus::Held, TaskStatus::Unknown];
+            let bad = [TaskStatus::Failed, TaskStatus::Unreachable, TaskStatus::Held, TaskStatus::Unknown];
             bad.into_iter().find_map(|status| self.tasks_in(status).find_map(|task| task.message.as_deref()))
         };
         said.or_else(|| if self.is_bad() { self.detail.as_deref().or_else(task) } else { None })

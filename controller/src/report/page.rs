@@ -4,10 +4,11 @@ use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
 use super::{
-    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Verdict, causes, exit_code, fold_changes, fold_names,
+    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Verdict, causes, exit_code, fold_changes,
+    fold_names,
     gpus::{GpuGroup, gpu_groups},
     hardware_class,
-    mig::{Block, blocks_in, blocks_of},
+    mig::{Block, blocks_of, layout_in},
     reasons,
 };
 use crate::event::{Level, NodeState, RecapCounts, TaskReport, TaskStatus, Verb};
@@ -96,6 +97,10 @@ struct Change {
     possible: bool,
     note: Option<String>,
     diff: Option<String>,
+    /// Whether the layouts before and after are known.
+    drawn: bool,
+    /// Whether the places after are declared.
+    exact: bool,
     before: Vec<Block>,
     after: Vec<Block>,
 }
@@ -134,10 +139,12 @@ const fn label(verdict: Verdict, verb: Verb) -> &'static str {
 const fn advice(action: NextAction) -> &'static str {
     match action {
         NextAction::None => "",
-        NextAction::Apply => "gpufleet run changes this while the nodes work.",
-        NextAction::Reset => "gpufleet run changes this when the GPUs are idle.",
-        NextAction::Reboot => "gpufleet run reboots these nodes in waves, one at a time unless told otherwise.",
-        NextAction::Investigate => "A person has to look.",
+        NextAction::Apply => "A run changes this while the nodes work.",
+        NextAction::Reset => "A run changes this once the GPUs are idle.",
+        NextAction::Reboot => {
+            "A run reboots these nodes in waves, one at a time unless the playbook says more."
+        }
+        NextAction::Investigate => "",
     }
 }
 
@@ -219,17 +226,18 @@ fn seconds_text(seconds: u64) -> String {
 /// Why a node is as it is, in one line.
 fn brief(node: &NodeModel, verb: Verb) -> String {
     if let Some(Cause { task, text, .. }) = causes([node]).into_iter().next() {
-        return match task {
+        let text = match task {
             Some((task, _)) => format!("{task}: {text}"),
             None => text,
         };
+        return if node.state == NodeState::Held { format!("held: {text}") } else { text };
     }
     let gpu = node.facts.as_ref().map(|facts| &facts.gpu);
     if let Some(gpu) = gpu.filter(|gpu| !gpu.gpus.is_empty() && gpu.gpus.len() < gpu.pci_count as usize) {
         return format!("the driver shows {} of {} GPUs on the PCI bus", gpu.gpus.len(), gpu.pci_count);
     }
     if let Some(class) = node.disruption() {
-        return reasons([node], class).join(", ");
+        return reasons([node], class).join(", ").replace(" -> ", " → ");
     }
     let warning = node.tasks.iter().find_map(|task| task.warnings.first());
     match (warning, node.verdict(verb)) {
@@ -274,11 +282,14 @@ impl Change {
             .as_ref()
             .filter(|_| group.what.to_ascii_lowercase().contains("layout"))
             .and_then(|facts| facts.gpu.gpus.iter().find(|gpu| group.gpus.contains(&gpu.index)));
-        let after = gpu.and_then(|gpu| blocks_in(&group.to, gpu.memory_mib?)).unwrap_or_default();
+        let before = gpu.map_or_else(Vec::new, |gpu| blocks_of(&gpu.mig_layout));
+        let layout = gpu.and_then(|gpu| layout_in(&group.to, gpu.memory_mib?, &before));
         Self {
             gpu: group.gpu_label(),
-            before: gpu.map_or_else(Vec::new, |gpu| blocks_of(&gpu.mig_layout)),
-            after,
+            drawn: layout.is_some(),
+            exact: layout.as_ref().is_some_and(|layout| layout.exact),
+            before,
+            after: layout.map(|layout| layout.blocks).unwrap_or_default(),
             task: group.task,
             place: group.position.to_string(),
             what: group.what,
@@ -325,7 +336,9 @@ impl Node {
         let reboot = |reboot: &super::Reboot| {
             let why = if reboot.why.is_empty() { "asked for".to_owned() } else { reboot.why.join(", ") };
             match &reboot.after {
-                Some((boot, seconds)) => format!("{why}; back after {} as boot {boot}", seconds_text(*seconds)),
+                Some((boot, seconds)) => {
+                    format!("{why}; back after {} as boot {boot}", seconds_text(*seconds))
+                }
                 None => format!("{why}; has not come back"),
             }
         };
@@ -342,7 +355,11 @@ impl Node {
                 .into_iter()
                 .map(|group| Change::of(group, node))
                 .collect(),
-            awaiting: node.awaiting().iter().map(|one| (one.reason.clone(), one.activation.as_str())).collect(),
+            awaiting: node
+                .awaiting()
+                .iter()
+                .map(|one| (one.reason.clone(), one.activation.as_str()))
+                .collect(),
             failed: in_status(TaskStatus::Failed),
             unknown: in_status(TaskStatus::Unknown),
             possible: in_status(TaskStatus::Possible),

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde_json::Map;
 
 use crate::event::{
-    EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, Position, RecapCounts, RunFinished,
-    RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What,
+    EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, Position, RecapCounts,
+    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What,
 };
 
 /// Builds a stream, one second after the other.
@@ -52,7 +52,9 @@ impl Stream {
             playbooks: vec!["playbooks/bringup.yaml".to_owned()],
             inventories: vec!["inventory/".to_owned()],
             hosts: hosts.to_vec(),
-            command_line: ["gpufleet", word, "playbooks/bringup.yaml", "-i", "inventory/"].map(str::to_owned).to_vec(),
+            command_line: ["gpufleet", word, "playbooks/bringup.yaml", "-i", "inventory/"]
+                .map(str::to_owned)
+                .to_vec(),
             digest: "6f1c".to_owned(),
         }))
     }
@@ -153,7 +155,14 @@ pub(crate) fn failed(kind: &str, line: u32, message: &str) -> TaskReport {
 }
 
 /// A changed task that says the same of eight GPUs.
-pub(crate) fn on_gpus(kind: &str, line: u32, what: &str, from: &str, to: &str, class: Disruption) -> TaskReport {
+pub(crate) fn on_gpus(
+    kind: &str,
+    line: u32,
+    what: &str,
+    from: &str,
+    to: &str,
+    class: Disruption,
+) -> TaskReport {
     let change = |gpu| Change::new(format!("GPU {gpu} {what}"), Some(from.to_owned()), to, class);
     TaskReport { changes: (0..8).map(change).collect(), ..report(kind, line, TaskStatus::Changed) }
 }
@@ -253,7 +262,7 @@ pub(crate) fn plan() -> Vec<Event> {
         }
         if at == 8 {
             let layout =
-                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "3g.40gb@0, 3g.40gb@4", Disruption::Clients);
+                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "2x 3g.40gb", Disruption::Clients);
             s.task(host, layout);
         }
         if at < 10 {
@@ -261,7 +270,11 @@ pub(crate) fn plan() -> Vec<Event> {
             s.task(host, swappiness(24));
         }
         let message = Some("depends on the output of a command: may add live changes".to_owned());
-        let tune = TaskReport { task: "tune fabric".to_owned(), message, ..report("shell", 41, TaskStatus::Possible) };
+        let tune = TaskReport {
+            task: "tune fabric".to_owned(),
+            message,
+            ..report("shell", 41, TaskStatus::Possible)
+        };
         s.task(host, tune);
         s.end(host, if at < 10 { NodeState::Drift } else { NodeState::Compliant }, None);
     }
@@ -379,7 +392,7 @@ pub(crate) fn audit(count: usize) -> Vec<Event> {
         }
         if at % 97 == 7 {
             let layout =
-                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "3g.40gb@0, 3g.40gb@4", Disruption::Clients);
+                on_gpus("gpu_mig", 14, "MIG layout", "7x 1g.10gb", "2x 3g.40gb", Disruption::Clients);
             s.task(host, layout);
             state = NodeState::Drift;
         }
