@@ -1,5 +1,7 @@
 //! What node tasks and the dispatcher say to each other.
 
+use std::sync::Arc;
+
 use gpufleet_protocol::{Disruption, Permit};
 use tokio::sync::oneshot;
 
@@ -17,12 +19,12 @@ pub(super) enum FromNode {
     /// Waits for the others of its wave (strategy `linear`).
     Barrier { host: usize },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
-    Latch { host: usize, key: String },
-    LatchResult { key: String, result: Box<LatchValue> },
+    Latch { host: usize, key: Arc<str> },
+    LatchResult { key: Arc<str>, result: Box<LatchValue> },
 }
 
 /// What a `run_once` task gave its first host.
-pub(super) type LatchValue = crate::interpreter::Latched;
+pub(super) type LatchValue = crate::interpreter::Copied;
 
 /// To a node's task.
 pub(super) enum ToNode {

@@ -6,19 +6,19 @@ use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
     message::{IdleVerdict, Mode},
     op::FactsRequest,
-    tasks::{self, Class},
+    tasks::{self, Class, RebootWhen},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
     link::{ConnectFailure, Connector, Link, Purpose},
-    message::{FromNode, ToNode},
+    message::{FromNode, LatchValue, ToNode},
     slot::{Prediction, Slot},
     verdict,
 };
 use crate::{
-    event::{NodeState, Phase, TaskStatus, Verb, What},
-    interpreter::{Action, Cursor, Ending, Fed, Step, Work},
+    event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
+    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
 };
 
 /// How long reading facts, or the proof that a node is idle, may take.
@@ -45,6 +45,7 @@ pub(super) struct NodeTask {
     pub(super) answers: mpsc::Receiver<ToNode>,
     pub(super) stopping: watch::Receiver<bool>,
     pub(super) permit: Option<Permit>,
+    pub(super) task_timeout_s: u64,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
@@ -153,7 +154,9 @@ impl NodeTask {
             for reports in seen.reports {
                 self.report(reports).await;
             }
-            self.take_over(cursor, seen.ending);
+            if let Some(end) = seen.end {
+                self.take_over(end);
+            }
         }
         self.request(Request::ForgetPredictions).await?;
         self.slot.forecast = Some(prediction);
@@ -164,28 +167,34 @@ impl NodeTask {
     pub(super) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
         self.state(NodeState::Applying, None).await;
         let seen = self.drive(&mut cursor, false).await?;
-        self.take_over(cursor, seen.ending);
+        if let Some(end) = seen.end {
+            self.take_over(end);
+        }
         Ok(())
     }
 
-    fn take_over(&mut self, cursor: Cursor, ending: Ending) {
-        self.slot.vars = cursor.into_vars();
+    fn take_over(&mut self, end: End) {
+        self.slot.vars = end.vars;
+        self.slot.fatal |= end.fatal;
+        self.slot.end_play |= end.end_play;
         self.slot.worsen(NodeState::Compliant, None);
-        match ending {
-            Ending::Complete => {}
-            Ending::Failed { message } => self.slot.worsen(NodeState::Failed, Some(message)),
-            Ending::PendingReboot { reasons } if self.verb.writes() => self.slot.worsen(
-                NodeState::Failed,
-                Some(format!(
-                    "waits for a reboot: {}; add `reboot: {{when: required}}` to the play",
-                    reasons.join(", ")
-                )),
-            ),
-            Ending::PendingReboot { .. } => self.slot.worsen(NodeState::Drift, None),
+        if !end.unknown.is_empty() {
+            self.slot.worsen(NodeState::Unknown, Some(end.unknown.join("; ")));
+        }
+        match end.state {
+            EndState::Done => {}
+            EndState::Failed { message, .. } => self.slot.worsen(NodeState::Failed, Some(message)),
+            EndState::Unreachable { reason } => self.slot.worsen(NodeState::Unreachable, Some(reason)),
+            EndState::Held { reason } => self.slot.worsen(NodeState::Held, Some(reason)),
+            EndState::PendingActivation { class, reasons, next } => {
+                let message = format!("waits for a {class}: {}; {next}", reasons.join(", "));
+                let state = if self.verb.writes() { NodeState::Failed } else { NodeState::Drift };
+                self.slot.worsen(state, Some(message));
+            }
         }
     }
 
-    async fn report(&mut self, reports: Vec<crate::event::TaskReport>) {
+    async fn report(&mut self, reports: Vec<TaskReport>) {
         self.slot.count(&reports);
         for report in reports {
             let (state, message) = verdict::of_report(self.verb, &report);
@@ -196,35 +205,43 @@ impl NodeTask {
 
     async fn drive(&mut self, cursor: &mut Cursor, silent: bool) -> Result<Seen, Cut> {
         let mut seen = Seen::default();
+        let mut latch: Option<Arc<str>> = None;
         loop {
-            let step = cursor.next();
-            let reports = match step {
+            let reports = match cursor.next() {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
                     if self.permit.is_none() && *self.stopping.borrow() && action.phase == Phase::Declared {
                         return Err(Cut::Stopped);
                     }
-                    let fed = self.perform(cursor, &action, silent, &mut seen).await?;
+                    let fed = self.perform(&action, silent, &mut seen).await?;
                     cursor.feed(fed)
                 }
-                Step::Barrier => {
+                Step::Barrier { .. } => {
                     if !silent {
                         self.wait_for_others().await?;
                     }
                     Vec::new()
                 }
                 Step::Latch { key } => {
-                    self.latch(cursor, key, silent, &mut seen).await?
+                    let copied = if silent { None } else { self.latch(&key).await? };
+                    latch = copied.is_none().then_some(key);
+                    cursor.feed(Fed::Latch(copied))
                 }
-                Step::SectionEnd => {
+                Step::SectionEnd { .. } => {
                     self.release().await;
                     Vec::new()
                 }
-                Step::End(ending) => {
-                    seen.ending = ending;
+                Step::End(end) => {
+                    seen.end = Some(end);
                     return Ok(seen);
                 }
             };
+            if !silent
+                && let Some(result) = cursor.latch_result()
+                && let Some(key) = latch.take()
+            {
+                let _ = self.out.send(FromNode::LatchResult { key, result: Box::new(result) }).await;
+            }
             for report in &reports {
                 seen.note(report);
             }
@@ -253,104 +270,89 @@ impl NodeTask {
         }
     }
 
-    async fn latch(
-        &mut self,
-        cursor: &mut Cursor,
-        key: String,
-        silent: bool,
-        seen: &mut Seen,
-    ) -> Result<Vec<crate::event::TaskReport>, Cut> {
-        if silent {
-            return Ok(cursor.run_latched());
-        }
-        let _ = self.out.send(FromNode::Latch { host: self.host, key: key.clone() }).await;
-        let _ = seen;
+    /// `None`: the task runs here.
+    async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, Cut> {
+        let _ = self.out.send(FromNode::Latch { host: self.host, key: Arc::clone(key) }).await;
         match self.answers.recv().await {
-            Some(ToNode::LatchYours) => Ok(cursor.run_latched()),
-            Some(ToNode::LatchValue(value)) => Ok(cursor.feed_latched(*value)),
+            Some(ToNode::LatchYours) => Ok(None),
+            Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
             _ => Err(Cut::Stopped),
         }
     }
 
-    async fn perform(
-        &mut self,
-        cursor: &mut Cursor,
-        action: &Action,
-        silent: bool,
-        seen: &mut Seen,
-    ) -> Result<Fed, Cut> {
+    async fn perform(&mut self, action: &Action, silent: bool, seen: &mut Seen) -> Result<Fed, Cut> {
         if !silent {
-            let started = What::TaskStarted {
-                host: self.slot.name.clone(),
-                op_id: action.op_id.to_string(),
-                task: action.task.clone(),
-                kind: action.kind.clone(),
-            };
-            let is_command = tasks::find(&action.kind).is_some_and(|kind| kind.class == Class::Command);
-            if action.mode == Mode::Apply && (is_command || self.permit.is_some()) {
-                self.durable(started).await?;
-            } else {
-                self.emit(started).await;
-            }
-            if action.phase == Phase::Verify && self.permit.is_some() {
-                self.state(NodeState::Verifying, None).await;
-            }
+            self.announce(action).await?;
         }
         match &action.work {
             Work::Node { op, blobs } => {
                 let fed = self.operate(action, op, blobs).await?;
-                if let Fed::Outcome(outcome) = &fed
-                    && let Some(class) = outcome.activated
-                {
-                    seen.prediction.class = seen.prediction.class.max(class);
-                    seen.reset |= class == Disruption::GpuReset;
-                    cursor.activated(class);
+                if let Fed::Outcome(outcome) = &fed {
+                    if let Some(class) = outcome.activated {
+                        seen.prediction.class = seen.prediction.class.max(class);
+                        seen.reset |= class == Disruption::GpuReset;
+                    }
+                    if let Some(facts) = &outcome.facts {
+                        self.slot.facts = Some(Arc::new((**facts).clone()));
+                    }
                 }
                 Ok(fed)
             }
-            Work::Facts => {
-                self.facts().await?;
-                match &self.slot.facts {
-                    Some(facts) => Ok(Fed::Facts(Arc::clone(facts))),
-                    None => Err(Cut::Failed("the node gave no facts".to_owned())),
-                }
-            }
-            Work::Reboot { timeout_s, reasons } => {
+            Work::Reboot { when, timeout_s, reasons } => {
                 seen.prediction.class = Disruption::Reboot;
-                seen.prediction.reset_and_reboot |= seen.reset;
+                seen.prediction.reset_and_reboot |= seen.reset && *when == RebootWhen::Required;
                 if action.mode == Mode::Predict {
                     self.request(Request::AssumeActivation { class: Disruption::Reboot }).await?;
-                    cursor.activated(Disruption::Reboot);
-                    return Ok(Fed::Rebooted { seconds: 0 });
+                    return Ok(Fed::Rebooted);
                 }
                 if let Err(held) = self.permitted(Disruption::Reboot, &reasons.join(", ")).await? {
                     return Ok(held);
                 }
-                let seconds = self.reboot(Duration::from_secs(*timeout_s), reasons.clone()).await?;
-                cursor.activated(Disruption::Reboot);
-                Ok(Fed::Rebooted { seconds })
+                self.reboot(Duration::from_secs(*timeout_s), reasons.clone()).await?;
+                Ok(Fed::Rebooted)
             }
             Work::WaitForConnection { timeout_s, delay_s } => {
                 if action.mode == Mode::Apply {
                     self.wait_for_connection(Duration::from_secs(*delay_s), Duration::from_secs(*timeout_s)).await?;
                 }
-                Ok(Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Ok))))
+                Ok(Fed::Done)
             }
             Work::ResetConnection => {
-                if let Some((link, _)) = self.slot.link.take() {
-                    link.close().await;
+                if action.mode == Mode::Apply {
+                    if let Some((link, _)) = self.slot.link.take() {
+                        link.close().await;
+                    }
+                    self.link().await?;
                 }
-                self.link().await?;
-                Ok(Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Ok))))
+                Ok(Fed::Done)
             }
         }
+    }
+
+    async fn announce(&mut self, action: &Action) -> Result<(), Cut> {
+        let started = What::TaskStarted {
+            host: self.slot.name.clone(),
+            op_id: action.id.to_string(),
+            task: action.task.clone(),
+            kind: action.kind.to_owned(),
+        };
+        let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        if action.mode == Mode::Apply && (is_command || self.permit.is_some()) {
+            self.durable(started).await?;
+        } else {
+            self.emit(started).await;
+        }
+        if action.phase == Phase::Verify && self.permit.is_some() {
+            self.state(NodeState::Verifying, None).await;
+        }
+        Ok(())
     }
 
     async fn operate(
         &mut self,
         action: &Action,
         op: &NodeOp,
-        blobs: &[crate::interpreter::BlobNeed],
+        blobs: &[BlobNeed],
     ) -> Result<Fed, Cut> {
         loop {
             let link = self.link().await?;
@@ -358,9 +360,9 @@ impl NodeTask {
                 op: op.clone(),
                 mode: action.mode,
                 permit: self.permit.clone(),
-                run_as: action.run_as.clone(),
-                timeout_s: action.timeout_s,
-                op_id: action.op_id.to_string(),
+                run_as: self.run_as(&action.run_as),
+                timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
+                op_id: action.id.to_string(),
                 environment: action.environment.clone(),
             };
             let (out, host) = (self.out.clone(), self.slot.name.clone());
@@ -387,6 +389,16 @@ impl NodeTask {
             if let Err(held) = self.permitted(class, &why).await? {
                 return Ok(held);
             }
+        }
+    }
+
+    /// The user for one operation, given whom the helper runs as.
+    fn run_as(&self, wanted: &RunAs) -> Option<String> {
+        match wanted {
+            // Why only where the helper is root: elsewhere it is the login user already.
+            RunAs::Login => self.purpose.r#become.then(|| gpufleet_protocol::message::LOGIN_USER.to_owned()),
+            RunAs::Root => None,
+            RunAs::User(user) => Some(user.clone()),
         }
     }
 
@@ -446,14 +458,14 @@ impl NodeTask {
 /// What driving a cursor gave.
 #[derive(Default)]
 struct Seen {
-    reports: Vec<Vec<crate::event::TaskReport>>,
+    reports: Vec<Vec<TaskReport>>,
     prediction: Prediction,
     reset: bool,
-    ending: Ending,
+    end: Option<End>,
 }
 
 impl Seen {
-    fn note(&mut self, report: &crate::event::TaskReport) {
+    fn note(&mut self, report: &TaskReport) {
         if report.status != TaskStatus::Changed {
             return;
         }

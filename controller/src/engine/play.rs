@@ -50,7 +50,7 @@ struct Running {
 #[derive(Default)]
 struct Meeting {
     at_barrier: Vec<usize>,
-    latches: HashMap<String, Latch>,
+    latches: HashMap<Arc<str>, Latch>,
 }
 
 enum Latch {
@@ -204,6 +204,7 @@ impl<'a> Dispatcher<'a> {
             answers: from_us,
             stopping: self.stopping.subscribe(),
             permit: None,
+            task_timeout_s: self.context.task_timeout_s,
             forks: Arc::clone(&self.forks),
             place: None,
         };
@@ -278,7 +279,7 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    fn latch(&mut self, host: usize, key: String) {
+    fn latch(&mut self, host: usize, key: Arc<str>) {
         match self.meeting.latches.get_mut(&key) {
             None => {
                 self.meeting.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
-    interpreter::{Cursor, CursorArgs, Files, HostContext, TagFilter},
+    interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::Program,
+    playbook::{Program, TagFilter},
     rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, Thresholds, Wave, WaveHost, plan_waves},
 };
 
@@ -82,7 +82,7 @@ pub struct RunResult {
 }
 
 /// Makes the cursor of one host for one play.
-pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Cursor + Send + Sync>;
+pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Option<Cursor> + Send + Sync>;
 
 /// What the dispatcher of one play works with.
 pub(super) struct PlayContext<'a> {
@@ -91,6 +91,7 @@ pub(super) struct PlayContext<'a> {
     pub(super) waves: Vec<Wave>,
     pub(super) verb: Verb,
     pub(super) forks: usize,
+    pub(super) task_timeout_s: u64,
     pub(super) purpose: Purpose,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) cursors: MakeCursor,
@@ -172,20 +173,21 @@ impl Engine {
         let writes = self.options.verb.writes();
         let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
         let amount = self.options.max_unavailable.unwrap_or(play.max_unavailable);
-        let disrupts = play.may_disrupt();
+        let disrupts = play.disruption > Disruption::Live;
         let budget = match amount.budget(names.len()) {
             Ok(budget) => budget,
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
         let purpose =
-            Purpose { writes, r#become: play.needs_become(self.options.default_become) };
+            Purpose { writes, r#become: self.options.default_become || play.may_escalate() };
         let mut context = PlayContext {
             play: index,
             names: names.clone(),
             waves: Vec::new(),
             verb: self.options.verb,
             forks: self.options.forks,
+            task_timeout_s: self.options.task_timeout_s,
             purpose,
             connector: Arc::clone(&self.connector),
             cursors: self.cursors(index),
@@ -261,17 +263,11 @@ impl Engine {
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
         Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
-            Cursor::new(CursorArgs {
-                program: Arc::clone(&program),
-                play,
-                host: contexts.get(&slot.name).cloned().unwrap_or_default(),
-                vars: slot.vars.clone(),
-                mode,
-                defer_to_reboot,
-                tags: Arc::clone(&options.tags),
-                files: Arc::clone(&files),
-                default_timeout_s: options.task_timeout_s,
-            })
+            let context = contexts.get(&slot.name).cloned().unwrap_or_default();
+            let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
+            let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
+            cursor.set_defer_to_reboot(defer_to_reboot);
+            Some(cursor)
         })
     }
 }

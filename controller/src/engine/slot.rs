@@ -24,6 +24,9 @@ pub(super) struct Slot {
     /// The worst that happened so far.
     pub(super) verdict: NodeState,
     pub(super) message: Option<String>,
+    /// A task of its wants the whole play to stop, or to end for everybody.
+    pub(super) fatal: bool,
+    pub(super) end_play: bool,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
 }
@@ -51,6 +54,8 @@ impl Slot {
             out_of_service: false,
             verdict: NodeState::Pending,
             message: None,
+            fatal: false,
+            end_play: false,
             forecast: None,
         }
     }
