@@ -5,5 +5,6 @@
 mod deadline;
 mod os;
 mod process;
+mod state;
 
 fn main() {}

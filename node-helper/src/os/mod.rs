@@ -1,3 +1,4 @@
 //! The operating system beneath the kinds: users, files, and where the node's trees are.
 
+pub mod files;
 pub mod users;
