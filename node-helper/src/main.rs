@@ -3,8 +3,12 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod deadline;
+mod declare;
+mod gpu;
 mod os;
 mod process;
 mod state;
+mod tasks;
+mod world;
 
 fn main() {}

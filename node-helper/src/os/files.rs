@@ -7,13 +7,16 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use rustix::{
-    fs::{Gid, Uid, XattrFlags},
+    fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags},
     io::Errno,
 };
 use sha2::{Digest, Sha256};
@@ -119,6 +122,11 @@ pub struct Ownership {
     pub mode: Option<u32>,
 }
 
+/// A number that this process gives only once.
+pub fn unique() -> u64 {
+    COUNTER.fetch_add(1, Ordering::Relaxed)
+}
+
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
 /// A file that is not yet at its place.
@@ -141,7 +149,7 @@ impl Fresh {
         };
         let mut tries = 0;
         loop {
-            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let number = unique();
             // Why cut: a name near the limit of 255 bytes leaves no room for the suffix.
             let stem: String = name.to_string_lossy().chars().take(48).collect();
             let mut temporary = OsString::from(".");
@@ -241,6 +249,31 @@ pub fn sync_folder(path: &Path) {
     {
         let _ = folder.sync_all();
     }
+}
+
+/// Sets owner, group and mode of what is at a path, itself and not what a link there points to.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn set_ownership(path: &Path, ownership: Ownership) -> Result<(), FileError> {
+    // Why a descriptor: between two calls by name somebody could put a link there.
+    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        .at("look at", path)?;
+    if ownership.uid.is_some() || ownership.gid.is_some() {
+        let (uid, gid) = (ownership.uid.map(Uid::from_raw), ownership.gid.map(Gid::from_raw));
+        rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).at("set the owner of", path)?;
+    }
+    if let Some(mode) = ownership.mode {
+        let link = rustix::fs::fstat(&fd).at("look at", path)?.st_mode & libc::S_IFMT == libc::S_IFLNK;
+        if !link {
+            fs::set_permissions(
+                format!("/proc/self/fd/{}", fd.as_raw_fd()),
+                fs::Permissions::from_mode(mode),
+            )
+            .at("set the mode of", path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Replaces or makes a file as a whole; what is replaced gives owner, mode and context unless `ownership` says else.

@@ -2,4 +2,4 @@
 
 pub mod record;
 
-pub use record::{Record, RecordError};
+pub use record::Record;
