@@ -6,5 +6,6 @@ mod deadline;
 mod gpu;
 mod os;
 mod process;
+mod state;
 
 fn main() {}

@@ -85,8 +85,15 @@ impl Scan {
 
 /// Looks at all processes but those in `own`.
 ///
+/// `services` are main processes of units that gpufleet stops itself, for systems without their cgroups.
 /// `minors` maps the number of `/dev/nvidiaN` to the GPU's index; `snapshot` adds what NVML lists.
-pub fn scan(places: &Places, own: &[u32], minors: &BTreeMap<u32, u32>, snapshot: Option<&Snapshot>) -> Scan {
+pub fn scan(
+    places: &Places,
+    own: &[u32],
+    services: &[u32],
+    minors: &BTreeMap<u32, u32>,
+    snapshot: Option<&Snapshot>,
+) -> Scan {
     let mut scan = Scan::default();
     let mut found: BTreeMap<u32, (BTreeSet<u32>, bool)> = BTreeMap::new();
     let pids = match pids(&places.proc) {
@@ -139,7 +146,7 @@ pub fn scan(places: &Places, own: &[u32], minors: &BTreeMap<u32, u32>, snapshot:
             gpus: gpus.into_iter().collect(),
             unit: process.and_then(|process| owner(&process.cgroup)),
         };
-        let service = process.is_some_and(is_service);
+        let service = services.contains(&pid) || process.is_some_and(is_service);
         scan.holders.push(Holder { client, service, open });
     }
     scan

@@ -33,7 +33,7 @@ impl Node {
 
     fn scan(&self, own: &[u32]) -> Scan {
         let places = Places { proc: self.0.path().join("proc"), etc: self.0.path().join("etc") };
-        scan(&places, own, &BTreeMap::from([(0, 0), (1, 1), (7, 2)]), None)
+        scan(&places, own, &[], &BTreeMap::from([(0, 0), (1, 1), (7, 2)]), None)
     }
 }
 
@@ -90,6 +90,6 @@ fn what_cannot_be_seen_is_unknown_and_not_idle() {
     let scan = node.scan(&[]);
     assert_eq!(judge(&scan, Some("NVML did not answer in 10 s (worker killed)".to_owned())).verdict, IdleVerdict::Unknown);
     let places = Places { proc: "/no/such".into(), etc: "/etc".into() };
-    let blind = super::scan(&places, &[], &BTreeMap::new(), None);
+    let blind = super::scan(&places, &[], &[], &BTreeMap::new(), None);
     assert_eq!(judge(&blind, None).verdict, IdleVerdict::Unknown);
 }

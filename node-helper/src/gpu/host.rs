@@ -36,13 +36,15 @@ const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
 pub struct RealMachine {
     worker: Worker,
     places: Places,
+    /// Main processes of the units that gpufleet stops itself.
+    service_pids: Vec<u32>,
     /// `/`, or another one in tests.
     root: PathBuf,
 }
 
 impl RealMachine {
     pub fn new(worker: Worker) -> Self {
-        Self { worker, places: Places::default(), root: PathBuf::from("/") }
+        Self { worker, places: Places::default(), service_pids: Vec::new(), root: PathBuf::from("/") }
     }
 
     fn path(&self, absolute: &str) -> PathBuf {
@@ -53,9 +55,9 @@ impl RealMachine {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
     }
 
-    fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, Unit> {
+    fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, (Unit, u32)> {
         let run = Run::new("systemctl")
-            .args(["show", "--property=Id,LoadState,ActiveState,UnitFileState", "--"])
+            .args(["show", "--property=Id,LoadState,ActiveState,UnitFileState,MainPID"])
             .args(names)
             .finish(&deadline.within(Duration::from_secs(20)));
         run.map(|finished| parse_units(&finished.stdout())).unwrap_or_default()
@@ -71,8 +73,8 @@ impl RealMachine {
     }
 }
 
-/// Blocks of `systemctl show`, one a unit.
-fn parse_units(text: &str) -> BTreeMap<String, Unit> {
+/// Blocks of `systemctl show`, one a unit, with the unit's main process or 0.
+fn parse_units(text: &str) -> BTreeMap<String, (Unit, u32)> {
     let mut units = BTreeMap::new();
     for block in text.split("\n\n") {
         let value = |name: &str| {
@@ -87,7 +89,7 @@ fn parse_units(text: &str) -> BTreeMap<String, Unit> {
             active: matches!(value("ActiveState"), "active" | "activating" | "reloading"),
             enabled: value("UnitFileState").starts_with("enabled"),
         };
-        units.insert(id.to_owned(), unit);
+        units.insert(id.to_owned(), (unit, value("MainPID").parse().unwrap_or(0)));
     }
     units
 }
@@ -105,18 +107,17 @@ impl Machine for RealMachine {
         self.worker.close();
     }
 
-    fn host(&mut self, with_mps: bool, deadline: &Deadline) -> Host {
+    fn host(&mut self, deadline: &Deadline) -> Host {
         let mut names = vec![PERSISTENCED, FABRIC_MANAGER, CDI_REFRESH];
         names.extend(CLIENT_UNITS);
         let units = self.units(&names, deadline);
-        let unit = |name: &str| units.get(name).copied().unwrap_or_default();
+        self.service_pids = units.values().map(|(_, pid)| *pid).filter(|pid| *pid > 1).collect();
+        let unit = |name: &str| units.get(name).map(|(unit, _)| *unit).unwrap_or_default();
         let mut mps = Mps { unit: unit(mps::UNIT), ..Mps::default() };
         mps.unit_text = fs::read_to_string(self.path(&format!("/etc/systemd/system/{}", mps::UNIT))).ok();
         if let Some(program) = find_program(mps::PROGRAM) {
-            mps.installed = true;
-            if with_mps {
-                mps::observe(&mut mps, &program, &self.root, deadline);
-            }
+            mps.program = Some(program.display().to_string());
+            mps::observe(&mut mps, &program, &self.root, deadline);
         }
         Host {
             persistenced: unit(PERSISTENCED),
@@ -172,7 +173,7 @@ impl Machine for RealMachine {
     fn scan(&mut self, minors: &BTreeMap<u32, u32>, snapshot: Option<&Snapshot>) -> Scan {
         let mut own = self.worker.pids();
         own.push(std::process::id());
-        clients::scan(&self.places, &own, minors, snapshot)
+        clients::scan(&self.places, &own, &self.service_pids, minors, snapshot)
     }
 
     fn module_holders(&mut self) -> Vec<(String, u32)> {
@@ -194,10 +195,6 @@ impl Machine for RealMachine {
         };
         done.map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         self.systemctl(&["daemon-reload"], deadline)
-    }
-
-    fn mps_program(&mut self) -> Option<String> {
-        find_program(mps::PROGRAM).map(|path| path.display().to_string())
     }
 
     fn quit_mps(&mut self, deadline: &Deadline) -> Result<(), String> {
@@ -255,13 +252,13 @@ mod tests {
 
     #[test]
     fn units_are_read_from_one_answer() {
-        let text = "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\n\
+        let text = "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=71\n\n\
                     Id=dcgm.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n\
                     Id=nvsm.service\nLoadState=loaded\nActiveState=failed\nUnitFileState=disabled\n";
         let units = parse_units(text);
-        assert_eq!(units["nvidia-persistenced.service"], Unit { exists: true, active: true, enabled: true });
-        assert_eq!(units["dcgm.service"], Unit::default());
-        assert_eq!(units["nvsm.service"], Unit { exists: true, active: false, enabled: false });
+        assert_eq!(units["nvidia-persistenced.service"], (Unit { exists: true, active: true, enabled: true }, 71));
+        assert_eq!(units["dcgm.service"], (Unit::default(), 0));
+        assert_eq!(units["nvsm.service"], (Unit { exists: true, active: false, enabled: false }, 0));
     }
 
     #[test]

@@ -67,8 +67,8 @@ pub trait Machine: Send {
     /// Ends the NVML worker, which holds every GPU as long as it lives.
     fn release(&mut self);
 
-    /// Units and, when asked, the MPS daemon.
-    fn host(&mut self, with_mps: bool, deadline: &Deadline) -> Host;
+    /// Units and the MPS daemon.
+    fn host(&mut self, deadline: &Deadline) -> Host;
 
     /// Whether the kernel can reset the device at this PCI address.
     fn resettable(&mut self, pci: &str) -> bool;
@@ -96,9 +96,6 @@ pub trait Machine: Send {
     /// # Errors
     /// The file cannot be written.
     fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String>;
-
-    /// Path of the MPS control program.
-    fn mps_program(&mut self) -> Option<String>;
 
     /// Ends an MPS daemon that runs outside of the unit, and removes a stale pipe directory.
     ///

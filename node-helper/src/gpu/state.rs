@@ -109,8 +109,8 @@ pub struct Unit {
 /// The CUDA MPS control daemon.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mps {
-    /// Whether `nvidia-cuda-mps-control` is installed.
-    pub installed: bool,
+    /// Path of `nvidia-cuda-mps-control`, where it is installed.
+    pub program: Option<String>,
     pub unit: Unit,
     /// What the unit file of ours says.
     pub unit_text: Option<String>,
