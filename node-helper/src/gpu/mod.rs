@@ -1,57 +1,24 @@
-//! The GPUs of the node.
+//! The GPUs of a node: facts, plans, changes, and whether anybody uses them.
+//!
+//! A pure core (`state`, `desired`, `mig`, `plan`, `after`) decides; `apply` carries out what was planned through the
+//! `machine` trait, whose real side is `host` and the NVML process behind `worker`. Nothing here knows SSH, runs or
+//! permits beyond the class that was allowed.
 
-use std::path::PathBuf;
+mod after;
+mod apply;
+mod clients;
+mod desired;
+mod facts;
+mod group;
+mod host;
+mod idle;
+mod machine;
+mod mig;
+mod mps;
+mod observe;
+mod plan;
+mod state;
+mod worker;
 
-use gpufleet_protocol::{
-    Disruption, OpOutcome, OpStatus,
-    facts::{GpuSystem, GpuSystemState},
-    message::{IdleReport, Mode},
-    op::GpuGroup,
-};
-
-use crate::{deadline::Deadline, state::Record};
-
-/// What the GPU side needs of the session.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub state_dir: PathBuf,
-    pub record: Record,
-}
-
-/// The GPUs, for one session.
-#[derive(Debug)]
-pub struct Gpus {
-    _settings: Settings,
-}
-
-impl Gpus {
-    pub fn new(settings: Settings) -> Self {
-        Self { _settings: settings }
-    }
-
-    pub fn run(
-        &mut self,
-        group: &GpuGroup,
-        _mode: Mode,
-        _allowed: Disruption,
-        _deadline: &Deadline,
-        _progress: &dyn Fn(String),
-    ) -> OpOutcome {
-        let reason = "this helper was built without GPU support".to_owned();
-        let mut outcome = OpOutcome::new(OpStatus::NotApplicable { reason });
-        outcome.members = group.members.iter().map(|_| OpOutcome::new(outcome.status.clone())).collect();
-        outcome
-    }
-
-    pub fn forget_predictions(&mut self) {}
-
-    pub fn assume_activation(&mut self, _class: Disruption) {}
-
-    pub fn facts(&mut self, _deadline: &Deadline) -> GpuSystem {
-        GpuSystem { state: GpuSystemState::NotRead, ..GpuSystem::default() }
-    }
-
-    pub fn idle(&mut self, _deadline: &Deadline) -> IdleReport {
-        IdleReport::default()
-    }
-}
+pub use group::{Gpus, Settings};
+pub use worker::WorkerFile;
