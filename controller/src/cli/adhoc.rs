@@ -150,7 +150,8 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: false, r#become: args.r#become },
+        // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
+        purpose: Purpose { writes: true, r#become: args.r#become },
     };
     let run = match args.shell {
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
