@@ -379,9 +379,10 @@ impl Session {
                 outcome.idle = Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline));
                 Ok(outcome)
             }
-            NodeOp::File(_) | NodeOp::LineInFile(_) | NodeOp::Service(_) | NodeOp::Stat(_) => {
-                Err(Trouble::invalid("not yet"))
-            }
+            NodeOp::File(task) => declared.run(task),
+            NodeOp::LineInFile(task) => declared.run(task),
+            NodeOp::Service(task) => declared.run(task),
+            NodeOp::Stat(task) => declared.run(task),
             NodeOp::Reboot(how) => reboot::run(*how, &node, request.mode, allowed, &gate),
         }
     }
