@@ -62,7 +62,7 @@ fn setting(line: &str) -> Option<(String, String)> {
 
 /// The value that a file sets: its last one.
 fn value_in(text: &str, key: &str) -> Option<String> {
-    text.lines().filter_map(setting).filter(|(name, _)| name == key).last().map(|(_, value)| value)
+    text.lines().rev().filter_map(setting).find(|(name, _)| name == key).map(|(_, value)| value)
 }
 
 /// The file with the key set once, or not at all; other lines stay as they are.
