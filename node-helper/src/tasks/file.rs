@@ -616,6 +616,14 @@ mod tests {
     }
 
     #[test]
+    fn a_circle_of_links_can_be_removed() {
+        let bench = Bench::new();
+        fs::create_dir_all(bench.path("srv")).unwrap();
+        std::os::unix::fs::symlink("loop", bench.path("srv/loop")).unwrap();
+        converges(&bench, &file(json!({"path": "/srv/loop", "state": "absent"})));
+    }
+
+    #[test]
     fn touching_always_changes_and_file_never_makes() {
         let bench = Bench::new();
         let touch = file(json!({"path": "/srv", "state": "touch"}));

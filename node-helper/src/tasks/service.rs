@@ -464,6 +464,15 @@ esac
     }
 
     #[test]
+    fn a_systemd_that_does_not_answer_is_unknown() {
+        let bench = bench();
+        bench.script("usr/bin/systemctl", "#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n");
+        let done = bench.run(&service(json!({"name": "chrony", "state": "started"})), Mode::Predict);
+        let OpStatus::Unknown { reason } = done.status else { panic!("{done:?}") };
+        assert_eq!(reason, "systemctl show: exit status 1: Failed to connect to bus");
+    }
+
+    #[test]
     fn an_assumed_reboot_starts_what_is_enabled() {
         let bench = bench();
         bench.write("active", "active");

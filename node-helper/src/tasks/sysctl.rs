@@ -397,6 +397,16 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_unknown_and_never_ok() {
+        let bench = bench();
+        std::fs::create_dir_all(bench.path("etc/sysctl.d/90-gpufleet.conf")).unwrap();
+        let predicted = bench.run(&declared("vm.swappiness", "60"), Mode::Predict);
+        assert!(matches!(predicted.status, OpStatus::Unknown { .. }), "{predicted:?}");
+        let applied = bench.run(&declared("vm.swappiness", "60"), Mode::Apply);
+        assert!(matches!(applied.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{applied:?}");
+    }
+
+    #[test]
     fn names_with_slashes_and_dots() {
         assert_eq!(key_path("net.ipv4.conf.eth0/1.forwarding"), "net/ipv4/conf/eth0.1/forwarding");
         assert_eq!(key_path("net/ipv4/conf/eth0.1/forwarding"), "net/ipv4/conf/eth0.1/forwarding");
