@@ -30,7 +30,9 @@ fn main() {
     let mut worker = Worker::default();
     for Asked { id, request } in requests {
         let answer = worker.answer(&request);
-        let Ok(bytes) = Frame::message(&Answered { id, answer }).and_then(|frame| frame.encode()) else { break };
+        let Ok(bytes) = Frame::message(&Answered { id, answer }).and_then(|frame| frame.encode()) else {
+            break;
+        };
         if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
             break;
         }
@@ -49,7 +51,10 @@ fn read_requests(sender: &mpsc::Sender<Asked>) {
             Ok(count) => decoder.feed(buffer.get(..count).unwrap_or_default()),
         }
         loop {
-            match decoder.next_frame().map(|frame| frame.and_then(|frame| frame.decode::<Asked>().ok().flatten())) {
+            match decoder
+                .next_frame()
+                .map(|frame| frame.and_then(|frame| frame.decode::<Asked>().ok().flatten()))
+            {
                 Ok(Some(asked)) => {
                     if sender.send(asked).is_err() {
                         return;
