@@ -1,1 +1,5 @@
 //! See docs/architecture.md.
+
+pub mod diagnostic;
+pub mod inventory;
+pub mod yaml;
