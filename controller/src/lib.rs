@@ -2,4 +2,5 @@
 
 pub mod diagnostic;
 pub mod inventory;
+pub mod template;
 pub mod yaml;
