@@ -2,5 +2,6 @@
 
 pub mod diagnostic;
 pub mod inventory;
+pub mod playbook;
 pub mod template;
 pub mod yaml;
