@@ -185,6 +185,20 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
     .map_err(|error| error.located(source))
 }
 
+/// A whole template file as text; none when it depends on something unknown.
+///
+/// # Errors
+/// Those of [`evaluate`].
+pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
+    if !scan::is_template(source) {
+        return Ok(Some(source.to_owned()));
+    }
+    match render(source, scope)? {
+        Value::Unknown => Ok(None),
+        value => Ok(Some(value.to_text())),
+    }
+}
+
 fn run_part(
     code: &Expression<'static, 'static>,
     start: usize,

@@ -14,7 +14,8 @@ mod scope;
 mod value;
 
 pub use engine::{
-    References, condition, evaluate, inspect_expression, inspect_template, position_of, render, resolve,
+    References, condition, evaluate, inspect_expression, inspect_template, position_of, render,
+    render_document, resolve,
 };
 pub use error::TemplateError;
 pub use scan::is_template;

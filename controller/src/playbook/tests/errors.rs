@@ -1,6 +1,6 @@
 //! What is said about every mistake.
 
-use super::{errors_of};
+use super::errors_of;
 
 #[test]
 fn an_unknown_task() {
@@ -750,4 +750,3 @@ fn everything_is_told_at_once() {
     help: did you mean `when`?
     "#);
 }
-

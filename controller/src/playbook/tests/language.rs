@@ -44,7 +44,9 @@ fn the_playbook_of_the_guide_is_read() {
     assert_eq!(items.len(), 4);
     let Item::GpuGroup(group) = &items[0] else { panic!("no group") };
     assert_eq!(group.len(), 7);
-    assert!(matches!(group[3].params.fixed.as_deref(), Some(Params::GpuPower(power)) if power.limit_watts == Some(600)));
+    assert!(
+        matches!(group[3].params.fixed.as_deref(), Some(Params::GpuPower(power)) if power.limit_watts == Some(600))
+    );
     assert_eq!(errors_of(BRINGUP), "");
 }
 
@@ -153,12 +155,10 @@ fn blocks_hand_their_keys_down() {
 "#;
     let play = play(text);
     let tasks = play.tasks();
-    assert_eq!(tasks.iter().map(|task| &*task.path).collect::<Vec<_>>(), [
-        "tasks.0.0",
-        "tasks.0.1.0",
-        "tasks.0.rescue.0",
-        "tasks.0.always.0"
-    ]);
+    assert_eq!(
+        tasks.iter().map(|task| &*task.path).collect::<Vec<_>>(),
+        ["tasks.0.0", "tasks.0.1.0", "tasks.0.rescue.0", "tasks.0.always.0"]
+    );
     let when: Vec<_> = tasks[0].when.iter().map(|condition| &*condition.text).collect();
     assert_eq!(when, ["a", "b"]);
     assert_eq!(tasks[0].tags, ["base", "outer", "inner"]);
@@ -311,9 +311,37 @@ proptest::proptest! {
 fn tree() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
     use proptest::prelude::*;
     let word = proptest::sample::select(vec![
-        "hosts", "tasks", "block", "rescue", "always", "when", "loop", "loop_control", "register", "command",
-        "gpu_mig", "mode", "layout", "notify", "handlers", "vars", "name", "waves", "max_unavailable", "assert",
-        "that", "set_fact", "debug", "environment", "args", "copy", "{{ x }}", "all", "10%", "import_tasks", "meta",
+        "hosts",
+        "tasks",
+        "block",
+        "rescue",
+        "always",
+        "when",
+        "loop",
+        "loop_control",
+        "register",
+        "command",
+        "gpu_mig",
+        "mode",
+        "layout",
+        "notify",
+        "handlers",
+        "vars",
+        "name",
+        "waves",
+        "max_unavailable",
+        "assert",
+        "that",
+        "set_fact",
+        "debug",
+        "environment",
+        "args",
+        "copy",
+        "{{ x }}",
+        "all",
+        "10%",
+        "import_tasks",
+        "meta",
     ]);
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),
@@ -329,7 +357,8 @@ fn tree() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
         ]
     });
     (inner.clone(), inner).prop_map(|(tasks, keys)| {
-        let mut play = serde_json::Map::from_iter([("hosts".to_owned(), "all".into()), ("tasks".to_owned(), tasks)]);
+        let mut play =
+            serde_json::Map::from_iter([("hosts".to_owned(), "all".into()), ("tasks".to_owned(), tasks)]);
         if let serde_json::Value::Object(keys) = keys {
             play.extend(keys);
         }
