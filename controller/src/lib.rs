@@ -3,7 +3,14 @@
 //! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
 //! docs/architecture.md shows how the modules fit together.
 
+pub mod diagnostic;
 pub mod display;
 pub mod event;
+pub mod inventory;
+pub mod journal;
 pub mod reference;
 pub mod report;
+pub mod rollout;
+pub mod session;
+pub mod transport;
+pub mod yaml;

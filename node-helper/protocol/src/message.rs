@@ -14,6 +14,9 @@ pub const HEARTBEAT_S: u64 = 15;
 /// After how many silent seconds the helper gives up.
 pub const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
+/// Stands in [`OpRequest::run_as`] for the user who logged in (see [`Open::login_uid`]).
+pub const LOGIN_USER: &str = "";
+
 /// A request with the id that its reply will carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envelope<T> {
@@ -82,7 +85,7 @@ pub struct OpRequest {
     pub mode: Mode,
     /// Highest class that may be applied: `Live`, or the permit's.
     pub permit: Option<Permit>,
-    /// User that processes and file accesses run as; `None` is the helper's own.
+    /// User that processes and file accesses run as; `None` is the helper's own, [`LOGIN_USER`] the one who logged in.
     pub run_as: Option<String>,
     /// After so many seconds the operation is stopped and fails.
     pub timeout_s: u64,

@@ -1,0 +1,46 @@
+//! Content that helpers ask for while they carry an operation out.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use tokio::io::AsyncRead;
+use tokio_util::bytes::Bytes;
+
+/// Where content comes from.
+pub enum BlobContent {
+    Bytes(Bytes),
+    File(PathBuf),
+    Stream(Box<dyn AsyncRead + Send + Unpin>),
+}
+
+impl std::fmt::Debug for BlobContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
+            Self::File(path) => write!(f, "File({})", path.display()),
+            Self::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+/// Finds content by its digest.
+pub trait BlobSource: Send + Sync {
+    /// `None` when there is no content with this digest.
+    fn open(&self, sha256: &str) -> Option<BlobContent>;
+}
+
+/// For operations that need no content.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoBlobs;
+
+impl BlobSource for NoBlobs {
+    fn open(&self, _: &str) -> Option<BlobContent> {
+        None
+    }
+}
+
+/// Content in memory, by lower-case hexadecimal SHA-256.
+impl BlobSource for HashMap<String, Bytes> {
+    fn open(&self, sha256: &str) -> Option<BlobContent> {
+        self.get(sha256).cloned().map(BlobContent::Bytes)
+    }
+}

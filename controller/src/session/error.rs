@@ -1,0 +1,71 @@
+//! Why a session did not start, ended, or could not carry an operation out.
+
+use std::time::Duration;
+
+use gpufleet_protocol::message::Locked;
+
+use crate::transport::{ConnectError, Phase};
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("{node}: {kind}")]
+    Start { node: String, kind: StartError },
+    /// The connection ended.
+    #[error("{node}: the connection was lost during {phase}: {cause}")]
+    Lost { node: String, phase: Phase, cause: String },
+    #[error("{node}: {phase} took longer than {} s, and stopping it had no effect", after.as_secs())]
+    Timeout { node: String, phase: Phase, after: Duration },
+    /// The helper could not understand or carry out a request at all.
+    #[error("{node}: the helper refuses: {message}")]
+    Refused { node: String, message: String },
+    #[error("{node}: the helper broke the protocol: {reason}; this is a bug in gpufleet")]
+    Protocol { node: String, reason: String },
+    #[error(
+        "{node}: {} works on this node (run {}, epoch {}){}", lock.who, lock.holder.run, lock.holder.epoch,
+        if lock.fenced { "; a newer run took over from this one" } else { "; wait for it, or stop it" }
+    )]
+    Locked { node: String, lock: Locked },
+}
+
+/// Why the helper did not start, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    #[error("no helper for its architecture {found}, only for {known}")]
+    Architecture { found: String, known: String },
+    #[error("no folder takes the helper: {tried}; it needs one that only its user can write, with room and without noexec")]
+    NoPlace { tried: String },
+    #[error("the helper could not be written to {folder}: the disk or the quota is full")]
+    DiskFull { folder: String },
+    #[error("the helper arrived damaged in {folder}")]
+    Damaged { folder: String },
+    #[error("sudo is not installed there, so `become` cannot work; log in as {user} or install sudo")]
+    NoSudo { user: String },
+    #[error("sudo wants a password for {login}: set `ansible_become_password` or use --ask-become-pass")]
+    SudoPasswordNeeded { login: String },
+    #[error("sudo refuses the password of {login}")]
+    SudoPasswordWrong { login: String },
+    #[error("sudo does not let {login} become {user}: {said}")]
+    SudoForbidden { login: String, user: String, said: String },
+    #[error("sudo wants a terminal (`requiretty` in sudoers); add `Defaults:{login} !requiretty`")]
+    SudoNeedsTerminal { login: String },
+    #[error("sudo failed: {said}")]
+    Sudo { said: String },
+    #[error("`{0}` cannot be a user for `become`")]
+    BadUser(String),
+    #[error("the helper did not start within {} s; {said}", after.as_secs())]
+    Silent { after: Duration, said: String },
+    #[error("the helper did not start: {ended}; {said}")]
+    Ended { ended: String, said: String },
+    #[error("the OpenSSH client failed: {said}")]
+    OpenSsh { said: String },
+    #[error("the login shell prints too much before the helper can speak: {said}")]
+    TooMuchNoise { said: String },
+    #[error("the helper that runs there is not the one that was sent (digest {found})")]
+    Digest { found: String },
+    #[error("the helper speaks protocol {found}, gpufleet speaks {wanted}")]
+    Version { found: u32, wanted: u32 },
+    #[error("sending the helper stalled for {} s", after.as_secs())]
+    PushStalled { after: Duration },
+}

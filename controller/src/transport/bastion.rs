@@ -1,0 +1,165 @@
+//! Jump hosts: one connection each, shared by every node behind it.
+//!
+//! A connection is added only when the jump host opens no more streams on the ones there are. A failure is shared by
+//! all who waited for the same attempt, so that a dead jump host costs its deadline once and not once a node.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, atomic::{AtomicUsize, Ordering}},
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+use russh::{ChannelOpenFailure, ChannelStream, client::Msg};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    error::{ConnectError, Phase},
+    handshake::{SshConnection, open_failure},
+};
+
+/// Handshakes through one jump host at a time.
+const HANDSHAKES: usize = 8;
+/// Connections to one jump host at most.
+const CONNECTIONS: usize = 4;
+/// How long a failure to connect is remembered.
+const MEMORY: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub(crate) struct BastionPool {
+    bastions: Mutex<HashMap<String, Arc<Bastion>>>,
+}
+
+impl BastionPool {
+    pub(crate) fn get(&self, key: &str) -> Arc<Bastion> {
+        let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(bastions.entry(key.to_owned()).or_insert_with(|| Arc::new(Bastion::new(key))))
+    }
+
+    /// Closes all connections; streams through them end.
+    pub(crate) async fn close(&self) {
+        let bastions: Vec<_> = {
+            let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
+            bastions.drain().map(|(_, bastion)| bastion).collect()
+        };
+        for bastion in bastions {
+            for pooled in bastion.state.lock().await.connections.drain(..) {
+                pooled.connection.disconnect().await;
+            }
+        }
+    }
+}
+
+pub(crate) struct Bastion {
+    name: String,
+    handshakes: Arc<Semaphore>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connections: Vec<Arc<Pooled>>,
+    failed: Option<(Instant, Arc<ConnectError>)>,
+}
+
+struct Pooled {
+    connection: Arc<SshConnection>,
+    opened: AtomicUsize,
+}
+
+/// Makes a connection to the jump host.
+pub(crate) type Connect<'a> = dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
+
+/// What a node needs to get through.
+pub(crate) struct Passage {
+    pub(crate) stream: ChannelStream<Msg>,
+    /// Held until the node's own handshake is over.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+impl Bastion {
+    fn new(key: &str) -> Self {
+        Self {
+            name: key.to_owned(),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            state: tokio::sync::Mutex::new(State::default()),
+        }
+    }
+
+    /// Opens a stream to `host:port`, connecting first where needed.
+    pub(crate) async fn open(
+        &self,
+        node: &str,
+        host: &str,
+        port: u16,
+        deadline: Duration,
+        connect: &Connect<'_>,
+    ) -> Result<Passage, ConnectError> {
+        let jump = |source| ConnectError::Jump { node: node.to_owned(), via: self.name.clone(), source };
+        let refused = |reason: String| ConnectError::JumpRefused {
+            node: node.to_owned(),
+            via: self.name.clone(),
+            address: format!("{host}:{port}"),
+            reason,
+        };
+        let permit = Arc::clone(&self.handshakes)
+            .acquire_owned()
+            .await
+            .map_err(|_| refused("gpufleet is closing its connections".to_owned()))?;
+        let mut full = 0;
+        loop {
+            let pooled = self.connection(full, connect).await.map_err(jump)?;
+            let opening = tokio::time::timeout(deadline, pooled.connection.forward(host, port)).await;
+            match opening {
+                Err(_) => {
+                    return Err(ConnectError::Timeout {
+                        node: node.to_owned(),
+                        address: format!("{host}:{port} behind {}", self.name),
+                        phase: Phase::Tcp,
+                        after: deadline,
+                    });
+                }
+                Ok(Ok(stream)) => {
+                    pooled.opened.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Passage { stream, permit });
+                }
+                Ok(Err(russh::Error::ChannelOpenFailure(
+                    ChannelOpenFailure::AdministrativelyProhibited | ChannelOpenFailure::ResourceShortage,
+                ))) if pooled.opened.load(Ordering::Relaxed) > 0 && full + 1 < CONNECTIONS => full += 1,
+                Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
+                    return Err(refused("it forbids forwarding (AllowTcpForwarding, PermitOpen)".to_owned()));
+                }
+                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => return Err(refused(open_failure(&reason))),
+                Ok(Err(_)) if full + 1 < CONNECTIONS => full += 1,
+                Ok(Err(error)) => return Err(refused(error.to_string())),
+            }
+        }
+    }
+
+    /// A live connection beyond the first `full` ones, made if there is none.
+    async fn connection(&self, full: usize, connect: &Connect<'_>) -> Result<Arc<Pooled>, Arc<ConnectError>> {
+        let mut state = self.state.lock().await;
+        state.connections.retain(|pooled| !pooled.connection.is_closed());
+        if let Some(pooled) = state.connections.get(full) {
+            return Ok(Arc::clone(pooled));
+        }
+        if let Some((when, error)) = &state.failed {
+            if when.elapsed() < MEMORY {
+                return Err(Arc::clone(error));
+            }
+        }
+        match connect().await {
+            Ok(connection) => {
+                let pooled = Arc::new(Pooled { connection: Arc::new(connection), opened: AtomicUsize::new(0) });
+                state.failed = None;
+                state.connections.push(Arc::clone(&pooled));
+                Ok(pooled)
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                state.failed = Some((Instant::now(), Arc::clone(&error)));
+                Err(error)
+            }
+        }
+    }
+}

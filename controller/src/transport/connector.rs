@@ -1,0 +1,337 @@
+//! From a [`Target`] to a running command: resolves settings, crosses jump hosts, shakes hands, authenticates.
+//!
+//! One connector serves a whole run. It owns what nodes share: the handshake limit, jump host connections, parsed
+//! `known_hosts` files, keys and `ssh -G` answers.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use secrecy::SecretString;
+use tokio::{
+    net::TcpStream,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+
+use super::{
+    arguments::{AddressFamily, SshOverrides},
+    authentication::Credentials,
+    bastion::BastionPool,
+    channel::ByteChannel,
+    environment::Environment,
+    error::{ConnectError, Phase},
+    first_bytes::Duplex,
+    handshake::{Peer, SshConnection, handshake},
+    host_key::{HostKeyCheck, KnownHost},
+    identities::IdentityStore,
+    known_hosts::KnownHostsCache,
+    proxy_command::{self, LastWords},
+    settings::{Hop, Proxy, SshSettings},
+    ssh_config::SshConfig,
+    subprocess,
+    target::{Connection, SshTarget, Target, Transport},
+};
+
+/// How often a connection that sshd dropped while it was being made is tried again.
+const RETRIES: u32 = 5;
+/// Jump hosts behind jump hosts.
+const MAX_HOPS: usize = 8;
+
+/// How long each part of connecting may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// Name resolution and TCP, a `ConnectTimeout` wins.
+    pub connect: Duration,
+    pub handshake: Duration,
+    /// Waiting for the node only; the time that a person needs for a passphrase does not count.
+    pub authentication: Duration,
+    pub channel: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            handshake: Duration::from_secs(20),
+            authentication: Duration::from_secs(40),
+            channel: Duration::from_secs(20),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectorOptions {
+    /// Handshakes at the same time, over all nodes.
+    pub handshakes: usize,
+    pub deadlines: Deadlines,
+}
+
+impl Default for ConnectorOptions {
+    fn default() -> Self {
+        Self { handshakes: 64, deadlines: Deadlines::default() }
+    }
+}
+
+/// Connects to nodes.
+pub struct Connector {
+    environment: Environment,
+    deadlines: Deadlines,
+    handshakes: Arc<Semaphore>,
+    bastions: BastionPool,
+    known_hosts: Arc<KnownHostsCache>,
+    identities: IdentityStore,
+    config: SshConfig,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("environment", &self.environment).finish_non_exhaustive()
+    }
+}
+
+/// A way to a node that is not SSH yet.
+struct Way {
+    stream: Box<dyn Duplex>,
+    /// Held until the handshake over it is done.
+    permits: Vec<OwnedSemaphorePermit>,
+    proxy: Option<(String, LastWords)>,
+}
+
+impl Connector {
+    pub fn new(environment: Environment, options: ConnectorOptions) -> Arc<Self> {
+        Arc::new(Self {
+            environment,
+            deadlines: options.deadlines,
+            handshakes: Arc::new(Semaphore::new(options.handshakes.max(1))),
+            bastions: BastionPool::default(),
+            known_hosts: Arc::new(KnownHostsCache::default()),
+            identities: IdentityStore::default(),
+            config: SshConfig::default(),
+        })
+    }
+
+    /// Runs one command on the target and gives the channel to it.
+    ///
+    /// # Errors
+    /// Why there is no channel. With the OpenSSH client, failures to connect show only when the channel ends.
+    pub async fn exec(&self, target: &Target, command: &str) -> Result<ByteChannel, ConnectError> {
+        let node = target.name.as_str();
+        match &target.connection {
+            Connection::Local => subprocess::local(node, command),
+            Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh => {
+                subprocess::openssh(node, ssh, command, &self.environment, &self.deadlines)
+            }
+            Connection::Ssh(ssh) => {
+                let connection = Arc::new(self.connect(node, ssh).await?);
+                connection.exec(node, command, self.deadlines.channel).await
+            }
+        }
+    }
+
+    /// Closes what nodes share. Channels through jump hosts end.
+    pub async fn close(&self) {
+        self.bastions.close().await;
+    }
+
+    async fn connect(&self, node: &str, target: &SshTarget) -> Result<SshConnection, ConnectError> {
+        let settings = self.config.settings(node, &target.host, &target.overrides, &self.environment).await?;
+        self.connect_with(node, &settings, target.password.as_ref(), 0).await
+    }
+
+    /// Boxed, because jump hosts make the call recursive.
+    fn connect_with<'a>(
+        &'a self,
+        node: &'a str,
+        settings: &'a SshSettings,
+        password: Option<&'a SecretString>,
+        depth: usize,
+    ) -> BoxFuture<'a, Result<SshConnection, ConnectError>> {
+        Box::pin(async move {
+            let mut attempt = 0;
+            loop {
+                match self.connect_once(node, settings, password, depth).await {
+                    Err(error) if error.is_start_limit() && attempt < RETRIES => {
+                        attempt += 1;
+                        tokio::time::sleep(jittered(Duration::from_millis(150) * 2u32.pow(attempt))).await;
+                    }
+                    result => return result,
+                }
+            }
+        })
+    }
+
+    async fn connect_once(
+        &self,
+        node: &str,
+        settings: &SshSettings,
+        password: Option<&SecretString>,
+        depth: usize,
+    ) -> Result<SshConnection, ConnectError> {
+        let address = settings.address();
+        let peer = Peer { node, address: &address };
+        let check = self.host_key_check(node, settings).await?;
+        let mut way = self.way(node, settings, depth).await?;
+        let turn = Arc::clone(&self.handshakes).acquire_owned().await;
+        way.permits.extend(turn.ok());
+        let made =
+            handshake(&peer, settings, way.stream, check, depth > 0, self.deadlines.handshake, way.permits).await;
+        let mut connection = match (made, way.proxy) {
+            (Err(ConnectError::Closed { .. } | ConnectError::NotSsh { .. }), Some((command, words)))
+                if !words.get().is_empty() =>
+            {
+                return Err(ConnectError::ProxyCommand { node: node.to_owned(), command, reason: words.get() });
+            }
+            (Err(ConnectError::Closed { detail, .. }), Some((command, _))) => {
+                let reason = if detail.is_empty() { "it ended without a word".to_owned() } else { detail };
+                return Err(ConnectError::ProxyCommand { node: node.to_owned(), command, reason });
+            }
+            (made, _) => made?,
+        };
+        let credentials = Credentials {
+            node,
+            settings,
+            password,
+            store: &self.identities,
+            environment: &self.environment,
+            deadline: self.deadlines.authentication,
+        };
+        credentials.authenticate(&mut connection).await?;
+        Ok(connection)
+    }
+
+    async fn host_key_check(&self, node: &str, settings: &SshSettings) -> Result<HostKeyCheck, ConnectError> {
+        let cache = Arc::clone(&self.known_hosts);
+        let (user, global) = (settings.user_known_hosts.clone(), settings.global_known_hosts.clone());
+        let (host, port) = match &settings.host_key_alias {
+            Some(alias) => (alias.clone(), None),
+            None => (settings.host.clone(), Some(settings.port)),
+        };
+        let reading = tokio::task::spawn_blocking(move || KnownHost::load(&cache, user, &global, &host, port));
+        let known = match timeout(self.deadlines.connect, reading).await {
+            Ok(Ok(Ok(known))) => known,
+            Ok(Ok(Err(error))) => {
+                return Err(ConnectError::HostKey { node: node.to_owned(), source: Box::new(error) });
+            }
+            Ok(Err(error)) => {
+                return Err(ConnectError::Configuration { node: node.to_owned(), reason: error.to_string() });
+            }
+            Err(_) => {
+                return Err(ConnectError::Configuration {
+                    node: node.to_owned(),
+                    reason: "reading the known_hosts files hangs".to_owned(),
+                });
+            }
+        };
+        Ok(HostKeyCheck {
+            known: Arc::new(known),
+            policy: settings.host_key_policy,
+            hash_new: settings.hash_known_hosts,
+            cache: Arc::clone(&self.known_hosts),
+        })
+    }
+
+    async fn way(&self, node: &str, settings: &SshSettings, depth: usize) -> Result<Way, ConnectError> {
+        match &settings.proxy {
+            Proxy::None => {
+                let stream = self.tcp(node, settings).await?;
+                Ok(Way { stream: Box::new(stream), permits: Vec::new(), proxy: None })
+            }
+            Proxy::Command(command) => {
+                let (process, words) = proxy_command::start(command).map_err(|source| ConnectError::Spawn {
+                    node: node.to_owned(),
+                    program: "/bin/sh".to_owned(),
+                    source,
+                })?;
+                let proxy = Some((command.clone(), words));
+                Ok(Way { stream: Box::new(process), permits: Vec::new(), proxy })
+            }
+            Proxy::Jump(hops) => self.jump(node, settings, hops, depth).await,
+        }
+    }
+
+    async fn jump(
+        &self,
+        node: &str,
+        settings: &SshSettings,
+        hops: &[Hop],
+        depth: usize,
+    ) -> Result<Way, ConnectError> {
+        let Some((last, before)) = hops.split_last() else {
+            return Err(ConnectError::Configuration { node: node.to_owned(), reason: "an empty ProxyJump".to_owned() });
+        };
+        if depth >= MAX_HOPS {
+            let reason = format!("more than {MAX_HOPS} jump hosts; do they jump through each other?");
+            return Err(ConnectError::Configuration { node: node.to_owned(), reason });
+        }
+        // Why only these: as with OpenSSH, options of the node do not apply to its jump hosts; their place is ssh_config.
+        let overrides = SshOverrides {
+            user: last.user.clone(),
+            port: last.port,
+            config_file: settings.config_file.clone(),
+            proxy_jump: (!before.is_empty())
+                .then(|| before.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            ..SshOverrides::default()
+        };
+        let name = last.to_string();
+        let jump_settings = self.config.settings(&name, &last.host, &overrides, &self.environment).await;
+        let jump_settings = jump_settings.map_err(|source| ConnectError::Jump {
+            node: node.to_owned(),
+            via: name.clone(),
+            source: Arc::new(source),
+        })?;
+        let chain = hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let bastion = self.bastions.get(&chain);
+        let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect) + self.deadlines.channel;
+        let connect = || self.connect_with(&name, &jump_settings, None, depth + 1);
+        let passage = bastion.open(node, &settings.host, settings.port, deadline, &connect).await?;
+        Ok(Way { stream: Box::new(passage.stream), permits: vec![passage.permit], proxy: None })
+    }
+
+    async fn tcp(&self, node: &str, settings: &SshSettings) -> Result<TcpStream, ConnectError> {
+        let address = settings.address();
+        let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect);
+        let resolve = tokio::net::lookup_host((settings.host.as_str(), settings.port));
+        let resolve_error = |source| ConnectError::Resolve {
+            node: node.to_owned(),
+            host: settings.host.clone(),
+            source,
+        };
+        let timed_out = |phase| ConnectError::Timeout {
+            node: node.to_owned(),
+            address: address.clone(),
+            phase,
+            after: deadline,
+        };
+        let found = timeout(deadline, resolve).await.map_err(|_| timed_out(Phase::Resolve))?.map_err(resolve_error)?;
+        let fits = |address: &SocketAddr| match settings.family {
+            AddressFamily::Any => true,
+            AddressFamily::V4 => address.is_ipv4(),
+            AddressFamily::V6 => address.is_ipv6(),
+        };
+        let addresses: Vec<SocketAddr> = found.filter(fits).collect();
+        let mut last = resolve_error(std::io::Error::other("it has no address of the wanted family"));
+        for candidate in &addresses {
+            match timeout(deadline, TcpStream::connect(candidate)).await {
+                Err(_) => last = timed_out(Phase::Tcp),
+                Ok(Ok(stream)) => {
+                    // Why: with Nagle's algorithm every request waits 40 ms for a delayed acknowledgement.
+                    drop(stream.set_nodelay(true));
+                    return Ok(stream);
+                }
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    last = ConnectError::Refused { node: node.to_owned(), address: address.clone() };
+                }
+                Ok(Err(source)) => {
+                    last = ConnectError::Unreachable { node: node.to_owned(), address: address.clone(), source };
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Between half of a time and all of it, so that nodes dropped together do not come back together.
+fn jittered(full: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u128() % 1000;
+    full / 2 + full / 2 * u32::try_from(random).unwrap_or(0) / 1000
+}

@@ -1,0 +1,34 @@
+//! Reaching a node: a byte channel that runs one command there.
+//!
+//! Owns connection variables, `ssh_config` resolution, host keys, authentication, jump hosts and the three ways to a
+//! node: SSH in this process (russh), an OpenSSH subprocess, and this machine itself. It does not know what runs on
+//! the channel, reads no environment variable and prints nothing. Invariants: every await has a deadline, a slow or
+//! dead node holds nobody else's permit, and no secret is in a `Debug` or `Display` text.
+
+mod arguments;
+mod authentication;
+mod bastion;
+mod channel;
+mod classes;
+mod connector;
+mod environment;
+mod error;
+mod first_bytes;
+mod handshake;
+mod host_key;
+mod identities;
+mod known_hosts;
+mod proxy_command;
+mod settings;
+mod ssh_config;
+mod subprocess;
+mod target;
+
+pub use arguments::{ArgumentError, SshOverrides};
+pub use channel::{ByteChannel, ChannelEvent, ChannelReader, ChannelWriter, ExitStatus};
+pub use connector::{Connector, ConnectorOptions, Deadlines};
+pub use environment::{Environment, NoPrompt, Prompt, PromptError, PromptRequest};
+pub(crate) use error::printable;
+pub use error::{ConnectError, Phase};
+pub use host_key::{HostKeyError, HostKeyPolicy};
+pub use target::{Become, Connection, SshTarget, Target, TargetDefaults, TargetError, Transport};

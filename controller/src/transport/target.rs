@@ -1,0 +1,353 @@
+//! Where a node is and how to get in, read from its inventory variables.
+//!
+//! Pure: variables in, a [`Target`] or an error with the variable's name out.
+
+use std::{path::PathBuf, time::Duration};
+
+use secrecy::SecretString;
+use serde_json::{Map, Value};
+
+use super::arguments::{ArgumentError, SshOverrides, split};
+
+/// Which client speaks SSH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// In this process.
+    #[default]
+    Russh,
+    /// One OpenSSH process a node, for GSSAPI, FIDO keys and whatever else only it can do.
+    OpenSsh,
+}
+
+/// What the command line or the play says; variables of the node win.
+#[derive(Clone, Debug, Default)]
+pub struct TargetDefaults {
+    pub transport: Transport,
+    pub user: Option<String>,
+    pub port: Option<u16>,
+    pub password: Option<SecretString>,
+    pub private_key: Option<PathBuf>,
+    pub common_arguments: Option<String>,
+    pub connect_timeout: Option<Duration>,
+    /// Accepts host keys that were never seen, as `StrictHostKeyChecking=accept-new`.
+    pub accept_new_host_keys: bool,
+    pub become_root: bool,
+    pub become_user: Option<String>,
+    pub become_password: Option<SecretString>,
+}
+
+/// A node that can be connected to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name in the inventory.
+    pub name: String,
+    pub connection: Connection,
+    /// The user that the helper runs as, when it is not the login user.
+    pub privilege: Option<Become>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Connection {
+    Ssh(Box<SshTarget>),
+    /// This machine, no SSH.
+    Local,
+}
+
+#[derive(Clone, Debug)]
+pub struct SshTarget {
+    pub transport: Transport,
+    /// Name or address as `ssh` would get it: an alias of `ssh_config`, a DNS name or an address.
+    pub host: String,
+    pub password: Option<SecretString>,
+    pub overrides: SshOverrides,
+    /// The arguments as written, for the OpenSSH client.
+    pub arguments: Vec<String>,
+}
+
+/// Whom the helper runs as.
+#[derive(Clone, Debug)]
+pub struct Become {
+    pub user: String,
+    /// `None`: sudo must not ask.
+    pub password: Option<SecretString>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    #[error("{node}: `{variable}` must be {expected}, not {found}")]
+    Type { node: String, variable: String, expected: &'static str, found: String },
+    #[error("{node}: `{variable}`: {source}")]
+    Argument { node: String, variable: String, source: ArgumentError },
+    #[error("{node}: `ansible_connection: {found}` is not supported; use ssh or local")]
+    Connection { node: String, found: String },
+    #[error("{node}: `ansible_become_method: {found}` is not supported; only sudo is")]
+    BecomeMethod { node: String, found: String },
+    #[error("{node}: a password cannot be used with `--transport ssh`; use keys, or the built-in SSH client")]
+    PasswordWithOpenSsh { node: String },
+}
+
+impl Target {
+    /// Reads the connection variables of a node; values must be rendered already.
+    ///
+    /// # Errors
+    /// A variable of the wrong type or an unsupported value, by name.
+    pub fn from_variables(
+        name: &str,
+        variables: &Map<String, Value>,
+        defaults: &TargetDefaults,
+    ) -> Result<Self, TargetError> {
+        let read = Reader { node: name, variables };
+        let privilege = read.privilege(defaults)?;
+        let connection = match read.text(&["ansible_connection"])?.as_deref() {
+            None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh" | "ansible.builtin.ssh") => {
+                Connection::Ssh(Box::new(read.ssh(defaults)?))
+            }
+            Some("local" | "ansible.builtin.local") => Connection::Local,
+            Some(found) => {
+                return Err(TargetError::Connection { node: name.to_owned(), found: found.to_owned() });
+            }
+        };
+        Ok(Self { name: name.to_owned(), connection, privilege })
+    }
+
+    /// This machine itself.
+    pub fn local(name: impl Into<String>) -> Self {
+        Self { name: name.into(), connection: Connection::Local, privilege: None }
+    }
+}
+
+struct Reader<'a> {
+    node: &'a str,
+    variables: &'a Map<String, Value>,
+}
+
+impl<'a> Reader<'a> {
+    fn find(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
+        names.iter().find_map(|name| self.variables.get(*name).map(|value| (*name, value))).filter(|(_, v)| !v.is_null())
+    }
+
+    fn wrong(&self, variable: &str, expected: &'static str, found: &Value) -> TargetError {
+        // Why not the value: it may be a password.
+        let found = match found {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "this text",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a mapping",
+        };
+        TargetError::Type {
+            node: self.node.to_owned(),
+            variable: variable.to_owned(),
+            expected,
+            found: found.to_owned(),
+        }
+    }
+
+    fn text(&self, names: &[&'static str]) -> Result<Option<String>, TargetError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        match value {
+            Value::String(text) if text.is_empty() => Ok(None),
+            Value::String(text) => Ok(Some(text.clone())),
+            Value::Number(number) => Ok(Some(number.to_string())),
+            other => Err(self.wrong(name, "text", other)),
+        }
+    }
+
+    fn secret(&self, names: &[&'static str]) -> Result<Option<SecretString>, TargetError> {
+        Ok(self.text(names)?.map(SecretString::from))
+    }
+
+    fn boolean(&self, names: &[&'static str]) -> Result<Option<bool>, TargetError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        match value {
+            Value::Bool(value) => Ok(Some(*value)),
+            Value::String(text) => match text.to_ascii_lowercase().as_str() {
+                "yes" | "true" | "on" | "1" | "y" | "t" => Ok(Some(true)),
+                "no" | "false" | "off" | "0" | "n" | "f" => Ok(Some(false)),
+                _ => Err(self.wrong(name, "true or false", value)),
+            },
+            Value::Number(number) if number.as_u64() == Some(1) => Ok(Some(true)),
+            Value::Number(number) if number.as_u64() == Some(0) => Ok(Some(false)),
+            other => Err(self.wrong(name, "true or false", other)),
+        }
+    }
+
+    fn port(&self, names: &[&'static str]) -> Result<Option<u16>, TargetError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        let port = match value {
+            Value::Number(number) => number.as_u64().and_then(|number| u16::try_from(number).ok()),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        match port {
+            Some(port) if port != 0 => Ok(Some(port)),
+            _ => Err(self.wrong(name, "a port from 1 to 65535", value)),
+        }
+    }
+
+    fn seconds(&self, names: &[&'static str]) -> Result<Option<Duration>, TargetError> {
+        let Some((name, value)) = self.find(names) else { return Ok(None) };
+        let seconds = match value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        match seconds {
+            Some(seconds) if seconds > 0 => Ok(Some(Duration::from_secs(seconds))),
+            _ => Err(self.wrong(name, "a number of seconds above 0", value)),
+        }
+    }
+
+    fn privilege(&self, defaults: &TargetDefaults) -> Result<Option<Become>, TargetError> {
+        if !self.boolean(&["ansible_become"])?.unwrap_or(defaults.become_root) {
+            return Ok(None);
+        }
+        if let Some(method) = self.text(&["ansible_become_method"])? {
+            if !matches!(method.as_str(), "sudo" | "ansible.builtin.sudo") {
+                return Err(TargetError::BecomeMethod { node: self.node.to_owned(), found: method });
+            }
+        }
+        let user = self.text(&["ansible_become_user"])?.or_else(|| defaults.become_user.clone());
+        let password = self
+            .secret(&["ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"])?
+            .or_else(|| defaults.become_password.clone());
+        Ok(Some(Become { user: user.unwrap_or_else(|| "root".to_owned()), password }))
+    }
+
+    fn ssh(&self, defaults: &TargetDefaults) -> Result<SshTarget, TargetError> {
+        let host = self.text(&["ansible_host", "ansible_ssh_host"])?.unwrap_or_else(|| self.node.to_owned());
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(&host).to_owned();
+        // Why: a host that begins with a dash would be an option of ssh.
+        if host.starts_with('-') || host.contains(char::is_whitespace) {
+            return Err(self.wrong("ansible_host", "a host name or an address", &Value::String(host)));
+        }
+        let mut arguments = Vec::new();
+        let mut overrides = SshOverrides {
+            port: self.port(&["ansible_port", "ansible_ssh_port"])?.or(defaults.port),
+            user: self.text(&["ansible_user", "ansible_ssh_user"])?.or_else(|| defaults.user.clone()),
+            connect_timeout: self
+                .seconds(&["ansible_ssh_timeout", "ansible_timeout"])?
+                .or(defaults.connect_timeout),
+            ..SshOverrides::default()
+        };
+        let key = self.text(&["ansible_ssh_private_key_file", "ansible_private_key_file"])?;
+        let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
+        overrides.identity_files.extend(key.or(default_key));
+        let mut sources = Vec::new();
+        match self.text(&["ansible_ssh_args"])? {
+            Some(text) => sources.push(("ansible_ssh_args", text)),
+            None => {}
+        }
+        match self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone()) {
+            Some(text) => sources.push(("ansible_ssh_common_args", text)),
+            None => {}
+        }
+        match self.text(&["ansible_ssh_extra_args"])? {
+            Some(text) => sources.push(("ansible_ssh_extra_args", text)),
+            None => {}
+        }
+        for (variable, text) in sources {
+            let fail = |source| TargetError::Argument {
+                node: self.node.to_owned(),
+                variable: variable.to_owned(),
+                source,
+            };
+            let words = split(&text).map_err(fail)?;
+            match overrides.extend(&words) {
+                Err(error) if defaults.transport == Transport::Russh => return Err(fail(error)),
+                _ => arguments.extend(words),
+            }
+        }
+        if defaults.accept_new_host_keys {
+            overrides.host_key_policy.get_or_insert(super::host_key::HostKeyPolicy::AcceptNew);
+        }
+        let password =
+            self.secret(&["ansible_password", "ansible_ssh_pass", "ansible_ssh_password"])?.or_else(|| defaults.password.clone());
+        if password.is_some() && defaults.transport == Transport::OpenSsh {
+            return Err(TargetError::PasswordWithOpenSsh { node: self.node.to_owned() });
+        }
+        Ok(SshTarget { transport: defaults.transport, host, password, overrides, arguments })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn target(variables: Value) -> Result<Target, TargetError> {
+        let Value::Object(variables) = variables else { panic!("a mapping") };
+        Target::from_variables("gpu001", &variables, &TargetDefaults::default())
+    }
+
+    fn ssh(variables: Value) -> SshTarget {
+        match target(variables).unwrap().connection {
+            Connection::Ssh(ssh) => *ssh,
+            Connection::Local => panic!("ssh expected"),
+        }
+    }
+
+    #[test]
+    fn nothing_means_the_name_over_ssh() {
+        let got = ssh(json!({}));
+        assert_eq!(got.host, "gpu001");
+        assert_eq!(got.overrides, SshOverrides::default());
+    }
+
+    #[test]
+    fn variables_are_read_as_ansible_does() {
+        let got = ssh(json!({
+            "ansible_host": "[fe80::1]", "ansible_port": "2222", "ansible_user": "ops", "ansible_ssh_pass": "x",
+            "ansible_ssh_private_key_file": "~/.ssh/fleet", "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_ssh_common_args": "-J bastion", "ansible_ssh_extra_args": "-o ServerAliveInterval=9",
+        }));
+        assert_eq!(got.host, "fe80::1");
+        assert_eq!((got.overrides.port, got.overrides.user.as_deref()), (Some(2222), Some("ops")));
+        assert_eq!(got.overrides.proxy_jump.as_deref(), Some("bastion"));
+        assert_eq!(got.overrides.identity_files, ["~/.ssh/fleet"]);
+        assert!(got.password.is_some());
+        assert!(!format!("{got:?}").contains("\"x\""));
+    }
+
+    #[test]
+    fn become_means_root_through_sudo() {
+        let got = target(json!({"ansible_become": "yes", "ansible_become_pass": "hunter2"})).unwrap();
+        let privilege = got.privilege.as_ref().unwrap();
+        assert_eq!(privilege.user, "root");
+        assert!(privilege.password.is_some());
+        assert!(!format!("{got:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn errors_name_node_and_variable() {
+        for (variables, message) in [
+            (json!({"ansible_port": 70000}), "gpu001: `ansible_port` must be a port from 1 to 65535, not a number"),
+            (json!({"ansible_port": "ssh"}), "gpu001: `ansible_port` must be a port from 1 to 65535, not this text"),
+            (json!({"ansible_become": "maybe"}), "gpu001: `ansible_become` must be true or false, not this text"),
+            (json!({"ansible_host": "-oProxyCommand=x"}), "gpu001: `ansible_host` must be a host name or an address, not this text"),
+            (json!({"ansible_user": ["a"]}), "gpu001: `ansible_user` must be text, not a list"),
+            (json!({"ansible_connection": "winrm"}), "gpu001: `ansible_connection: winrm` is not supported; use ssh or local"),
+            (
+                json!({"ansible_become": true, "ansible_become_method": "doas"}),
+                "gpu001: `ansible_become_method: doas` is not supported; only sudo is",
+            ),
+            (
+                json!({"ansible_ssh_common_args": "-o Foo=1"}),
+                "gpu001: `ansible_ssh_common_args`: `Foo=1` is not supported by the built-in SSH client; remove it or use `--transport ssh`",
+            ),
+        ] {
+            assert_eq!(target(variables).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn the_openssh_transport_takes_any_argument() {
+        let Value::Object(variables) = json!({"ansible_ssh_common_args": "-o Foo=1 -K"}) else { panic!() };
+        let defaults = TargetDefaults { transport: Transport::OpenSsh, ..TargetDefaults::default() };
+        let target = Target::from_variables("a", &variables, &defaults).unwrap();
+        let Connection::Ssh(ssh) = target.connection else { panic!() };
+        assert_eq!(ssh.arguments, ["-o", "Foo=1", "-K"]);
+    }
+}

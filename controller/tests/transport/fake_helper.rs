@@ -1,0 +1,71 @@
+//! A helper made of a shell script: says hello, then answers each request with `done`.
+//!
+//! Enough to test how a helper gets to a node and runs there; what helpers do is tested elsewhere.
+
+use std::sync::Arc;
+
+use gpufleet::session::{NodeFile, NodeFiles, SessionOptions};
+use tokio_util::bytes::Bytes;
+
+const SCRIPT: &str = r#"#!/bin/sh
+# VARIANT
+[ "$1" = serve ] || exit 0
+set -f
+frame() {
+  n=$((${#1} + 1))
+  printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $((n / 16777216 % 256)) $((n / 65536 % 256)) $((n / 256 % 256)) $((n % 256)))J%s" "$1"
+}
+d=$(sha256sum "$0" | cut -d ' ' -f 1)
+DIGEST
+printf '\000\001gpufleet-node\002\n'
+frame "{\"id\":0,\"body\":{\"reply\":\"hello\",\"with\":{\"protocol\":1,\"digest\":\"$d\",\"uid\":$(id -u),\"arch\":\"$(uname -m)\",\"pid\":$$,\"boot_id\":\"$0\"}}}"
+while :; do
+  h=$(dd bs=1 count=5 2>/dev/null | od -An -tu1)
+  [ -n "$h" ] || exit 0
+  set -- $h
+  m=$(dd bs=1 count=$(($1 * 16777216 + $2 * 65536 + $3 * 256 + $4 - 1)) 2>/dev/null)
+  i=${m#*\"id\":}
+  i=${i%%,*}
+  [ "$i" = 0 ] || frame "{\"id\":$i,\"body\":{\"reply\":\"done\"}}"
+done
+"#;
+
+fn options(script: String) -> SessionOptions {
+    let file = NodeFile::new(std::env::consts::ARCH, Bytes::from(script));
+    let mut options = SessionOptions::new(Arc::new(NodeFiles::new(vec![file])));
+    options.deadlines.start = std::time::Duration::from_secs(20);
+    options
+}
+
+/// A helper whose content differs by `variant`.
+pub fn fake(variant: &str) -> SessionOptions {
+    options(SCRIPT.replace("VARIANT", variant).replace("DIGEST", ""))
+}
+
+/// Megabytes of helper, so that sending takes several windows.
+pub fn big() -> SessionOptions {
+    let padding = "# padding padding padding padding padding padding padding padding\n".repeat(50_000);
+    options(SCRIPT.replace("VARIANT", "big").replace("DIGEST", "") + "exit 0\n" + &padding)
+}
+
+/// Dies before it says hello.
+pub fn dying() -> SessionOptions {
+    options("#!/bin/sh\n[ \"$1\" = serve ] || exit 0\necho libc is broken >&2\nexit 7\n".to_owned())
+}
+
+/// Claims to be another file.
+pub fn lying() -> SessionOptions {
+    options(SCRIPT.replace("DIGEST", "d=0000"))
+}
+
+/// Never says anything.
+pub fn silent() -> SessionOptions {
+    let mut options = options("#!/bin/sh\n[ \"$1\" = serve ] || exit 0\nexec cat >/dev/null\n".to_owned());
+    options.deadlines.start = std::time::Duration::from_secs(2);
+    options
+}
+
+pub fn digest(options: &SessionOptions) -> String {
+    let text = format!("{:?}", options.node_files);
+    text.split("sha256: \"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}

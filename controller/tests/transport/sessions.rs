@@ -1,0 +1,403 @@
+//! The helper on real nodes: sent once, verified, run through sudo, and every way in which that goes wrong.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use gpufleet::{
+    session::{NodeSession, SessionError, SessionOptions, Stage},
+    transport::{Target, TargetDefaults, Transport},
+};
+use gpufleet_protocol::{Reply, Request};
+use serde_json::json;
+
+use crate::{
+    fake_helper::{big, digest, dying, fake, lying, silent},
+    node::{Node, Setup, connector, run, uid},
+    users::User,
+};
+
+async fn open(node: &Node, options: &SessionOptions) -> Result<NodeSession, SessionError> {
+    NodeSession::open(&node.connector(), &node.target(), options).await
+}
+
+fn cache(node: &Node) -> PathBuf {
+    node.home().join(".cache/gpufleet")
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn has_fallback() -> bool {
+    uid() == 0
+}
+
+#[tokio::test]
+async fn the_helper_is_sent_once_and_not_again() {
+    let node = Node::start();
+    let options = fake("once");
+    for pushed in [true, false, false] {
+        let session = open(&node, &options).await.unwrap();
+        assert_eq!(session.was_pushed(), pushed);
+        assert_eq!(session.hello().digest, digest(&options));
+        assert_eq!(session.hello().uid, session.login_uid());
+        assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
+        session.close().await;
+    }
+    assert_eq!(files(&cache(&node)), [digest(&options)]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&cache(&node)), 0o700);
+    assert_eq!(mode(&cache(&node).join(digest(&options))), 0o700);
+}
+
+#[tokio::test]
+async fn megabytes_arrive_whole_and_the_stages_are_told() {
+    let node = Node::start();
+    let options = big();
+    let stages = Mutex::new(Vec::new());
+    let note = |stage| stages.lock().unwrap().push(stage);
+    let session = NodeSession::open_with(&node.connector(), &node.target(), &options, &note).await.unwrap();
+    assert_eq!(session.hello().digest, digest(&options));
+    let stages = stages.lock().unwrap().clone();
+    assert!(matches!(stages[..], [Stage::Connecting, Stage::Starting, Stage::Sending { bytes }] if bytes > 3_000_000), "{stages:?}");
+}
+
+#[tokio::test]
+async fn two_versions_are_kept() {
+    let node = Node::start();
+    let mut wanted = Vec::new();
+    for variant in ["one", "two", "three"] {
+        let options = fake(variant);
+        open(&node, &options).await.unwrap().close().await;
+        wanted.push(digest(&options));
+        // Why: the order is by modification time.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+    let mut kept = wanted.split_off(1);
+    kept.sort();
+    assert_eq!(files(&cache(&node)), kept);
+}
+
+#[tokio::test]
+async fn noise_of_rc_files_and_banners_is_dropped() {
+    let Some(user) = User::create("/bin/bash", None) else { return };
+    let node = Node::start_with(&Setup::with(&["Banner @DIR@/etc/banner", "SetEnv X=1"]));
+    fs::write(node.path("etc/banner"), "Welcome\n").unwrap();
+    fs::write(format!("{}/.bashrc", user.home()), "echo noise on stdout; echo noise on stderr >&2; printf 'no newline'\n").unwrap();
+    let target = node.target_with(json!({"ansible_user": user.name}));
+    let session = NodeSession::open(&node.connector(), &target, &fake("noise")).await.unwrap();
+    assert!(session.was_pushed());
+    assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_sent_again() {
+    let node = Node::start();
+    let options = fake("damaged");
+    open(&node, &options).await.unwrap().close().await;
+    let path = cache(&node).join(digest(&options));
+    let content = fs::read(&path).unwrap();
+    // Cut short; same size but broken; same size and running, but not the same.
+    let mut broken = content.clone();
+    broken[..10].copy_from_slice(b"#!/nowhere");
+    let changed = String::from_utf8(content.clone()).unwrap().replace("damaged", "changed").into_bytes();
+    for damage in [content[..100].to_vec(), broken, changed] {
+        fs::write(&path, damage).unwrap();
+        let session = open(&node, &options).await.unwrap();
+        assert!(session.was_pushed());
+        assert_eq!(session.hello().digest, digest(&options));
+        session.close().await;
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+}
+
+#[tokio::test]
+async fn folders_that_others_could_change_are_not_used() {
+    if !has_fallback() {
+        return;
+    }
+    let options = fake("unsafe");
+    type Spoil = fn(&Node);
+    let spoils: [Spoil; 3] = [
+        |node| symlink("/tmp", cache(node)).unwrap(),
+        |node| fs::set_permissions(node.home().join(".cache"), fs::Permissions::from_mode(0o777)).unwrap(),
+        |node| {
+            fs::create_dir(cache(node)).unwrap();
+            run(Command::new("chown").arg("nobody").arg(cache(node)));
+        },
+    ];
+    for spoil in spoils {
+        let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/home XDG_RUNTIME_DIR=@DIR@/run"]));
+        fs::create_dir_all(node.home().join(".cache")).unwrap();
+        spoil(&node);
+        let session = open(&node, &options).await.unwrap();
+        let path = session.hello().boot_id.clone().unwrap();
+        assert_eq!(path, format!("/var/lib/gpufleet/node/{}", digest(&options)));
+        session.close().await;
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_link_in_the_way_to_the_home_is_followed_once() {
+    let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/link"]));
+    symlink(node.home(), node.path("link")).unwrap();
+    let options = fake("link");
+    let session = open(&node, &options).await.unwrap();
+    assert_eq!(session.hello().boot_id.clone().unwrap(), format!("{}/{}", cache(&node).display(), digest(&options)));
+}
+
+/// A user whose folders are all unusable: HOME is replaced by what `prepare` leaves there.
+async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
+    let user = User::create("/bin/sh", None)?;
+    let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/own XDG_RUNTIME_DIR="]));
+    let own = node.path("own");
+    fs::create_dir(&own).unwrap();
+    run(Command::new("chown").arg(&user.name).arg(&own));
+    prepare(&own);
+    let target = node.target_with(json!({"ansible_user": user.name}));
+    let result = NodeSession::open(&node.connector(), &target, &fake("refused")).await;
+    let _ = Command::new("umount").arg("-l").arg(&own).stderr(std::process::Stdio::null()).status();
+    Some(result.unwrap_err().to_string())
+}
+
+#[tokio::test]
+async fn no_usable_folder_is_told_with_every_reason() {
+    let Some(error) = refused(|own| {
+        fs::set_permissions(own, fs::Permissions::from_mode(0o777)).unwrap();
+    }).await else { return };
+    assert!(error.starts_with("gpu001: no folder takes the helper: "), "{error}");
+    assert!(error.contains("/own/.cache/gpufleet:open-to-others"), "{error}");
+}
+
+fn mount_tmpfs(own: &Path, options: &str) -> bool {
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(own).stderr(std::process::Stdio::null()).status();
+    mounted.is_ok_and(|status| status.success())
+}
+
+#[tokio::test]
+async fn noexec_and_full_folders_are_told() {
+    for (options, reason) in [("noexec,mode=0777", "noexec"), ("size=4k,mode=0777", "full")] {
+        let mounted = std::sync::atomic::AtomicBool::new(true);
+        let error = refused(|own| {
+            let mode = options.replace("mode=0777", "mode=0700");
+            if mount_tmpfs(own, &mode) {
+                let owner = fs::metadata(own.parent().unwrap()).unwrap();
+                let _ = owner;
+            } else {
+                mounted.store(false, std::sync::atomic::Ordering::Relaxed);
+            }
+        })
+        .await;
+        if !mounted.into_inner() {
+            eprintln!("not tested: this needs the right to mount");
+            return;
+        }
+        let Some(error) = error else { return };
+        assert!(error.contains("no folder takes the helper"), "{reason}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_helper_for_another_architecture_is_not_sent() {
+    let node = Node::start();
+    let mut options = fake("arch");
+    options.node_files = std::sync::Arc::new(gpufleet::session::NodeFiles::new(vec![
+        gpufleet::session::NodeFile::new("vax", tokio_util::bytes::Bytes::from_static(b"x")),
+    ]));
+    let error = open(&node, &options).await.unwrap_err().to_string();
+    assert_eq!(error, format!("gpu001: no helper for its architecture {}, only for vax", std::env::consts::ARCH));
+}
+
+#[tokio::test]
+async fn a_helper_that_dies_lies_or_hangs_is_told() {
+    let node = Node::start();
+    let error = open(&node, &dying()).await.unwrap_err().to_string();
+    assert!(error.contains("the helper did not start: exit code 7; it printed: libc is broken"), "{error}");
+    let error = open(&node, &lying()).await.unwrap_err().to_string();
+    assert_eq!(error, "gpu001: the helper that runs there is not the one that was sent (digest 0000)");
+    let begin = Instant::now();
+    let error = open(&node, &silent()).await.unwrap_err().to_string();
+    assert!(error.contains("the helper did not start within 2 s"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_node_without_a_home_is_served() {
+    if !has_fallback() {
+        return;
+    }
+    let node = Node::start_with(&Setup::with(&["SetEnv HOME= XDG_RUNTIME_DIR=@DIR@/run"]));
+    let options = fake("homeless");
+    let session = open(&node, &options).await.unwrap();
+    let path = session.hello().boot_id.clone().unwrap();
+    assert_eq!(path, format!("/var/lib/gpufleet/node/{}", digest(&options)));
+    session.close().await;
+    fs::remove_file(path).unwrap();
+}
+
+#[tokio::test]
+async fn a_session_learns_that_its_node_vanished() {
+    let node = Node::start();
+    let session = open(&node, &fake("vanish")).await.unwrap();
+    let pid = session.hello().pid;
+    run(Command::new("kill").args(["-9", &pid.to_string()]));
+    let reason = tokio::time::timeout(Duration::from_secs(5), session.closed()).await.unwrap();
+    assert!(reason.contains("the helper ended with"), "{reason}");
+    let error = session.simple(Request::ForgetPredictions).await.unwrap_err().to_string();
+    assert!(error.starts_with("gpu001: the connection was lost during an operation: the helper ended with"), "{error}");
+}
+
+fn is_alive(pid: u32) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !state.is_empty() && !state.contains(") Z ")
+}
+
+async fn wait_dead(pid: u32) {
+    for _ in 0..100 {
+        if !is_alive(pid) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the helper lives on");
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_ends_the_helper() {
+    let node = Node::start();
+    let session = open(&node, &fake("drop")).await.unwrap();
+    let (pid, clone) = (session.hello().pid, session.clone());
+    drop(session);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(is_alive(pid));
+    drop(clone);
+    wait_dead(pid).await;
+}
+
+#[tokio::test]
+async fn many_requests_share_one_session() {
+    let node = Node::start();
+    let session = open(&node, &fake("many")).await.unwrap();
+    let requests = (0..20).map(|_| session.simple(Request::ForgetPredictions));
+    for reply in futures::future::join_all(requests).await {
+        assert_eq!(reply.unwrap(), Reply::Done);
+    }
+}
+
+fn sudo_target(node: &Node, user: &User, password: Option<&str>) -> Target {
+    let mut variables = json!({"ansible_user": user.name, "ansible_become": true});
+    if let Some(password) = password {
+        variables["ansible_become_password"] = json!(password);
+    }
+    node.target_with(variables)
+}
+
+fn sudo_node() -> Node {
+    Node::start_with(&Setup::with(&["SetEnv X=1"]))
+}
+
+async fn forget_file(session: NodeSession) {
+    let path = session.hello().boot_id.clone().unwrap();
+    session.close().await;
+    let _ = fs::remove_file(path);
+}
+
+#[tokio::test]
+async fn sudo_with_a_password_runs_the_helper_as_root() {
+    let Some(user) = User::create("/bin/bash", Some("USER ALL=(ALL) ALL")) else { return };
+    let node = sudo_node();
+    let target = sudo_target(&node, &user, Some(&user.password));
+    let session = NodeSession::open(&node.connector(), &target, &fake("sudo-p")).await.unwrap();
+    assert_eq!(session.hello().uid, 0);
+    assert_ne!(session.login_uid(), 0);
+    assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
+    forget_file(session).await;
+}
+
+#[tokio::test]
+async fn sudo_without_a_password_needs_none() {
+    let Some(user) = User::create("/bin/sh", Some("USER ALL=(ALL) NOPASSWD: ALL")) else { return };
+    let node = sudo_node();
+    for password in [None, Some("not needed")] {
+        let target = sudo_target(&node, &user, password);
+        let session = NodeSession::open(&node.connector(), &target, &fake("sudo-n")).await.unwrap();
+        assert_eq!(session.hello().uid, 0);
+        forget_file(session).await;
+    }
+}
+
+#[tokio::test]
+async fn sudo_is_not_asked_when_the_login_user_is_right_already() {
+    let node = Node::start();
+    let target = node.target_with(json!({"ansible_become": true, "ansible_become_password": "x"}));
+    let session = NodeSession::open(&node.connector(), &target, &fake("root")).await.unwrap();
+    assert!(session.hello().uid == uid());
+}
+
+#[tokio::test]
+async fn what_sudo_refuses_is_told_in_words() {
+    let Some(user) = User::create("/bin/sh", Some("USER ALL=(ALL) ALL")) else { return };
+    let Some(stranger) = User::create("/bin/sh", None) else { return };
+    let node = sudo_node();
+    let fail = async |target: Target| {
+        NodeSession::open(&node.connector(), &target, &fake("refuse")).await.unwrap_err().to_string()
+    };
+    let error = fail(sudo_target(&node, &user, Some("wrong-password"))).await;
+    assert_eq!(error, format!("gpu001: sudo refuses the password of {}", user.name));
+    let error = fail(sudo_target(&node, &user, None)).await;
+    assert_eq!(
+        error,
+        format!("gpu001: sudo wants a password for {}: set `ansible_become_password` or use --ask-become-pass", user.name)
+    );
+    let error = fail(sudo_target(&node, &stranger, Some(&stranger.password))).await;
+    assert!(error.starts_with(&format!("gpu001: sudo does not let {} become root: ", stranger.name)), "{error}");
+    let mut target = sudo_target(&node, &user, Some("x"));
+    target.privilege.as_mut().unwrap().user = "root; id".to_owned();
+    assert_eq!(fail(target).await, "gpu001: `root; id` cannot be a user for `become`");
+}
+
+#[tokio::test]
+async fn requiretty_is_told() {
+    let Some(user) = User::create("/bin/sh", Some("Defaults:USER requiretty\nUSER ALL=(ALL) ALL")) else { return };
+    let node = sudo_node();
+    let target = sudo_target(&node, &user, Some(&user.password));
+    let error = NodeSession::open(&node.connector(), &target, &fake("tty")).await.unwrap_err().to_string();
+    assert!(error.contains("sudo wants a terminal (`requiretty` in sudoers)"), "{error}");
+}
+
+#[tokio::test]
+async fn this_machine_and_the_openssh_client_carry_sessions_too() {
+    let node = Node::start();
+    let options = fake("other-ways");
+    let defaults = TargetDefaults { transport: Transport::OpenSsh, ..TargetDefaults::default() };
+    let target = node.target_from(
+        json!({
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": node.client_key(),
+            "ansible_ssh_common_args": format!("-o UserKnownHostsFile={}/known_hosts", node.ssh_dir().display()),
+        }),
+        &defaults,
+    );
+    let session = NodeSession::open(&node.connector(), &target, &options).await.unwrap();
+    assert!(session.was_pushed());
+    assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
+    session.close().await;
+
+    node.authorize("");
+    let error = NodeSession::open(&node.connector(), &target, &options).await.unwrap_err().to_string();
+    assert!(error.contains("the OpenSSH client failed: ") && error.contains("Permission denied (publickey)"), "{error}");
+
+    let session = NodeSession::open(&connector(node.environment()), &Target::local("localhost"), &options).await.unwrap();
+    assert_eq!(session.hello().uid, uid());
+    forget_file(session).await;
+}

@@ -1,0 +1,39 @@
+//! The bootstrap reaches `sh` through every login shell that is installed.
+
+use std::{fs, path::Path};
+
+use gpufleet::session::NodeSession;
+use gpufleet_protocol::{Reply, Request};
+use serde_json::json;
+
+use crate::{
+    fake_helper::fake,
+    node::{Node, Setup},
+    users::User,
+};
+
+#[tokio::test]
+async fn every_login_shell_starts_the_helper() {
+    let node = Node::start_with(&Setup::with(&["SetEnv X=1"]));
+    let mut tested = Vec::new();
+    for shell in ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/zsh", "/bin/tcsh", "/bin/csh", "/usr/bin/fish", "/bin/ksh", "/bin/mksh"] {
+        if !Path::new(shell).exists() {
+            continue;
+        }
+        let Some(user) = User::create(shell, Some("USER ALL=(ALL) NOPASSWD: ALL")) else { return };
+        fs::write(format!("{}/.cshrc", user.home()), "echo csh noise\n").unwrap();
+        for escalated in [false, true] {
+            let target = node.target_with(json!({"ansible_user": user.name, "ansible_become": escalated}));
+            let session = NodeSession::open(&node.connector(), &target, &fake(shell)).await;
+            let session = session.unwrap_or_else(|error| panic!("{shell}: {error}"));
+            assert_eq!(session.hello().uid == 0, escalated, "{shell}");
+            assert_eq!(session.simple(Request::ForgetPredictions).await.unwrap(), Reply::Done, "{shell}");
+            let path = session.hello().boot_id.clone().unwrap();
+            session.close().await;
+            let _ = fs::remove_file(path);
+        }
+        tested.push(shell);
+    }
+    assert!(tested.contains(&"/bin/sh"));
+    eprintln!("tested: {}", tested.join(" "));
+}
