@@ -175,10 +175,6 @@ pub struct Cursor {
 
 impl Cursor {
     /// Puts a host before the first task of a play; none when the program has no such play.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each of them is a thing of its own, named at the one call"
-    )]
     pub fn new(
         program: &Arc<Program>,
         play: usize,

@@ -403,10 +403,6 @@ impl Cursor {
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
             fatal: task.any_errors_fatal,
         });
-        if status == Status::Unknown {
-            let reason = message.clone().unwrap_or_else(|| "not readable".to_owned());
-            self.unknown.push(format!("{title}: {reason}"));
-        }
         let mut report = TaskReport {
             op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
             task: title,
@@ -426,6 +422,10 @@ impl Cursor {
         };
         if task.no_log {
             hide(&mut report);
+        }
+        if status == Status::Unknown {
+            let reason = report.message.as_deref().unwrap_or("not readable");
+            self.unknown.push(format!("{}: {reason}", report.task));
         }
         ItemEnd { report, result, failure }
     }

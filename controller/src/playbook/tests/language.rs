@@ -347,7 +347,7 @@ fn tree() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
         Just(serde_json::Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
-        word.clone().prop_map(|word| serde_json::Value::from(word)),
+        word.clone().prop_map(serde_json::Value::from),
     ];
     let inner = leaf.prop_recursive(6, 60, 5, move |inner| {
         prop_oneof![
