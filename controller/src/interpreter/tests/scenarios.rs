@@ -390,7 +390,7 @@ fn predictions_say_what_hangs_on_a_command() {
     never: skipped "the condition does not hold"
     fact: ok
     rests: possible "hangs on the result of a task that a prediction does not run"
-    each: possible "its loop hangs on a result"
+    each: possible "has a loop that hangs on the result of another task"
     reboot: ok "nothing waits for a reboot"
     h: possible "may be notified"
     end: Done
@@ -496,6 +496,24 @@ fn linear_plays_wait_and_latches_are_shared() {
     third.feed(Fed::Latch(Some(Copied { failed: true, ..Copied::default() })));
     let Step::End(end) = third.next() else { panic!("no end") };
     assert!(end.fatal && matches!(end.state, EndState::Failed { .. }));
+}
+
+#[test]
+fn a_latch_hands_on_what_a_prediction_does_not_know() {
+    let text = "- hosts: all\n  tasks:\n    - {name: one, command: a, run_once: true, register: r}\n    - {name: two, sysctl: {name: a, value: '{{ r.stdout }}'}}\n";
+    let mut first = cursor(text, json!({}), Mode::Predict);
+    first.next();
+    first.next();
+    first.feed(Fed::Latch(None));
+    let Step::Report(_) = first.next() else { panic!("no report") };
+    let copied = first.latch_result().expect("a result");
+    assert_eq!(copied.unknown, ["r"]);
+    let mut second = cursor(text, json!({}), Mode::Predict);
+    second.next();
+    second.next();
+    second.feed(Fed::Latch(Some(copied)));
+    let story = run(&mut second, |action| panic!("{action:?}"));
+    assert_eq!(story.reports[0].status, Status::Possible);
 }
 
 #[test]
