@@ -103,8 +103,8 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
                 Piece::Text(range) => Part::Text(source.get(range).unwrap_or_default().into()),
                 Piece::Expression(range) => {
                     let start = range.start;
-                    let code = compile_expression(source.get(range).unwrap_or_default())
-                        .map_err(|error| error.shifted(start))?;
+                    let text = scan::doubled_backslashes(source.get(range).unwrap_or_default());
+                    let code = compile_expression(&text).map_err(|error| error.shifted(start))?;
                     Part::Expression { code, start }
                 }
             });
@@ -196,7 +196,14 @@ pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String
     if !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    match render(source, scope)? {
+    let text = scan::dotted_template(source);
+    let rendered = frame::evaluate(scope, |root| {
+        ENVIRONMENT
+            .render_str(&text, root)
+            .map(Value::from)
+            .map_err(|error| TemplateError::from_engine(&error, source))
+    });
+    match rendered.map_err(|error| error.located(source))? {
         Value::Unknown => Ok(None),
         value => Ok(Some(value.to_text())),
     }
