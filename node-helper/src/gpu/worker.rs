@@ -110,6 +110,7 @@ pub enum WorkerFile {
     /// Appended to the running node file.
     Embedded,
     /// A file of its own.
+    #[cfg(test)]
     Path(PathBuf),
 }
 
@@ -305,6 +306,7 @@ impl Worker {
     /// The ways to run the program, best first; each is tried by running it.
     fn ways(&self) -> Result<Vec<Result<Launch, StartError>>, NvmlError> {
         let bytes = match &self.file {
+            #[cfg(test)]
             WorkerFile::Path(path) => return Ok(vec![Ok(Launch::File(path.clone()))]),
             WorkerFile::Embedded => embedded(Path::new("/proc/self/exe"))
                 .map_err(|error| NvmlError::NoWorker { detail: error.to_string() })?,
