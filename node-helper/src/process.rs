@@ -335,7 +335,7 @@ impl Run {
     }
 
     fn start(&self) -> Result<Child, ProcessError> {
-        if let (Some(path), None) = (&self.directory, &self.user)
+        if let Some(path) = &self.directory
             && let Err(source) = check_directory(path)
         {
             return Err(ProcessError::WorkingDirectory { path: path.display().to_string(), source });

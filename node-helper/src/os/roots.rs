@@ -3,7 +3,10 @@
 //! Tests and simulated nodes give a directory; every path that a task declares is then looked up below it, so that a
 //! rehearsal cannot touch the machine that it runs on. Programs that tasks run still see the real `/`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 /// Names the directory that stands for `/`.
 pub const VARIABLE: &str = "GPUFLEET_ROOT";
@@ -37,6 +40,24 @@ impl Roots {
             }
             _ => declared.to_owned(),
         }
+    }
+
+    /// A program of the node by its name.
+    ///
+    /// Below a stand-in root only programs below that root count: a rehearsal never runs the machine's own
+    /// `systemctl` or `reboot`.
+    pub fn tool(&self, name: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut folders: Vec<PathBuf> =
+            std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
+        if let Some(root) = &self.root {
+            folders.retain(|folder| folder.starts_with(root));
+            let inside = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin"];
+            folders.extend(inside.iter().map(|folder| root.join(folder)));
+        }
+        folders.into_iter().map(|folder| folder.join(name)).find(|path| {
+            std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
     }
 
     /// A path below `/etc`.

@@ -48,6 +48,18 @@ impl Identity {
         (Uid::from_raw(self.uid), Gid::from_raw(self.gid), groups)
     }
 
+    /// Whether this process may act as the user at all.
+    ///
+    /// # Errors
+    /// It is neither root nor that user.
+    pub fn can_act(&self) -> Result<(), UserError> {
+        let own = rustix::process::geteuid();
+        if own.is_root() || own.as_raw() == self.uid {
+            return Ok(());
+        }
+        Err(UserError::NotRoot(self.name.clone()))
+    }
+
     /// Does `work` on a thread that reaches files with this user's rights.
     ///
     /// Only the effective ids change: a thread with the user's real id could be signalled by that user.
@@ -58,9 +70,7 @@ impl Identity {
         if self.uid == rustix::process::geteuid().as_raw() {
             return Ok(work());
         }
-        if !rustix::process::geteuid().is_root() {
-            return Err(UserError::NotRoot(self.name.clone()));
-        }
+        self.can_act()?;
         let (uid, gid, groups) = self.kernel_ids();
         let switch = move || -> rustix::io::Result<()> {
             set_thread_groups(&groups)?;
