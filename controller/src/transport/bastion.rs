@@ -27,13 +27,15 @@ const MEMORY: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(crate) struct BastionPool {
-    bastions: Mutex<HashMap<String, Arc<Bastion>>>,
+    bastions: Mutex<HashMap<(String, Option<String>), Arc<Bastion>>>,
 }
 
 impl BastionPool {
-    pub(crate) fn get(&self, key: &str) -> Arc<Bastion> {
+    /// The jump host at the end of a chain, as one configuration file understands it.
+    pub(crate) fn get(&self, chain: &str, config_file: Option<&str>) -> Arc<Bastion> {
         let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(bastions.entry(key.to_owned()).or_insert_with(|| Arc::new(Bastion::new(key))))
+        let key = (chain.to_owned(), config_file.map(str::to_owned));
+        Arc::clone(bastions.entry(key).or_insert_with(|| Arc::new(Bastion::new(chain))))
     }
 
     /// Closes all connections; streams through them end.
