@@ -14,7 +14,7 @@ use tokio_util::bytes::Bytes;
 use super::{
     bootstrap::{Word, Words, command, fresh_tag, is_plain_user, password_prompt},
     error::{SessionError, StartError},
-    session::SessionOptions,
+    handle::SessionOptions,
 };
 use crate::transport::{
     Become, ByteChannel, ChannelEvent, Connection, Connector, ExitStatus, Phase, Target, Transport,
@@ -29,7 +29,9 @@ pub enum Stage {
     Connecting,
     Starting,
     /// Bytes of the node file to send.
-    Sending { bytes: usize },
+    Sending {
+        bytes: usize,
+    },
 }
 
 /// A helper that said hello.
@@ -60,11 +62,11 @@ pub(super) async fn open(
     options: &SessionOptions,
     stage: &(dyn Fn(Stage) + Send + Sync),
 ) -> Result<Opening, SessionError> {
-    if let Some(privilege) = &target.privilege {
-        if !is_plain_user(&privilege.user) {
-            let kind = StartError::BadUser(privilege.user.clone());
-            return Err(SessionError::Start { node: target.name.clone(), kind });
-        }
+    if let Some(privilege) = &target.privilege
+        && !is_plain_user(&privilege.user)
+    {
+        let kind = StartError::BadUser(privilege.user.clone());
+        return Err(SessionError::Start { node: target.name.clone(), kind });
     }
     match attempt(connector, target, options, stage, false).await {
         Ok(opening) => Ok(opening),
@@ -223,7 +225,9 @@ impl<'a> Driver<'a> {
     /// Sends the password at sudo's prompt, and only there.
     async fn answer_prompt(&mut self) -> Result<(), Failure> {
         let prompt = self.prompt.as_bytes();
-        let Some(at) = self.stderr.windows(prompt.len()).position(|window| window == prompt) else { return Ok(()) };
+        let Some(at) = self.stderr.windows(prompt.len()).position(|window| window == prompt) else {
+            return Ok(());
+        };
         self.stderr.drain(at..at + prompt.len());
         self.prompts += 1;
         let password = self.target.privilege.as_ref().and_then(|privilege| privilege.password.as_ref());
@@ -320,7 +324,9 @@ impl<'a> Driver<'a> {
 
     fn refusal(&self, kind: &str, detail: String) -> StartError {
         match kind {
-            "arch" => StartError::Architecture { found: detail, known: self.options.node_files.architectures() },
+            "arch" => {
+                StartError::Architecture { found: detail, known: self.options.node_files.architectures() }
+            }
             "place" => StartError::NoPlace { tried: detail },
             "short" => StartError::DiskFull { folder: detail },
             "digest" => StartError::Damaged { folder: detail },
@@ -339,17 +345,19 @@ impl<'a> Driver<'a> {
             return self.finally(kind);
         }
         let stderr = crate::transport::printable(&self.stderr, 300);
-        if let (Some(privilege), false) = (&self.target.privilege, self.ran_existing || self.pushed) {
-            if let Some(kind) = sudo_failure(&stderr, &self.login(), privilege) {
-                return self.finally(kind);
-            }
+        if let (Some(privilege), false) = (&self.target.privilege, self.ran_existing || self.pushed)
+            && let Some(kind) = sudo_failure(&stderr, &self.login(), privilege)
+        {
+            return self.finally(kind);
         }
-        let openssh = matches!(&self.target.connection, Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh);
+        let openssh =
+            matches!(&self.target.connection, Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh);
         if openssh && self.exit == Some(ExitStatus::Code(255)) && self.login_uid.is_none() {
             return self.finally(StartError::OpenSsh { said: stderr });
         }
         let Some(exit) = &self.exit else {
-            let cause = self.channel.reader.ended_because().unwrap_or_else(|| "the channel closed".to_owned());
+            let cause =
+                self.channel.reader.ended_because().unwrap_or_else(|| "the channel closed".to_owned());
             return self.lost(Phase::Bootstrap, cause);
         };
         let kind = StartError::Ended { ended: exit.to_string(), said: self.said() };
@@ -363,7 +371,8 @@ fn sudo_failure(stderr: &str, login: &str, privilege: &Become) -> Option<StartEr
     let login = login.to_owned();
     let lower = stderr.to_lowercase();
     let has = |text: &str| lower.contains(text);
-    if has("you must have a tty") || has("no tty present") || has("a terminal is required") && has("askpass") {
+    if has("you must have a tty") || has("no tty present") || has("a terminal is required") && has("askpass")
+    {
         if has("a terminal is required") && privilege.password.is_none() {
             return Some(StartError::SudoPasswordNeeded { login });
         }
@@ -378,8 +387,13 @@ fn sudo_failure(stderr: &str, login: &str, privilege: &Become) -> Option<StartEr
     if has("incorrect password") || has("sorry, try again") {
         return Some(StartError::SudoPasswordWrong { login });
     }
-    if has("not in the sudoers") || has("may not run sudo") || has("is not allowed to") || has("unknown user") {
-        return Some(StartError::SudoForbidden { login, user: privilege.user.clone(), said: stderr.to_owned() });
+    if has("not in the sudoers") || has("may not run sudo") || has("is not allowed to") || has("unknown user")
+    {
+        return Some(StartError::SudoForbidden {
+            login,
+            user: privilege.user.clone(),
+            said: stderr.to_owned(),
+        });
     }
     has("sudo:").then(|| StartError::Sudo { said: stderr.to_owned() })
 }

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,9 +28,12 @@ const CONNECTIONS: usize = 4;
 /// How long a failure to connect is remembered.
 const MEMORY: Duration = Duration::from_secs(5);
 
+/// A chain of jump hosts and the configuration file that explains it.
+type Key = (String, Option<String>);
+
 #[derive(Default)]
 pub(crate) struct BastionPool {
-    bastions: Mutex<HashMap<(String, Option<String>), Arc<Bastion>>>,
+    bastions: Mutex<HashMap<Key, Arc<Bastion>>>,
 }
 
 impl BastionPool {
@@ -70,7 +76,8 @@ struct Pooled {
 }
 
 /// Makes a connection to the jump host.
-pub(crate) type Connect<'a> = dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
+pub(crate) type Connect<'a> =
+    dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
 
 /// What a node needs to get through.
 pub(crate) struct Passage {
@@ -131,7 +138,9 @@ impl Bastion {
                 Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
                     return Err(refused("it forbids forwarding (AllowTcpForwarding, PermitOpen)".to_owned()));
                 }
-                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => return Err(refused(open_failure(&reason))),
+                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => {
+                    return Err(refused(open_failure(&reason)));
+                }
                 Ok(Err(_)) if full + 1 < CONNECTIONS => full += 1,
                 Ok(Err(error)) => return Err(refused(error.to_string())),
             }
@@ -145,14 +154,15 @@ impl Bastion {
         if let Some(pooled) = state.connections.get(full) {
             return Ok(Arc::clone(pooled));
         }
-        if let Some((when, error)) = &state.failed {
-            if when.elapsed() < MEMORY {
-                return Err(Arc::clone(error));
-            }
+        if let Some((when, error)) = &state.failed
+            && when.elapsed() < MEMORY
+        {
+            return Err(Arc::clone(error));
         }
         match connect().await {
             Ok(connection) => {
-                let pooled = Arc::new(Pooled { connection: Arc::new(connection), opened: AtomicUsize::new(0) });
+                let pooled =
+                    Arc::new(Pooled { connection: Arc::new(connection), opened: AtomicUsize::new(0) });
                 state.failed = None;
                 state.connections.push(Arc::clone(&pooled));
                 Ok(pooled)

@@ -35,7 +35,9 @@ async fn a_refused_connection_says_so() {
     let port = free_port();
     assert_eq!(
         error_at(&node, port).await.to_string(),
-        format!("gpu001: 127.0.0.1:{port} refuses the connection; is sshd running there, and is the port right?")
+        format!(
+            "gpu001: 127.0.0.1:{port} refuses the connection; is sshd running there, and is the port right?"
+        )
     );
 }
 
@@ -45,14 +47,19 @@ async fn a_name_that_nobody_knows_says_so() {
     let target = node.target_with(json!({"ansible_host": "gpu001.invalid"}));
     let error = exec(&node.connector(), &target, "true").await.unwrap_err();
     assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
-    assert!(error.to_string().starts_with("gpu001: the name `gpu001.invalid` cannot be resolved ("), "{error}");
+    assert!(
+        error.to_string().starts_with("gpu001: the name `gpu001.invalid` cannot be resolved ("),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_peer_that_hangs_in_the_handshake_delays_nobody() {
     let node = Node::start();
     let hanging = [
-        serve(|mut stream| drop(stream.read(&mut [0; 1]).map(|_| std::thread::sleep(Duration::from_secs(60))))),
+        serve(|mut stream| {
+            drop(stream.read(&mut [0; 1]).map(|_| std::thread::sleep(Duration::from_secs(60))))
+        }),
         // A node whose sshd said its name and then hangs.
         serve(|mut stream| {
             let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
@@ -76,7 +83,10 @@ async fn a_peer_that_hangs_in_the_handshake_delays_nobody() {
         let error = task.await.unwrap().unwrap_err();
         assert!(matches!(error, ConnectError::Timeout { phase: Phase::Handshake, .. }), "{error}");
         assert!(error.to_string().contains("the SSH handshake with 127.0.0.1:"), "{error}");
-        assert!(error.to_string().contains("took longer than 6 s; something accepts connections there"), "{error}");
+        assert!(
+            error.to_string().contains("took longer than 6 s; something accepts connections there"),
+            "{error}"
+        );
     }
 }
 
@@ -88,7 +98,12 @@ async fn what_is_not_ssh_is_shown() {
     });
     let error = error_at(&node, port).await;
     assert!(matches!(error, ConnectError::NotSsh { .. }), "{error}");
-    assert!(error.to_string().contains("does not speak SSH, it sent `HTTP/1.1 400 Bad Request Server: x`; check the port"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("does not speak SSH, it sent `HTTP/1.1 400 Bad Request Server: x`; check the port"),
+        "{error}"
+    );
 
     let port = serve(|mut stream| {
         let _ = stream.write_all(&[0xff; 4000]);
@@ -134,7 +149,8 @@ async fn a_node_that_runs_no_commands_says_so() {
 async fn an_unreachable_address_has_a_deadline() {
     let node = Node::start();
     // TEST-NET-1: routed nowhere; some machines answer with an error at once.
-    let target = node.target_with(json!({"ansible_host": "192.0.2.1", "ansible_port": 22, "ansible_ssh_timeout": 1}));
+    let target =
+        node.target_with(json!({"ansible_host": "192.0.2.1", "ansible_port": 22, "ansible_ssh_timeout": 1}));
     let begin = Instant::now();
     let error = exec(&node.connector(), &target, "true").await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(8));
@@ -145,7 +161,9 @@ async fn an_unreachable_address_has_a_deadline() {
 async fn a_connection_that_is_cut_ends_the_channel_with_a_reason() {
     let node = Node::start();
     let mut channel = node.connector().exec(&node.target(), "echo $PPID; exec sleep 60").await.unwrap();
-    let Some(gpufleet::transport::ChannelEvent::Stdout(bytes)) = channel.reader.next().await else { panic!() };
+    let Some(gpufleet::transport::ChannelEvent::Stdout(bytes)) = channel.reader.next().await else {
+        panic!()
+    };
     // The parent of the command is the sshd of this connection.
     run(std::process::Command::new("kill").args(["-9", String::from_utf8_lossy(&bytes).trim()]));
     let ended = async {
@@ -163,7 +181,9 @@ async fn a_frozen_node_is_noticed_by_keepalives() {
         "ansible_ssh_common_args": "-o ServerAliveInterval=1 -o ServerAliveCountMax=2",
     }));
     let mut channel = node.connector().exec(&target, "echo $PPID; exec sleep 60").await.unwrap();
-    let Some(gpufleet::transport::ChannelEvent::Stdout(bytes)) = channel.reader.next().await else { panic!() };
+    let Some(gpufleet::transport::ChannelEvent::Stdout(bytes)) = channel.reader.next().await else {
+        panic!()
+    };
     let pid = String::from_utf8_lossy(&bytes).trim().to_owned();
     run(std::process::Command::new("kill").args(["-STOP", &pid]));
     let ended = async {
@@ -178,6 +198,10 @@ async fn a_frozen_node_is_noticed_by_keepalives() {
 #[tokio::test]
 async fn local_commands_run_without_ssh() {
     let node = Node::start();
-    let output = exec(&node.connector(), &Target::local("here"), "echo out; echo err >&2; exit 4").await.unwrap();
-    assert_eq!((output.stdout.as_str(), output.stderr.as_str(), output.exit.as_deref()), ("out\n", "err\n", Some("exit code 4")));
+    let output =
+        exec(&node.connector(), &Target::local("here"), "echo out; echo err >&2; exit 4").await.unwrap();
+    assert_eq!(
+        (output.stdout.as_str(), output.stderr.as_str(), output.exit.as_deref()),
+        ("out\n", "err\n", Some("exit code 4"))
+    );
 }

@@ -8,7 +8,10 @@ use crate::node::{Node, Setup, exec, keygen, public, run};
 
 async fn try_with(node: &Node, arguments: &str) -> Result<String, String> {
     let target = node.target_with(json!({"ansible_ssh_common_args": arguments}));
-    exec(&node.connector(), &target, "echo in").await.map(|output| output.stdout).map_err(|error| error.to_string())
+    exec(&node.connector(), &target, "echo in")
+        .await
+        .map(|output| output.stdout)
+        .map_err(|error| error.to_string())
 }
 
 async fn connects(node: &Node) -> Result<String, String> {
@@ -21,8 +24,17 @@ async fn an_unknown_key_is_refused_with_a_way_on() {
     node.know("");
     let error = connects(&node).await.unwrap_err();
     let port = node.port;
-    assert!(error.starts_with(&format!("gpu001: the host key of [127.0.0.1]:{port} is unknown (ED25519 SHA256:")), "{error}");
-    assert!(error.contains(&format!("`ssh-keyscan -p {port} 127.0.0.1 >> {}/known_hosts`", node.ssh_dir().display())), "{error}");
+    assert!(
+        error.starts_with(&format!("gpu001: the host key of [127.0.0.1]:{port} is unknown (ED25519 SHA256:")),
+        "{error}"
+    );
+    assert!(
+        error.contains(&format!(
+            "`ssh-keyscan -p {port} 127.0.0.1 >> {}/known_hosts`",
+            node.ssh_dir().display()
+        )),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -32,7 +44,10 @@ async fn accept_new_records_the_key_and_then_is_strict() {
     fs::write(&file, "# no newline at the end").unwrap();
     assert_eq!(try_with(&node, "-o StrictHostKeyChecking=accept-new").await.unwrap(), "in\n");
     let text = fs::read_to_string(&file).unwrap();
-    assert_eq!(text, format!("# no newline at the end\n[127.0.0.1]:{} {}\n", node.port, node.host_key("ed25519")));
+    assert_eq!(
+        text,
+        format!("# no newline at the end\n[127.0.0.1]:{} {}\n", node.port, node.host_key("ed25519"))
+    );
     assert_eq!(connects(&node).await.unwrap(), "in\n");
     // A changed key is refused all the same.
     let other = keygen(node.dir.path(), "other", "ed25519", "");
@@ -47,7 +62,10 @@ async fn accept_new_records_the_key_and_then_is_strict() {
 async fn accept_new_can_hash_and_creates_the_file() {
     let node = Node::start();
     let file = node.path("client/new/folder/known_hosts");
-    let arguments = format!("-o StrictHostKeyChecking=accept-new -o HashKnownHosts=yes -o UserKnownHostsFile={}", file.display());
+    let arguments = format!(
+        "-o StrictHostKeyChecking=accept-new -o HashKnownHosts=yes -o UserKnownHostsFile={}",
+        file.display()
+    );
     assert_eq!(try_with(&node, &arguments).await.unwrap(), "in\n");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.starts_with("|1|") && text.lines().count() == 1, "{text}");
@@ -59,8 +77,10 @@ async fn accept_new_can_hash_and_creates_the_file() {
 async fn many_nodes_learn_the_same_key_at_once() {
     let node = Node::start();
     node.know("");
-    let (connector, target) =
-        (node.connector(), node.target_with(json!({"ansible_ssh_common_args": "-o StrictHostKeyChecking=accept-new"})));
+    let (connector, target) = (
+        node.connector(),
+        node.target_with(json!({"ansible_ssh_common_args": "-o StrictHostKeyChecking=accept-new"})),
+    );
     let runs = (0..8).map(|_| exec(&connector, &target, "echo in"));
     for output in futures::future::join_all(runs).await {
         assert_eq!(output.unwrap().stdout, "in\n");
@@ -78,7 +98,10 @@ async fn a_changed_key_names_file_and_line() {
     let error = connects(&node).await.unwrap_err();
     let file = node.ssh_dir().join("known_hosts");
     assert!(error.contains(&format!("but {}:3 has ED25519 SHA256:", file.display())), "{error}");
-    assert!(error.contains(&format!("`ssh-keygen -R '[127.0.0.1]:{}' -f {}`", node.port, file.display())), "{error}");
+    assert!(
+        error.contains(&format!("`ssh-keygen -R '[127.0.0.1]:{}' -f {}`", node.port, file.display())),
+        "{error}"
+    );
     // The command helps.
     run(Command::new("ssh-keygen").args(["-R", &format!("[127.0.0.1]:{}", node.port), "-f"]).arg(&file));
     assert!(connects(&node).await.unwrap_err().contains("is unknown"));
@@ -87,7 +110,8 @@ async fn a_changed_key_names_file_and_line() {
 #[tokio::test]
 async fn a_known_key_of_another_type_decides_what_is_negotiated() {
     for kind in ["ecdsa", "rsa", "ed25519"] {
-        let node = Node::start_with(&Setup { host_keys: vec!["ed25519", "ecdsa", "rsa"], ..Setup::default() });
+        let node =
+            Node::start_with(&Setup { host_keys: vec!["ed25519", "ecdsa", "rsa"], ..Setup::default() });
         node.know(&format!("[127.0.0.1]:{} {}", node.port, node.host_key(kind)));
         assert_eq!(connects(&node).await.unwrap(), "in\n", "{kind}");
     }
@@ -157,7 +181,10 @@ fn restart(node: &Node) {
 
 #[tokio::test]
 async fn host_certificates_are_verified() {
-    let node = Node::start_with(&Setup::with(&["HostCertificate @DIR@/etc/host_ed25519-cert.pub", "PidFile @DIR@/etc/pid"]));
+    let node = Node::start_with(&Setup::with(&[
+        "HostCertificate @DIR@/etc/host_ed25519-cert.pub",
+        "PidFile @DIR@/etc/pid",
+    ]));
     for (extra, marker_host, wanted) in [
         (&["-h", "-n", "127.0.0.1,gpu001", "-V", "-1h:+1h"][..], "[127.0.0.1]:*", Ok("in\n")),
         (&["-h", "-V", "-1h:+1h"][..], "*", Ok("in\n")),
@@ -197,21 +224,52 @@ async fn matching_agrees_with_ssh_keygen() {
     let key = node.host_key("ed25519");
     let file = node.path("patterns");
     let lines = [
-        "plain", "Upper.Example", "a,b,c", "*.gpu,!bad.gpu", "gpu0?", "[plain]:2222", "[*.gpu]:22", "!x,*y", "*", "10.0.0.*",
-        "[::1]:22", "fe80::1", "!*", "*,!*z", "a b",
+        "plain",
+        "Upper.Example",
+        "a,b,c",
+        "*.gpu,!bad.gpu",
+        "gpu0?",
+        "[plain]:2222",
+        "[*.gpu]:22",
+        "!x,*y",
+        "*",
+        "10.0.0.*",
+        "[::1]:22",
+        "fe80::1",
+        "!*",
+        "*,!*z",
+        "a b",
     ];
     let hosts = [
-        "plain", "upper.example", "b", "x.gpu", "bad.gpu", "gpu01", "gpu001", "[plain]:2222", "xy", "x", "10.0.0.7",
-        "fe80::1", "z", "zz", "unknown",
+        "plain",
+        "upper.example",
+        "b",
+        "x.gpu",
+        "bad.gpu",
+        "gpu01",
+        "gpu001",
+        "[plain]:2222",
+        "xy",
+        "x",
+        "10.0.0.7",
+        "fe80::1",
+        "z",
+        "zz",
+        "unknown",
     ];
     for line in lines {
         fs::write(&file, format!("{line} {key}\n")).unwrap();
         for host in hosts {
             // The port-less fallback of a connection is not what -F does, so plain names are asked for as aliases.
             let arguments = format!(
-                "-o UserKnownHostsFile={} -o GlobalKnownHostsFile=none -o HostKeyAlias={host}", file.display()
+                "-o UserKnownHostsFile={} -o GlobalKnownHostsFile=none -o HostKeyAlias={host}",
+                file.display()
             );
-            assert_eq!(try_with(&node, &arguments).await.is_ok(), keygen_finds(&file, host), "`{line}` and `{host}`");
+            assert_eq!(
+                try_with(&node, &arguments).await.is_ok(),
+                keygen_finds(&file, host),
+                "`{line}` and `{host}`"
+            );
         }
     }
 }

@@ -40,7 +40,7 @@ async fn commands_run_and_content_arrives() {
         let open = Open {
             holder: RunEpoch { run: "transport-test".to_owned(), epoch: 1 },
             who: "test".to_owned(),
-            writes: false,
+            writes: true,
             login_uid: Some(session.login_uid()),
         };
         let LockOutcome::Opened(_) = session.open_lock(open).await.unwrap() else { panic!("locked") };
@@ -51,7 +51,11 @@ async fn commands_run_and_content_arrives() {
         let calls = (0..5).map(|_| session.call(exec.clone(), &NoBlobs, |_| {}));
         for outcome in futures::future::join_all(calls).await {
             let outcome = outcome.unwrap();
-            assert_eq!(outcome.data.get("stdout").and_then(|text| text.as_str()), Some("from the node"), "{outcome:?}");
+            assert_eq!(
+                outcome.data.get("stdout").and_then(|text| text.as_str()),
+                Some("from the node"),
+                "{outcome:?}"
+            );
         }
 
         let content = Bytes::from((0..3_000_000u32).map(|n| (n % 253) as u8).collect::<Vec<_>>());

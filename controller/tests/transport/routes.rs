@@ -1,6 +1,9 @@
 //! Jump hosts, proxy commands and `ssh_config`, with real daemons on both ends.
 
-use std::{fs, time::{Duration, Instant}};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use gpufleet::{
     session::NodeSession,
@@ -32,8 +35,12 @@ impl Route {
              Host loop\n ProxyJump loop2\nHost loop2\n ProxyJump loop\n\
              Host gpu-*\n HostName 127.0.0.1\n Port {3}\n ProxyJump bastion\n\
              Host *\n User root\n IdentityFile {4}\n UserKnownHostsFile {5}/known_hosts\n GlobalKnownHostsFile none\n",
-            bastion.port, bastion.client_key().display(), bastion.ssh_dir().display(), node.port,
-            node.client_key().display(), node.ssh_dir().display(),
+            bastion.port,
+            bastion.client_key().display(),
+            bastion.ssh_dir().display(),
+            node.port,
+            node.client_key().display(),
+            node.ssh_dir().display(),
         );
         fs::write(&config, text).unwrap();
         let mut environment = node.environment();
@@ -105,7 +112,10 @@ async fn what_is_wrong_with_a_jump_host_is_told() {
     let error = exec(&connector_, &route.target(json!({})), "true").await.unwrap_err().to_string();
     assert_eq!(
         error,
-        format!("gpu-001: the jump host bastion cannot reach 127.0.0.1:{}: it forbids forwarding (AllowTcpForwarding, PermitOpen)", route.node.port)
+        format!(
+            "gpu-001: the jump host bastion cannot reach 127.0.0.1:{}: it forbids forwarding (AllowTcpForwarding, PermitOpen)",
+            route.node.port
+        )
     );
 
     let route = Route::start(&bastion());
@@ -113,12 +123,20 @@ async fn what_is_wrong_with_a_jump_host_is_told() {
     let closed = free_port();
     let target = route.target(json!({"ansible_port": closed}));
     let error = exec(&connector_, &target, "true").await.unwrap_err().to_string();
-    assert_eq!(error, format!("gpu-001: the jump host bastion cannot reach 127.0.0.1:{closed}: connect failed"));
+    assert_eq!(
+        error,
+        format!("gpu-001: the jump host bastion cannot reach 127.0.0.1:{closed}: connect failed")
+    );
 
     route.bastion.authorize("");
     let fresh = connector(route.environment.clone());
     let error = exec(&fresh, &route.target(json!({})), "true").await.unwrap_err().to_string();
-    assert!(error.starts_with("gpu-001: the jump host bastion cannot be used: bastion: user `root` was not let in; tried key "), "{error}");
+    assert!(
+        error.starts_with(
+            "gpu-001: the jump host bastion cannot be used: bastion: user `root` was not let in; tried key "
+        ),
+        "{error}"
+    );
 
     let target = route.target(json!({"ansible_host": "loop"}));
     let error = exec(&fresh, &target, "true").await.unwrap_err();
@@ -163,7 +181,9 @@ async fn a_proxy_command_carries_the_connection_and_its_words_are_shown() {
     // bash's /dev/tcp, so that no nc is needed.
     let script = node.path("proxy");
     fs::write(&script, "exec 3<>/dev/tcp/$1/$2; cat <&3 & cat >&3; kill $!\n").unwrap();
-    let proxy = |command: String| node.target_with(json!({"ansible_ssh_common_args": format!("-o 'ProxyCommand={command}'")}));
+    let proxy = |command: String| {
+        node.target_with(json!({"ansible_ssh_common_args": format!("-o 'ProxyCommand={command}'")}))
+    };
     let target = proxy(format!("bash {} %h %p", script.display()));
     assert_eq!(exec(&node.connector(), &target, "echo in").await.unwrap().stdout, "in\n");
 

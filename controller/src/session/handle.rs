@@ -98,7 +98,11 @@ impl NodeSession {
     ///
     /// # Errors
     /// Why the node cannot be reached or the helper does not start.
-    pub async fn open(connector: &Connector, target: &Target, options: &SessionOptions) -> Result<Self, SessionError> {
+    pub async fn open(
+        connector: &Connector,
+        target: &Target,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
         Self::open_with(connector, target, options, &|_| {}).await
     }
 
@@ -120,7 +124,11 @@ impl NodeSession {
     ///
     /// # Errors
     /// The helper does not say hello.
-    pub async fn over(node: &str, channel: ByteChannel, options: &SessionOptions) -> Result<Self, SessionError> {
+    pub async fn over(
+        node: &str,
+        channel: ByteChannel,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
         let opening = opening::over(&Target::local(node), channel, options).await?;
         Ok(Self::start(node, opening, options))
     }
@@ -215,7 +223,9 @@ impl NodeSession {
             match call.line.next().await {
                 None => return Err(self.lost(Phase::Operation).await),
                 Some(Heard::Progress(text)) => progress(&text),
-                Some(Heard::Need { stream, blob }) => self.send_blob(call.line.id, stream, &blob, blobs).await?,
+                Some(Heard::Need { stream, blob }) => {
+                    self.send_blob(call.line.id, stream, &blob, blobs).await?
+                }
                 Some(Heard::Reply(Reply::Outcome(outcome))) => {
                     call.finished = true;
                     return Ok(*outcome);
@@ -251,7 +261,9 @@ impl NodeSession {
         };
         match timeout(grace, stopping).await {
             Ok(Ok(mut outcome)) => {
-                if let gpufleet_protocol::OpStatus::Failed { kind: kind @ FailureKind::Cancelled, message } = &mut outcome.status {
+                if let gpufleet_protocol::OpStatus::Failed { kind: kind @ FailureKind::Cancelled, message } =
+                    &mut outcome.status
+                {
                     *kind = FailureKind::TimedOut;
                     *message = format!("stopped after {} s", limit.as_secs());
                 }
@@ -266,20 +278,30 @@ impl NodeSession {
     }
 
     /// Sends content, or says that there is none.
-    async fn send_blob(&self, id: u64, stream: u32, blob: &Blob, blobs: &dyn BlobSource) -> Result<(), SessionError> {
+    async fn send_blob(
+        &self,
+        id: u64,
+        stream: u32,
+        blob: &Blob,
+        blobs: &dyn BlobSource,
+    ) -> Result<(), SessionError> {
         let reason = match blobs.open(&blob.sha256) {
             None => "gpufleet does not have this content".to_owned(),
-            Some(content) => {
-                match content.reader().await {
-                    Ok(reader) => return self.stream(id, stream, blob, reader).await,
-                    Err(error) => error,
-                }
-            }
+            Some(content) => match content.reader().await {
+                Ok(reader) => return self.stream(id, stream, blob, reader).await,
+                Err(error) => error,
+            },
         };
         self.send(id, Request::NoBlob { stream, reason }, Phase::Operation).await
     }
 
-    async fn stream(&self, id: u64, stream: u32, blob: &Blob, mut reader: Reader) -> Result<(), SessionError> {
+    async fn stream(
+        &self,
+        id: u64,
+        stream: u32,
+        blob: &Blob,
+        mut reader: Reader,
+    ) -> Result<(), SessionError> {
         self.send(id, Request::Blob { stream, sha256: blob.sha256.clone() }, Phase::Operation).await?;
         loop {
             // Why an early end of the stream on an error: the helper then finds size and digest wrong and says so.
