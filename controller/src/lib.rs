@@ -1,4 +1,20 @@
-//! See docs/architecture.md.
+//! gpufleet brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
+//!
+//! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
+//! docs/architecture.md shows how the modules fit together.
 
+pub mod diagnostic;
+pub mod display;
+pub mod engine;
+pub mod event;
+pub mod interpreter;
+pub mod inventory;
+pub mod journal;
+pub mod playbook;
+pub mod reference;
+pub mod report;
+pub mod rollout;
 pub mod session;
+pub mod template;
 pub mod transport;
+pub mod yaml;

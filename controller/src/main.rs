@@ -1,1 +1,9 @@
-fn main() {}
+//! The gpufleet command.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(cli::main())
+}

@@ -1,1 +1,112 @@
-fn main() {}
+//! The process that owns libnvidia-ml.so.1 on a node.
+//!
+//! Reads requests ([`gpufleet_protocol::nvml`]) from stdin and answers on stdout until stdin ends. It is dynamic and
+//! links glibc, because no static program can load NVML; it is a process of its own, because NVML calls can hang for
+//! ever. `nvmlInit` opens every `/dev/nvidiaN`: as long as this process lives it is a client of all GPUs.
+
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod nvml;
+mod setting;
+mod snapshot;
+
+use std::{
+    io::{Read, Write},
+    sync::mpsc,
+};
+
+use gpufleet_protocol::{
+    frame::{Decoder, Frame},
+    nvml::{Answer, Answered, Ask, Asked},
+};
+
+use nvml::{Nvml, OpenError};
+
+fn main() {
+    let Ok(mut out) = nvml::own_stdout() else { nvml::leave(3) };
+    let (sender, requests) = mpsc::channel();
+    // Why a thread: when the supervisor dies while a call hangs, somebody must notice and end the process.
+    std::thread::spawn(move || {
+        forward_requests(sender);
+        // Why two seconds: the main thread closes NVML and ends the process itself unless a call hangs.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        nvml::leave(5);
+    });
+    let mut worker = Worker::default();
+    for Asked { id, request } in requests {
+        let answer = worker.answer(&request);
+        let Ok(bytes) = Frame::message(&Answered { id, answer }).and_then(|frame| frame.encode()) else {
+            break;
+        };
+        if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+    worker.close();
+    nvml::leave(0);
+}
+
+/// Hands requests on until stdin ends, which ends the main thread's loop too.
+fn forward_requests(sender: mpsc::Sender<Asked>) {
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0u8; 64 * 1024];
+    let mut stdin = std::io::stdin().lock();
+    loop {
+        match stdin.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => decoder.feed(buffer.get(..count).unwrap_or_default()),
+        }
+        loop {
+            match decoder
+                .next_frame()
+                .map(|frame| frame.and_then(|frame| frame.decode::<Asked>().ok().flatten()))
+            {
+                Ok(Some(asked)) => {
+                    if sender.send(asked).is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => nvml::leave(4),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Worker {
+    nvml: Option<Nvml>,
+}
+
+impl Worker {
+    fn answer(&mut self, request: &Ask) -> Answer {
+        let nvml = match request {
+            Ask::Hello => return Answer::Hello { pid: std::process::id() },
+            Ask::Snapshot | Ask::Set { .. } => match self.open() {
+                Ok(nvml) => nvml,
+                Err(answer) => return answer,
+            },
+        };
+        match request {
+            Ask::Hello => Answer::Hello { pid: std::process::id() },
+            Ask::Snapshot => Answer::Snapshot(Box::new(snapshot::read(nvml))),
+            Ask::Set { uuid, setting } => setting::apply(nvml, uuid, setting),
+        }
+    }
+
+    fn open(&mut self) -> Result<&Nvml, Answer> {
+        if self.nvml.is_none() {
+            self.nvml = Some(Nvml::open().map_err(|error| match error {
+                OpenError::NoLibrary(detail) => Answer::NoLibrary { detail },
+                OpenError::Init(code) => Answer::InitFailed { code },
+            })?);
+        }
+        self.nvml.as_ref().ok_or_else(|| Answer::NoLibrary { detail: "not loaded".to_owned() })
+    }
+
+    fn close(&mut self) {
+        if let Some(nvml) = self.nvml.take() {
+            nvml.shutdown();
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Requests of the controller and replies of the helper.
 //!
 //! Order on the channel: preamble, [`Reply::Hello`], then the controller opens with [`Request::Open`] and sends
-//! requests, several at a time if it likes. Every request but `Ping` and `Data` is answered by exactly one reply
-//! that carries its id. A helper that hears nothing for [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
+//! requests, several at a time if it likes. Every request but `Ping`, `Cancel`, `Blob` and `NoBlob` is answered by
+//! exactly one closing reply that carries its id; `Progress` and `NeedBlob` may come before it under the same id. A helper that hears nothing for [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -13,6 +13,9 @@ use crate::{Awaiting, Change, Disruption, NodeOp, Permit, RunEpoch, facts::Facts
 pub const HEARTBEAT_S: u64 = 15;
 /// After how many silent seconds the helper gives up.
 pub const HEARTBEAT_TIMEOUT_S: u64 = 60;
+
+/// Stands in [`OpRequest::run_as`] for the user who logged in (see [`Open::login_uid`]).
+pub const LOGIN_USER: &str = "";
 
 /// A request with the id that its reply will carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +36,7 @@ pub enum Request {
     },
     /// Keeps the helper alive; not answered.
     Ping,
-    /// A piece of a blob follows as data frames of `stream`; answers [`Reply::NeedBlob`].
+    /// A blob follows as data frames of `stream`, the last one empty; answers [`Reply::NeedBlob`].
     Blob {
         stream: u32,
         sha256: String,
@@ -82,7 +85,7 @@ pub struct OpRequest {
     pub mode: Mode,
     /// Highest class that may be applied: `Live`, or the permit's.
     pub permit: Option<Permit>,
-    /// User that processes and file accesses run as; `None` is the helper's own.
+    /// User that processes and file accesses run as; `None` is the helper's own, [`LOGIN_USER`] the one who logged in.
     pub run_as: Option<String>,
     /// After so many seconds the operation is stopped and fails.
     pub timeout_s: u64,

@@ -1,1 +1,318 @@
 //! What the supervisor asks the NVML worker, and what it answers.
+//!
+//! Frames as on the SSH channel ([`crate::frame`]), one JSON message each, over the worker's stdin and stdout. Every
+//! request gets exactly one answer with its id. GPUs are named by UUID, because handles and indexes may change when a
+//! mode changes. Both sides come from one file, so the messages need no versions.
+
+use serde::{Deserialize, Serialize};
+
+/// An NVML return code, by number: newer drivers answer codes that no enum of ours knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Code(pub u32);
+
+impl Code {
+    pub const SUCCESS: Self = Self(0);
+    pub const INVALID_ARGUMENT: Self = Self(2);
+    pub const NOT_SUPPORTED: Self = Self(3);
+    pub const NO_PERMISSION: Self = Self(4);
+    pub const NOT_FOUND: Self = Self(6);
+    pub const INSUFFICIENT_SIZE: Self = Self(7);
+    pub const DRIVER_NOT_LOADED: Self = Self(9);
+    pub const FUNCTION_NOT_FOUND: Self = Self(13);
+    pub const GPU_IS_LOST: Self = Self(15);
+    pub const RESET_REQUIRED: Self = Self(16);
+    pub const VERSION_MISMATCH: Self = Self(18);
+    pub const IN_USE: Self = Self(19);
+    pub const INSUFFICIENT_RESOURCES: Self = Self(23);
+    pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
+    pub const UNKNOWN: Self = Self(999);
+
+    /// What the code means to an operator. Source: nvml.h, `nvmlReturn_t`.
+    pub const fn meaning(self) -> &'static str {
+        match self.0 {
+            0 => "success",
+            1 => "NVML is not initialised",
+            2 => "invalid argument",
+            3 => "not supported on this GPU",
+            4 => "no permission",
+            6 => "not found",
+            7 => "the buffer is too small",
+            8 => "an external power cable is not attached",
+            9 => "the NVIDIA driver is not loaded",
+            10 => "the driver's time was up",
+            11 => "an interrupt of the GPU is blocked",
+            12 => "the NVML library was not found",
+            13 => "this driver does not have the function",
+            14 => "the InfoROM is corrupted",
+            15 => "the GPU has fallen off the bus or is not accessible",
+            16 => "the GPU needs a reset",
+            17 => "the operating system or a cgroup blocks the GPU",
+            18 => "library and kernel module are of different driver versions",
+            19 => "the GPU is in use",
+            20 => "out of memory",
+            21 => "no data",
+            22 => "not possible while ECC is enabled on a virtual GPU",
+            23 => "the GPU lacks the resources, such as free MIG slices",
+            24 => "the frequency is not supported",
+            25 => "the version of an argument is not supported by this driver",
+            26 => "deprecated",
+            27 => "not ready",
+            28 => "the GPU was not found",
+            29 => "not possible in the present state",
+            30 => "this kind of reset is not supported",
+            _ => "unknown error",
+        }
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (NVML code {})", self.meaning(), self.0)
+    }
+}
+
+/// A value, or the code that NVML gave instead.
+pub type Reading<T> = Result<T, Code>;
+
+/// A request with the id that its answer carries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    pub id: u64,
+    pub request: Ask,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "ask", content = "with")]
+pub enum Ask {
+    /// Proves that the worker runs here at all; NVML is not loaded for it.
+    Hello,
+    /// Everything that facts and plans need, of all GPUs.
+    Snapshot,
+    Set {
+        uuid: String,
+        setting: Setting,
+    },
+}
+
+/// One setter call, or a fixed sequence of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "setting", content = "value")]
+pub enum Setting {
+    Persistence(bool),
+    /// Written as pending.
+    Ecc(bool),
+    /// Answered by [`Answer::MigMode`].
+    MigMode(bool),
+    PowerLimit {
+        milliwatts: u32,
+    },
+    LockGraphics {
+        low_mhz: u32,
+        high_mhz: u32,
+    },
+    UnlockGraphics,
+    LockMemory {
+        low_mhz: u32,
+        high_mhz: u32,
+    },
+    UnlockMemory,
+    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
+    ComputeMode(u32),
+    /// Answered by [`Answer::Created`] with the id of the GPU instance.
+    CreateGpuInstance {
+        profile_id: u32,
+        placement: Placement,
+    },
+    /// One compute instance of the full size of the GPU instance. Answered by [`Answer::Created`].
+    CreateComputeInstance {
+        gpu_instance: u32,
+    },
+    DestroyComputeInstance {
+        gpu_instance: u32,
+        compute_instance: u32,
+    },
+    DestroyGpuInstance {
+        gpu_instance: u32,
+    },
+    /// Refuses new clients on the GPU while true.
+    Drain(bool),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answered {
+    pub id: u64,
+    pub answer: Answer,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer", content = "with")]
+pub enum Answer {
+    Hello {
+        pid: u32,
+    },
+    Snapshot(Box<Snapshot>),
+    /// No libnvidia-ml.so.1 could be loaded: where it was looked for, and what the loader said.
+    NoLibrary {
+        detail: String,
+    },
+    /// `nvmlInit` failed.
+    InitFailed {
+        code: Code,
+    },
+    Done,
+    /// Both results of `nvmlDeviceSetMigMode`: the request was taken, and this became of its activation.
+    MigMode {
+        activation: Code,
+    },
+    Created {
+        id: u32,
+    },
+    /// A call failed; `call` is NVML's name of it.
+    Failed {
+        call: String,
+        code: Code,
+    },
+}
+
+/// One reading of all GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Version of the user-space library's driver.
+    pub driver_version: Reading<String>,
+    pub nvml_version: Reading<String>,
+    /// Thousand times major plus ten times minor.
+    pub cuda_version: Reading<u32>,
+    pub gpus: Vec<GpuReading>,
+    /// Indexes for which the driver gives no handle, or no UUID.
+    pub unreadable: Vec<(u32, Code)>,
+}
+
+/// A value now and after the next activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Staged {
+    pub current: bool,
+    pub pending: bool,
+}
+
+impl Staged {
+    pub const fn settled(value: bool) -> Self {
+        Self { current: value, pending: value }
+    }
+}
+
+/// What NVML says about one GPU. Every field is a value or the code that came instead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuReading {
+    pub index: u32,
+    pub uuid: String,
+    /// As sysfs writes it: `0000:5d:00.0`.
+    pub pci: Reading<String>,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Reading<u32>,
+    pub name: Reading<String>,
+    /// `nvmlDeviceArchitecture_t`.
+    pub architecture: Reading<u32>,
+    pub compute_capability: Reading<(u32, u32)>,
+    pub memory_bytes: Reading<u64>,
+    pub vbios: Reading<String>,
+    pub serial: Reading<String>,
+    pub board_part: Reading<String>,
+    pub persistence: Reading<bool>,
+    pub ecc: Reading<Staged>,
+    pub mig: Reading<Staged>,
+    pub power_limit_mw: Reading<u32>,
+    pub power_default_mw: Reading<u32>,
+    /// Lowest and highest.
+    pub power_range_mw: Reading<(u32, u32)>,
+    pub power_enforced_mw: Reading<u32>,
+    /// `nvmlComputeMode_t`.
+    pub compute_mode: Reading<u32>,
+    pub graphics_clock_mhz: Reading<u32>,
+    pub memory_clock_mhz: Reading<u32>,
+    pub max_graphics_clock_mhz: Reading<u32>,
+    pub max_memory_clock_mhz: Reading<u32>,
+    pub supported_memory_clocks_mhz: Reading<Vec<u32>>,
+    /// Those that go with the highest memory clock.
+    pub supported_graphics_clocks_mhz: Reading<Vec<u32>>,
+    pub temperature_c: Reading<u32>,
+    pub pcie_generation: Reading<u32>,
+    pub pcie_width: Reading<u32>,
+    /// NVLinks that are up.
+    pub active_nvlinks: Reading<u32>,
+    /// Empty on a GPU that cannot do MIG.
+    pub profiles: Reading<Vec<MigProfile>>,
+    pub instances: Reading<Vec<GpuInstance>>,
+    pub processes: Reading<Vec<GpuProcess>>,
+}
+
+/// A GPU instance profile as the device gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigProfile {
+    /// What create calls take; another number space than NVML's profile enum.
+    pub id: u32,
+    /// Name without `MIG `, such as `3g.40gb`.
+    pub name: String,
+    /// Compute slices.
+    pub slices: u32,
+    pub max_count: u32,
+    pub memory_mib: u64,
+    pub placements: Reading<Vec<Placement>>,
+}
+
+/// Memory slices from `start`, as many as `size`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    pub start: u32,
+    pub size: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuInstance {
+    pub id: u32,
+    pub profile_id: u32,
+    pub placement: Placement,
+    pub compute_instances: Vec<ComputeInstance>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeInstance {
+    pub id: u32,
+    pub profile_id: u32,
+    /// Compute slices of its profile.
+    pub slices: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    pub pid: u32,
+    pub memory_bytes: Option<u64>,
+    pub gpu_instance: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_survive_the_wire() {
+        let answer = Answered {
+            id: 3,
+            answer: Answer::Snapshot(Box::new(Snapshot {
+                driver_version: Ok("580.159.04".to_owned()),
+                nvml_version: Err(Code::FUNCTION_NOT_FOUND),
+                cuda_version: Ok(13000),
+                gpus: Vec::new(),
+                unreadable: vec![(1, Code::GPU_IS_LOST)],
+            })),
+        };
+        let text = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Answered>(&text).unwrap(), answer);
+    }
+
+    #[test]
+    fn codes_that_no_header_knows_keep_their_number() {
+        assert_eq!(Code(4711).to_string(), "unknown error (NVML code 4711)");
+        assert_eq!(Code::IN_USE.to_string(), "the GPU is in use (NVML code 19)");
+    }
+}

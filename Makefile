@@ -1,0 +1,56 @@
+# `make demo` and `make test` work on a fresh clone with nothing but a Rust toolchain: they add what is missing.
+
+CARGO ?= cargo
+PROFILE ?= debug
+BIN = target/$(PROFILE)
+# Why a variable: `make demo DEMO_NODES=200` is a rehearsal of a larger fleet.
+DEMO_NODES ?= 8
+DEMO_GPU ?= h100-80gb,a100-80gb
+DEMO_DIR = target/demo
+RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
+
+.PHONY: demo test test-full build setup lint bench release clean fmt reference
+
+## demo: brings up a simulated fleet of 8 nodes and shows the report
+demo: targets
+	$(CARGO) build --locked $(RELEASE_FLAG) -p gpufleet -p gpufleet-lab -p nvml-sim
+	@tests/scripts/demo.sh "$(BIN)" "$(DEMO_DIR)" "$(DEMO_NODES)" "$(DEMO_GPU)"
+
+## test: installs what the tests need and runs them all
+test: setup
+	@tests/scripts/test.sh
+
+## build: the controller with its node file inside
+build: targets
+	$(CARGO) build --locked $(RELEASE_FLAG) -p gpufleet
+
+## lint: formatting and clippy, warnings denied
+lint: targets
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback
+bench: setup
+	$(CARGO) build --locked --release -p gpufleet
+	tests/bench/run.sh
+
+## release: the binaries that are handed out; the NVML worker asks for glibc 2.17 only
+release: targets
+	tests/scripts/release.sh
+
+## reference: writes the generated pages of docs/reference
+reference:
+	UPDATE=1 $(CARGO) test --locked -p gpufleet reference
+
+.PHONY: targets
+targets:
+	@tests/scripts/targets.sh
+
+setup: targets
+	@tests/scripts/setup.sh
+
+fmt:
+	$(CARGO) fmt --all
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,365 @@
+//! The command line: every command and flag, whose doc comments are the help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "gpufleet", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 wrong input (nothing was touched), 2 nodes failed, 3 not compliant or \
+                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 130 interrupted."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct Output {
+    /// Colours: `auto` is where a terminal shows them and NO_COLOR is not set.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
+    /// Shows each change (`-v`), each task (`-vv`), what the program does (`-vvv`).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Shows only errors and what was asked for.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What goes to standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Human,
+    /// One document at the end.
+    Json,
+    /// Each event as it happens, a line each.
+    Jsonl,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Brings the nodes to the state that playbooks declare.
+    Run(RunArgs),
+    /// Tells what a run would change on each node, and how much that would disturb.
+    Plan(PlanArgs),
+    /// Reports whether the nodes are as declared; exit code 3 when one is not, or cannot be read.
+    Audit(AuditArgs),
+    /// Shows hardware and driver facts.
+    Facts(FactsArgs),
+    /// Runs one program on nodes.
+    Exec(ExecArgs),
+    /// Shows the inventory as it was understood.
+    Inventory(InventoryArgs),
+    /// Lists the hosts that a pattern selects, one a line.
+    Hosts(HostsArgs),
+    /// Lists the runs that this machine has recorded.
+    Runs(RunsArgs),
+    /// Shows the report of a run, or names its file.
+    Report(ReportArgs),
+    /// Explains a task kind, or lists them all.
+    Doc(DocArgs),
+    /// Removes every trace of gpufleet from nodes.
+    Clean(CleanArgs),
+    /// Prints completions for a shell.
+    Completion {
+        /// Shell to complete for.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct InventorySource {
+    /// Inventory: a file, a folder, or `host1,host2,`; may be given several times.
+    #[arg(
+        short,
+        long = "inventory",
+        value_name = "SOURCE",
+        env = "GPUFLEET_INVENTORY",
+        value_delimiter = '\0'
+    )]
+    pub inventory: Vec<String>,
+    /// Takes only hosts that this pattern selects too; `@FILE` reads hosts from a file.
+    #[arg(short, long, value_name = "PATTERN")]
+    pub limit: Option<String>,
+    /// A target set without any host is no error.
+    #[arg(long)]
+    pub allow_empty: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportChoice {
+    /// gpufleet's own SSH.
+    Russh,
+    /// OpenSSH's client as a subprocess: GSSAPI, FIDO keys and whatever else it can do.
+    Ssh,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Connection {
+    /// User to log in as.
+    #[arg(short = 'u', long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Private key to log in with.
+    #[arg(long, value_name = "FILE", visible_alias = "key-file")]
+    pub private_key: Option<PathBuf>,
+    /// Asks for the login password.
+    #[arg(short = 'k', long)]
+    pub ask_pass: bool,
+    /// Asks for the password that sudo wants.
+    #[arg(short = 'K', long)]
+    pub ask_become_pass: bool,
+    /// How nodes are reached.
+    #[arg(long, value_name = "HOW", default_value = "russh")]
+    pub transport: TransportChoice,
+    /// Accepts and records the key of a host that is not known yet; a changed key stays an error.
+    #[arg(long)]
+    pub accept_new: bool,
+    /// File for `ssh -G` to read instead of ~/.ssh/config; `none` reads no file.
+    #[arg(short = 'F', long, value_name = "FILE")]
+    pub ssh_config: Option<PathBuf>,
+    /// Nodes worked on at the same time.
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 256)]
+    pub forks: usize,
+    /// How long connecting to a node may take, such as `10s`.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration)]
+    pub connect_timeout: u64,
+    /// How long one task may take unless it says otherwise.
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
+    pub task_timeout: u64,
+}
+
+fn duration(text: &str) -> Result<u64, String> {
+    gpufleet_protocol::lenient::parse_seconds(text)
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "a duration such as 90s, 20m or 2h".to_owned())
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PlaybookSource {
+    /// Playbooks, run one after the other.
+    #[arg(required = true, value_name = "PLAYBOOK")]
+    pub playbooks: Vec<PathBuf>,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
+    /// Runs only tasks with one of these tags.
+    #[arg(short, long, value_name = "TAGS", value_delimiter = ',')]
+    pub tags: Vec<String>,
+    /// Leaves out tasks with one of these tags.
+    #[arg(long, value_name = "TAGS", value_delimiter = ',')]
+    pub skip_tags: Vec<String>,
+    /// Acts as root where a play does not say.
+    #[arg(short, long)]
+    pub r#become: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub source: PlaybookSource,
+    /// Does not ask before nodes are disturbed; needed where there is no terminal to ask on.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only tells what would change, as `plan` does.
+    #[arg(short = 'C', long)]
+    pub check: bool,
+    /// With --check: exit code 3 when something would change.
+    #[arg(long, requires = "check")]
+    pub fail_on_change: bool,
+    /// Shows the text changes of files.
+    #[arg(short = 'D', long)]
+    pub diff: bool,
+    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
+    #[arg(long, value_name = "N|%", value_parser = amount)]
+    pub max_unavailable: Option<gpufleet::rollout::Amount>,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+fn amount(text: &str) -> Result<gpufleet::rollout::Amount, String> {
+    gpufleet::rollout::Amount::parse(text)
+        .ok_or_else(|| "a number of nodes or a share such as 10%".to_owned())
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub source: PlaybookSource,
+    /// Shows every change, with the text changes of files.
+    #[arg(short = 'D', long)]
+    pub diff: bool,
+    /// Shows one node in full.
+    #[arg(long, value_name = "HOST")]
+    pub node: Option<String>,
+    /// Exit code 3 when something would change.
+    #[arg(long)]
+    pub fail_on_change: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub source: PlaybookSource,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct FactsArgs {
+    /// Hosts, as in the `hosts` of a play.
+    #[arg(default_value = "all")]
+    pub pattern: String,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Acts as root.
+    #[arg(short, long)]
+    pub r#become: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ExecArgs {
+    /// Hosts, as in the `hosts` of a play.
+    pub pattern: String,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Acts as root.
+    #[arg(short, long)]
+    pub r#become: bool,
+    /// Gives the words to `sh -c` as one line.
+    #[arg(short, long)]
+    pub shell: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    /// Program and arguments.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub argv: Vec<String>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["list", "graph", "host"]))]
+pub struct InventoryArgs {
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Prints all groups and variables as JSON, as `ansible-inventory --list` does.
+    #[arg(long)]
+    pub list: bool,
+    /// Draws the tree of groups, from the group given.
+    #[arg(long, num_args = 0..=1, default_missing_value = "all", value_name = "GROUP")]
+    pub graph: Option<String>,
+    /// Prints the variables of one host as JSON.
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// With --graph: variables too.
+    #[arg(long, requires = "graph")]
+    pub vars: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct HostsArgs {
+    /// Hosts, as in the `hosts` of a play.
+    #[arg(default_value = "all")]
+    pub pattern: String,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunsArgs {
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ReportArgs {
+    /// Run: its id, either end of it, or `latest`.
+    #[arg(default_value = "latest")]
+    pub run: String,
+    /// What is printed: the screen, the JSON document, or the path of the HTML page.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: ReportFormat,
+    /// Writes the HTML page or the JSON document (by the name's ending) to this file.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Human,
+    Json,
+    Jsonl,
+    Html,
+    Path,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DocArgs {
+    /// Kind, such as `gpu_mig`.
+    pub kind: Option<String>,
+    /// Prints the reference of all kinds as Markdown.
+    #[arg(long, conflicts_with = "kind")]
+    pub all: bool,
+    /// Prints the JSON schema of the kind's parameters.
+    #[arg(long, requires = "kind")]
+    pub schema: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct CleanArgs {
+    /// Hosts, as in the `hosts` of a play.
+    pub pattern: String,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Acts as root, which is needed where runs did.
+    #[arg(short, long)]
+    pub r#become: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,415 @@
+//! `run`, `plan` and `audit`: one engine, three verbs.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use gpufleet::{
+    display::{self, PlanView},
+    engine::{Engine, EngineError, Options, Recorder, RunResult, Sink, Stop, finished},
+    event::{EVENT_VERSION, RunStarted, Verb, What},
+    interpreter::CachedFiles,
+    inventory::Inventory,
+    journal::{Journal, RunDir, RunId},
+    playbook::{Known, Order, Program, TagFilter},
+    report::{Ending, ExitRules, RunModel, computed_exit_code},
+    rollout::Amount,
+    template::Dict,
+};
+use gpufleet_protocol::RunEpoch;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use super::{
+    args::{AuditArgs, Connection, Format, PlanArgs, PlaybookSource, RunArgs},
+    contexts::{Shared, contexts},
+    environment::Environment,
+    error::CommandError,
+    fleet::Fleet,
+    history,
+    output::Output,
+    prompt::Question,
+    sinks::{LinesSink, Screen, ScreenSink},
+    sources,
+};
+
+/// How often the live display lets time pass.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What the three verbs have in common.
+struct Request<'a> {
+    verb: Verb,
+    source: &'a PlaybookSource,
+    connection: &'a Connection,
+    format: Format,
+    yes: bool,
+    diff: bool,
+    node: Option<&'a str>,
+    fail_on_change: bool,
+    max_unavailable: Option<Amount>,
+}
+
+pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let request = Request {
+        verb: if args.check { Verb::Plan } else { Verb::Run },
+        source: &args.source,
+        connection: &args.connection,
+        format: args.format,
+        yes: args.yes,
+        diff: args.diff,
+        node: None,
+        fail_on_change: args.fail_on_change,
+        max_unavailable: args.max_unavailable,
+    };
+    carry_out(&request, environment, output)
+}
+
+pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let request = Request {
+        verb: Verb::Plan,
+        source: &args.source,
+        connection: &args.connection,
+        format: args.format,
+        yes: true,
+        diff: args.diff,
+        node: args.node.as_deref(),
+        fail_on_change: args.fail_on_change,
+        max_unavailable: None,
+    };
+    carry_out(&request, environment, output)
+}
+
+pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let request = Request {
+        verb: Verb::Audit,
+        source: &args.source,
+        connection: &args.connection,
+        format: args.format,
+        yes: true,
+        diff: false,
+        node: None,
+        fail_on_change: false,
+        max_unavailable: None,
+    };
+    carry_out(&request, environment, output)
+}
+
+pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::internal)
+}
+
+/// Everything read and checked; no node was contacted.
+struct Loaded {
+    inventory: Inventory,
+    program: Arc<Program>,
+    extra: Map<String, Value>,
+    play_hosts: Vec<Vec<String>>,
+    /// Hosts of any play, in inventory order.
+    hosts: Vec<String>,
+}
+
+fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Result<Loaded, CommandError> {
+    let source = request.source;
+    let first = source.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
+    let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
+    let inventory = sources::inventory(&source.inventory, directory)?;
+    let limit = sources::limit(&source.inventory, environment)?;
+    let extra = sources::extra_vars(&source.extra_vars)?;
+    let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
+    let program = Program::load(&names, &|path: &str| fs::read(path))?;
+    if !program.warnings.is_empty() {
+        output.diagnostics(&program.warnings);
+    }
+    let extra_dict = Arc::new(Dict::trusted(&extra));
+    let mut play_hosts = Vec::new();
+    for play in &program.plays {
+        let pattern = play.host_pattern(&extra_dict)?;
+        let mut selected: Vec<String> =
+            inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
+        order(play.order, &mut selected);
+        if request.max_unavailable.is_none() {
+            play.budget(selected.len())?;
+        }
+        play_hosts.push(selected);
+    }
+    let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
+    let hosts: Vec<String> =
+        inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
+    let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
+    program.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) }).into_result(())?;
+    if hosts.is_empty() && !source.inventory.allow_empty {
+        return Err(CommandError::user("no host is selected")
+            .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
+    }
+    Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, hosts })
+}
+
+/// Puts hosts in the order that a play asks for.
+fn order(order: Order, hosts: &mut [String]) {
+    match order {
+        Order::Inventory => {}
+        Order::ReverseInventory => hosts.reverse(),
+        Order::Sorted => hosts.sort(),
+        Order::ReverseSorted => hosts.sort_by(|a, b| b.cmp(a)),
+        Order::Shuffle => hosts.sort_by_cached_key(|_| uuid::Uuid::new_v4()),
+    }
+}
+
+/// Names that a template may use because some selected host has them.
+fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = extra.keys().cloned().collect();
+    let mut seen = BTreeSet::new();
+    for host in hosts {
+        let Some(vars) = inventory.host_vars(host) else { continue };
+        if seen.insert(Arc::as_ptr(vars.shared())) {
+            names.extend(vars.shared().keys().cloned());
+        }
+        names.extend(vars.own().keys().cloned());
+    }
+    names
+}
+
+/// The SHA-256 of all that was read: what a resume must find unchanged.
+fn digest(loaded: &Loaded) -> String {
+    let mut hash = Sha256::new();
+    for text in &loaded.program.sources {
+        hash.update(text.name().as_bytes());
+        hash.update(text.text().as_bytes());
+    }
+    for host in &loaded.hosts {
+        hash.update(host.as_bytes());
+        if let Some(vars) = loaded.inventory.host_vars(host) {
+            hash.update(Value::Object(vars.merged()).to_string().as_bytes());
+        }
+    }
+    hash.update(Value::Object(loaded.extra.clone()).to_string().as_bytes());
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What was typed, with secrets left out: a run's record is shown to others.
+fn command_line() -> Vec<String> {
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let mut shown = vec!["gpufleet".to_owned()];
+    words.next();
+    while let Some(word) = words.next() {
+        let takes_vars = word == "-e" || word == "--extra-vars";
+        let inline = word.starts_with("--extra-vars=") || (word.starts_with("-e") && word.len() > 2);
+        if takes_vars {
+            let value = words.next().unwrap_or_default();
+            shown.extend([word, hidden(&value)]);
+        } else if inline && !word.contains('@') {
+            shown.push(word.split_inclusive(['=', 'e']).next().unwrap_or_default().to_owned() + "…");
+        } else {
+            shown.push(word);
+        }
+    }
+    shown
+}
+
+/// The names that `-e` sets, without their values.
+fn hidden(value: &str) -> String {
+    if value.starts_with('@') {
+        return value.to_owned();
+    }
+    match shell_words::split(value) {
+        Ok(words) if words.iter().all(|word| word.contains('=')) => words
+            .iter()
+            .map(|word| format!("{}=…", word.split('=').next().unwrap_or_default()))
+            .collect::<Vec<_>>()
+            .join(" "),
+        _ => "…".to_owned(),
+    }
+}
+
+fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let loaded = load(request, environment, output)?;
+    if let Some(node) = request.node
+        && !loaded.hosts.iter().any(|host| host == node)
+    {
+        return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
+    }
+    let run = RunId::generate();
+    let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+    let holder = RunEpoch { run: run.to_string(), epoch };
+    let fleet = Fleet::new(
+        &loaded.inventory,
+        &loaded.hosts,
+        &loaded.extra,
+        request.connection,
+        holder.clone(),
+        environment,
+    )?;
+    let dir = RunDir::new(&environment.state_dir, &run);
+    let journal = Journal::create(&dir).map_err(CommandError::user)?;
+    let started = RunStarted {
+        version: EVENT_VERSION,
+        run_id: run.to_string(),
+        verb: request.verb,
+        gpufleet: env!("CARGO_PKG_VERSION").to_owned(),
+        playbooks: request.source.playbooks.iter().map(|path| path.display().to_string()).collect(),
+        inventories: request.source.inventory.inventory.clone(),
+        hosts: loaded.hosts.clone(),
+        command_line: command_line(),
+        digest: digest(&loaded),
+    };
+    let people = request.format == Format::Human;
+    let screen = Screen::new(people, environment.stderr_is_terminal, output.status_style);
+    let screen = Arc::new(Mutex::new(screen));
+    let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(ScreenSink(Arc::clone(&screen)))];
+    if request.format == Format::Jsonl {
+        sinks.push(Box::new(LinesSink::new()));
+    }
+    let recorder = Recorder::new(journal, sinks, jiff::Timestamp::now);
+    let shared = Shared {
+        inventory: &loaded.inventory,
+        program: &loaded.program,
+        extra: &loaded.extra,
+        become_default: request.source.r#become,
+        verbosity: output.verbose,
+    };
+    let engine = Engine {
+        program: Arc::clone(&loaded.program),
+        play_hosts: loaded.play_hosts.clone(),
+        contexts: contexts(&shared, &loaded.hosts),
+        files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
+        connector: Arc::new(fleet),
+        confirm: Arc::new(Question {
+            blanket: request.yes,
+            on_terminal: environment.stdin_is_terminal && environment.stderr_is_terminal,
+            style: output.status_style,
+            screen: Some(Arc::clone(&screen)),
+        }),
+        options: Options {
+            verb: request.verb,
+            forks: request.connection.forks.max(1),
+            max_unavailable: request.max_unavailable,
+            task_timeout_s: request.connection.task_timeout,
+            default_become: request.source.r#become,
+            tags: Arc::new(TagFilter {
+                only: request.source.tags.clone(),
+                skip: request.source.skip_tags.clone(),
+            }),
+            holder,
+        },
+    };
+    let code = runtime()?.block_on(drive(engine, started, recorder, &screen, request))?;
+    finish(request, &dir, &screen, code, output)
+}
+
+/// Runs the engine, writes the last event, and returns the exit code.
+async fn drive(
+    engine: Engine,
+    started: RunStarted,
+    mut recorder: Recorder,
+    screen: &Arc<Mutex<Screen>>,
+    request: &Request<'_>,
+) -> Result<u8, CommandError> {
+    let (pressed, mut interrupts) = mpsc::channel(4);
+    let signals = tokio::spawn(signals(pressed));
+    let ticking = tokio::spawn(tick(Arc::clone(screen)));
+    let result = engine.run(started, &mut recorder, &mut interrupts).await;
+    ticking.abort();
+    signals.abort();
+    let (result, code) = match result {
+        Ok(result) => {
+            let code = code_of(&result, screen, request);
+            (result, code)
+        }
+        Err(EngineError::Journal(error)) => return Err(CommandError::internal(error)),
+        Err(error) => {
+            screen.lock().unwrap_or_else(PoisonError::into_inner).finish();
+            return Err(CommandError::user(error));
+        }
+    };
+    let summary = summary(&screen.lock().unwrap_or_else(PoisonError::into_inner).model);
+    recorder.emit(What::RunFinished(finished(code, summary, &result))).map_err(CommandError::internal)?;
+    recorder.finish().map_err(CommandError::internal)?;
+    Ok(code)
+}
+
+fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_>) -> u8 {
+    let ending = match &result.stop {
+        None => Ending::Completed,
+        Some(Stop::Interrupted | Stop::Aborted) => Ending::Interrupted,
+        Some(Stop::Threshold(_) | Stop::Declined(_)) => Ending::Stopped,
+    };
+    let rules = ExitRules { ending, fail_on_change: request.fail_on_change };
+    let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+    computed_exit_code(&screen.model, rules)
+}
+
+fn summary(model: &RunModel) -> String {
+    use gpufleet::event::NodeState;
+    let parts: Vec<String> = NodeState::ALL
+        .into_iter()
+        .filter(|state| model.count(*state) > 0)
+        .map(|state| format!("{} {state}", model.count(state)))
+        .collect();
+    if parts.is_empty() { "no node".to_owned() } else { parts.join(", ") }
+}
+
+/// Tells of Ctrl-C and SIGTERM until nobody listens.
+async fn signals(pressed: mpsc::Sender<()>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        if pressed.send(()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tick(screen: Arc<Mutex<Screen>>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        screen.lock().unwrap_or_else(PoisonError::into_inner).tick();
+    }
+}
+
+/// Writes the report and shows what the verb shows.
+fn finish(
+    request: &Request<'_>,
+    dir: &RunDir,
+    screen: &Arc<Mutex<Screen>>,
+    code: u8,
+    output: &Output,
+) -> Result<u8, CommandError> {
+    let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+    let model = &screen.model;
+    let document = history::json(model)?;
+    fs::write(dir.report_json(), &document)?;
+    fs::write(dir.report_html(), history::html(model)?)?;
+    match request.format {
+        Format::Json => output.data(&document)?,
+        Format::Jsonl => {}
+        Format::Human => {
+            let text = match (request.node.and_then(|node| model.node(node)), request.verb) {
+                (Some(node), _) => display::node_screen(node, &output.style),
+                (None, Verb::Plan) => {
+                    let view = if request.diff { PlanView::Diff } else { PlanView::Summary };
+                    display::plan_screen(model, view, &output.style)
+                }
+                (None, Verb::Run | Verb::Audit) => history::screen(model, output),
+            };
+            output.data(&text)?;
+            if request.verb != Verb::Plan {
+                let path = dir.report_html().display().to_string();
+                output.data(&display::ending_lines(model, Some(&path), &output.style))?;
+            }
+        }
+    }
+    Ok(code)
+}

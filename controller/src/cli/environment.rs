@@ -1,0 +1,53 @@
+//! What the library must not read by itself: the environment, the home folder, the terminal.
+
+use std::{
+    env,
+    io::{IsTerminal, stderr, stdin, stdout},
+    path::PathBuf,
+};
+
+/// Read once, at the start.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    pub home: Option<PathBuf>,
+    pub user: Option<String>,
+    pub ssh_auth_sock: Option<PathBuf>,
+    /// Folder below which runs are kept.
+    pub state_dir: PathBuf,
+    pub no_color: bool,
+    pub stdin_is_terminal: bool,
+    pub stdout_is_terminal: bool,
+    pub stderr_is_terminal: bool,
+    /// Columns of the terminal, or 100.
+    pub width: usize,
+    pub hostname: String,
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+impl Environment {
+    pub fn read() -> Self {
+        let home = path("HOME");
+        let state = path("XDG_STATE_HOME").or_else(|| Some(home.as_ref()?.join(".local/state")));
+        let width = rustix::termios::tcgetwinsize(stderr()).ok().map(|size| usize::from(size.ws_col));
+        Self {
+            user: env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty()),
+            ssh_auth_sock: path("SSH_AUTH_SOCK"),
+            state_dir: state.unwrap_or_else(|| PathBuf::from("/var/lib")).join("gpufleet"),
+            home,
+            no_color: env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
+            stdin_is_terminal: stdin().is_terminal(),
+            stdout_is_terminal: stdout().is_terminal(),
+            stderr_is_terminal: stderr().is_terminal(),
+            width: width.filter(|columns| *columns >= 40).unwrap_or(100).min(140),
+            hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Who acts, for the lock on a node: `user@host pid`.
+    pub fn who(&self) -> String {
+        format!("{}@{} pid {}", self.user.as_deref().unwrap_or("unknown"), self.hostname, std::process::id())
+    }
+}

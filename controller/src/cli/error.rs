@@ -1,0 +1,59 @@
+//! Errors that end a command: what is said, and the exit code.
+
+use std::fmt::Display;
+
+use gpufleet::diagnostic::Diagnostics;
+
+/// Why a command ended before it could do its work.
+#[derive(Debug)]
+pub enum CommandError {
+    /// Wrong input with places: playbooks, inventories.
+    Input(Diagnostics),
+    /// Wrong input without one, and what may help.
+    User { message: String, hints: Vec<String> },
+    /// Whoever reads our output left: no fault.
+    BrokenPipe,
+    /// A fault of gpufleet or of this machine.
+    Internal(String),
+}
+
+impl CommandError {
+    pub fn user(message: impl Display) -> Self {
+        Self::User { message: message.to_string(), hints: Vec::new() }
+    }
+
+    pub fn internal(message: impl Display) -> Self {
+        Self::Internal(message.to_string())
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::User { hints, .. } = &mut self {
+            hints.push(hint.into());
+        }
+        self
+    }
+
+    /// Nothing was touched in any of these cases.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::BrokenPipe => 0,
+            Self::Input(_) | Self::User { .. } | Self::Internal(_) => 1,
+        }
+    }
+}
+
+impl From<Diagnostics> for CommandError {
+    fn from(diagnostics: Diagnostics) -> Self {
+        Self::Input(diagnostics)
+    }
+}
+
+impl From<std::io::Error> for CommandError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::BrokenPipe,
+            _ => Self::Internal(error.to_string()),
+        }
+    }
+}

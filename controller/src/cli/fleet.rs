@@ -1,0 +1,267 @@
+//! The engine's way to nodes: sessions over the transport.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use gpufleet::{
+    engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
+    interpreter::BlobNeed,
+    inventory::Inventory,
+    session::{BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions},
+    template::{self, Dict, Scope},
+    transport::{
+        self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
+    },
+};
+use gpufleet_protocol::{
+    OpOutcome, OpRequest, Reply, Request, RunEpoch,
+    message::{LOGIN_USER, Open},
+};
+use secrecy::SecretString;
+use serde_json::{Map, Value};
+
+use super::{
+    args::{self, TransportChoice},
+    environment::Environment,
+    error::CommandError,
+};
+
+/// Simultaneous handshakes over the whole fleet: more only makes each slower.
+const HANDSHAKES: usize = 64;
+
+/// Connects to the hosts of an inventory.
+pub struct Fleet {
+    connector: Arc<transport::Connector>,
+    options: SessionOptions,
+    /// By host: how to reach it without and with `become`.
+    targets: HashMap<String, (Target, Target)>,
+    holder: RunEpoch,
+    who: String,
+}
+
+impl Fleet {
+    /// Reads how each host is reached; nothing is contacted yet.
+    ///
+    /// # Errors
+    /// Connection variables that cannot be understood, and passwords that cannot be asked for.
+    pub fn new(
+        inventory: &Inventory,
+        hosts: &[String],
+        extra: &Map<String, Value>,
+        connection: &args::Connection,
+        holder: RunEpoch,
+        environment: &Environment,
+    ) -> Result<Self, CommandError> {
+        let password = |wanted: bool, text: &str| match wanted {
+            true => ask_password(text, environment).map(Some),
+            false => Ok(None),
+        };
+        let login_password = password(connection.ask_pass, "SSH password: ")?;
+        let become_password = password(connection.ask_become_pass, "sudo password: ")?;
+        let defaults = TargetDefaults {
+            transport: match connection.transport {
+                TransportChoice::Russh => transport::Transport::Russh,
+                TransportChoice::Ssh => transport::Transport::OpenSsh,
+            },
+            user: connection.user.clone(),
+            password: login_password.clone(),
+            private_key: connection.private_key.clone(),
+            connect_timeout: Some(Duration::from_secs(connection.connect_timeout)),
+            accept_new_host_keys: connection.accept_new,
+            become_password: become_password.or(login_password),
+            ..TargetDefaults::default()
+        };
+        let targets = hosts
+            .iter()
+            .map(|host| {
+                let vars = connection_vars(inventory, host, extra)?;
+                let plain = Target::from_variables(host, &vars, &defaults).map_err(CommandError::user)?;
+                let root = TargetDefaults { become_root: true, ..defaults.clone() };
+                let root = Target::from_variables(host, &vars, &root).map_err(CommandError::user)?;
+                Ok((host.clone(), (plain, root)))
+            })
+            .collect::<Result<_, CommandError>>()?;
+        let deadlines =
+            Deadlines { connect: Duration::from_secs(connection.connect_timeout), ..Deadlines::default() };
+        let surroundings = transport::Environment {
+            home: environment.home.clone(),
+            user: environment.user.clone().unwrap_or_else(|| "root".to_owned()),
+            uid: rustix::process::getuid().as_raw(),
+            hostname: environment.hostname.clone(),
+            ssh_auth_sock: environment.ssh_auth_sock.clone(),
+            ssh_config: connection.ssh_config.clone(),
+            ssh_program: "ssh".into(),
+            prompt: Arc::new(Terminal { there: environment.stdin_is_terminal }),
+        };
+        let handshakes = connection.forks.clamp(1, HANDSHAKES);
+        Ok(Self {
+            connector: transport::Connector::new(surroundings, ConnectorOptions { handshakes, deadlines }),
+            options: SessionOptions::new(Arc::new(NodeFiles::embedded())),
+            targets,
+            holder,
+            who: environment.who(),
+        })
+    }
+
+    async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
+        let unreachable =
+            |error: SessionError| ConnectFailure::Unreachable(without_name(host, &error.to_string()));
+        let target = self.targets.get(host).map(|(plain, root)| if purpose.r#become { root } else { plain });
+        let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
+        let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(unreachable)?;
+        let open = Open {
+            holder: self.holder.clone(),
+            who: self.who.clone(),
+            writes: purpose.writes,
+            login_uid: Some(session.login_uid()),
+        };
+        match session.open_lock(open).await.map_err(unreachable)? {
+            LockOutcome::Opened(_) => Ok(SessionLink { session }),
+            LockOutcome::Locked(lock) => {
+                let lock = SessionError::Locked { node: host.to_owned(), lock };
+                session.close().await;
+                Err(ConnectFailure::Locked(without_name(host, &lock.to_string())))
+            }
+        }
+    }
+}
+
+/// Screens name the node already.
+fn without_name(host: &str, message: &str) -> String {
+    message.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message).to_owned()
+}
+
+/// The variables of a host that say how it is reached, rendered.
+fn connection_vars(
+    inventory: &Inventory,
+    host: &str,
+    extra: &Map<String, Value>,
+) -> Result<Map<String, Value>, CommandError> {
+    let Some(vars) = inventory.host_vars(host) else { return Ok(Map::new()) };
+    let mut wanted: Map<String, Value> = vars
+        .iter()
+        .filter(|(name, _)| name.starts_with("ansible_"))
+        .map(|(n, v)| (n.to_owned(), v.clone()))
+        .collect();
+    wanted.extend(
+        extra.iter().filter(|(name, _)| name.starts_with("ansible_")).map(|(n, v)| (n.clone(), v.clone())),
+    );
+    let is_template = |value: &Value| value.as_str().is_some_and(template::is_template);
+    if !wanted.values().any(is_template) {
+        return Ok(wanted);
+    }
+    let mut all = vars.merged();
+    all.extend(inventory.magic_vars(host));
+    all.extend(extra.clone());
+    let scope = Scope::new(vec![Arc::new(Dict::trusted(&all))]);
+    for (name, value) in wanted.iter_mut().filter(|(_, value)| is_template(value)) {
+        let text = value.as_str().unwrap_or_default();
+        let rendered = template::render(text, &scope).map_err(|error| {
+            CommandError::user(format!("{host}: `{name}` cannot be rendered: {}", error.message()))
+        })?;
+        *value = rendered.to_json();
+    }
+    Ok(wanted)
+}
+
+impl Connector for Fleet {
+    fn connect<'a>(
+        &'a self,
+        host: &'a str,
+        purpose: Purpose,
+    ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>> {
+        Box::pin(async move {
+            let link = self.open(host, purpose).await?;
+            Ok(Arc::new(link) as Arc<dyn Link>)
+        })
+    }
+}
+
+struct SessionLink {
+    session: NodeSession,
+}
+
+impl SessionLink {
+    fn error(&self, error: &SessionError) -> LinkError {
+        LinkError(without_name(self.session.node(), &error.to_string()))
+    }
+}
+
+struct Blobs(HashMap<String, Arc<[u8]>>);
+
+impl BlobSource for Blobs {
+    fn open(&self, sha256: &str) -> Option<BlobContent> {
+        let bytes = Arc::clone(self.0.get(sha256)?);
+        Some(BlobContent::Bytes(tokio_util::bytes::Bytes::from_owner(bytes)))
+    }
+}
+
+impl Link for SessionLink {
+    fn call(
+        &self,
+        mut request: OpRequest,
+        blobs: Vec<BlobNeed>,
+        progress: Progress,
+    ) -> BoxFuture<'_, Result<OpOutcome, LinkError>> {
+        if request.run_as.as_deref() == Some(LOGIN_USER) {
+            let (login, helper) = (self.session.login_uid(), self.session.hello().uid);
+            request.run_as = (login != helper).then(|| login.to_string());
+        }
+        let blobs = Blobs(blobs.into_iter().map(|need| (need.blob.sha256, need.bytes)).collect());
+        Box::pin(async move {
+            let result = self.session.call(request, &blobs, |text: &str| progress(text)).await;
+            result.map_err(|error| self.error(&error))
+        })
+    }
+
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Reply, LinkError>> {
+        Box::pin(async move { self.session.simple(request).await.map_err(|error| self.error(&error)) })
+    }
+
+    fn boot_id(&self) -> Option<String> {
+        self.session.hello().boot_id.clone()
+    }
+
+    fn pushed(&self) -> bool {
+        self.session.was_pushed()
+    }
+
+    fn closed(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.session.closed().await;
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.session.close())
+    }
+}
+
+/// Asks on the terminal, if there is one.
+struct Terminal {
+    there: bool,
+}
+
+impl Prompt for Terminal {
+    fn ask(&self, request: &PromptRequest) -> Result<SecretString, PromptError> {
+        if !self.there {
+            return Err(PromptError::NoTerminal);
+        }
+        let text = match request {
+            PromptRequest::Passphrase { path } => format!("Passphrase of {}: ", path.display()),
+            PromptRequest::Challenge { node, text, .. } => format!("{node}: {text}"),
+        };
+        rpassword::prompt_password(text).map(SecretString::from).map_err(|_| PromptError::Cancelled)
+    }
+}
+
+fn ask_password(text: &str, environment: &Environment) -> Result<SecretString, CommandError> {
+    if !environment.stdin_is_terminal {
+        return Err(CommandError::user(format!(
+            "there is no terminal to ask for the {}",
+            text.trim_end_matches(": ")
+        ))
+        .hint("set `ansible_password` or `ansible_become_password` for the hosts instead"));
+    }
+    rpassword::prompt_password(text).map(SecretString::from).map_err(CommandError::internal)
+}

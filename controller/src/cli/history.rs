@@ -1,0 +1,115 @@
+//! `runs` and `report`: what earlier runs left.
+
+use std::fs;
+
+use gpufleet::{
+    display::{self, RunRow},
+    event::{NodeState, Verb},
+    journal::{JournalError, RunDir, list_runs, read_events, resolve_run},
+    report::{self, RunModel},
+};
+
+use super::{
+    args::{Format, ReportArgs, ReportFormat, RunsArgs},
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+};
+
+impl From<JournalError> for CommandError {
+    fn from(error: JournalError) -> Self {
+        Self::user(error)
+    }
+}
+
+pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let rows: Vec<RunRow> = list_runs(&environment.state_dir)
+        .into_iter()
+        .map(|run| RunRow {
+            run_id: run.run.to_string(),
+            verb: run.started.verb,
+            started: Some(run.started_at),
+            exit_code: run.finished.as_ref().map(|finished| finished.exit_code),
+            nodes: run.started.hosts.len(),
+            summary: match (&run.finished, run.running) {
+                (Some(finished), _) => finished.summary.clone(),
+                (None, true) => "is running".to_owned(),
+                (None, false) => "was cut off".to_owned(),
+            },
+        })
+        .collect();
+    let text = match args.format {
+        Format::Human => display::runs_table(&rows, &jiff::tz::TimeZone::system(), &output.style),
+        Format::Json | Format::Jsonl => {
+            let documents = rows.iter().map(|row| {
+                serde_json::json!({
+                    "run_id": row.run_id, "verb": row.verb, "started": row.started, "exit_code": row.exit_code,
+                    "nodes": row.nodes, "summary": row.summary,
+                })
+            });
+            if args.format == Format::Json {
+                serde_json::to_string_pretty(&documents.collect::<Vec<_>>())
+                    .map_err(CommandError::internal)?
+            } else {
+                documents.map(|document| format!("{document}\n")).collect()
+            }
+        }
+    };
+    output.data(&text)?;
+    Ok(0)
+}
+
+pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let run = resolve_run(&environment.state_dir, &args.run)?;
+    let dir = RunDir::new(&environment.state_dir, &run);
+    let events = read_events(&dir.journal())?;
+    let model = RunModel::of(&events);
+    if let Some(file) = &args.output {
+        let is_html = file.extension().is_some_and(|ending| ending == "html");
+        let text = if is_html { html(&model)? } else { json(&model)? };
+        let failed = |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", file.display()));
+        fs::write(file, text).map_err(failed)?;
+        return Ok(0);
+    }
+    let text = match args.format {
+        ReportFormat::Human => screen(&model, output),
+        ReportFormat::Json => json(&model)?,
+        ReportFormat::Jsonl => fs::read_to_string(dir.journal())?,
+        ReportFormat::Html => html(&model)?,
+        ReportFormat::Path => {
+            if !dir.report_html().exists() {
+                fs::write(dir.report_html(), html(&model)?)?;
+            }
+            dir.report_html().display().to_string()
+        }
+    };
+    output.data(&text)?;
+    Ok(0)
+}
+
+/// How many held nodes are explained in full; the report has them all.
+const HELD_SCREENS: usize = 8;
+
+/// What a finished run shows, by its verb.
+pub fn screen(model: &RunModel, output: &Output) -> String {
+    match model.verb() {
+        Verb::Run => {
+            let mut text = display::recap(model, &output.style);
+            for node in model.nodes().iter().filter(|node| node.state == NodeState::Held).take(HELD_SCREENS) {
+                text.push_str(&display::held_screen(model, node, &output.style));
+            }
+            text.push_str(&display::failures(model, &output.style));
+            text
+        }
+        Verb::Plan => display::plan_screen(model, display::PlanView::Summary, &output.style),
+        Verb::Audit => display::audit_screen(model, &output.style),
+    }
+}
+
+pub fn json(model: &RunModel) -> Result<String, CommandError> {
+    serde_json::to_string_pretty(&report::document(model)).map_err(CommandError::internal)
+}
+
+pub fn html(model: &RunModel) -> Result<String, CommandError> {
+    report::html(model).map_err(CommandError::internal)
+}

@@ -1,0 +1,123 @@
+//! From the command line to inventory, variables and program.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics, SourceFile},
+    event::NodeState,
+    inventory::{Inventory, LoadOptions},
+    journal::{RunDir, read_events, resolve_run},
+    report::RunModel,
+    yaml,
+};
+use serde_json::{Map, Value};
+
+use super::{args::InventorySource, environment::Environment, error::CommandError};
+
+/// Where an inventory is looked for when none is named.
+const DEFAULTS: [&str; 2] = ["inventory", "/etc/gpufleet/inventory"];
+
+pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Result<Inventory, CommandError> {
+    let sources = match source.inventory.as_slice() {
+        [] => match DEFAULTS.into_iter().find(|path| Path::new(path).exists()) {
+            Some(path) => vec![path.to_owned()],
+            None => {
+                return Err(CommandError::user("no inventory was given")
+                    .hint("name one with -i: a file, a folder, or `host1,host2,`"));
+            }
+        },
+        given => given.to_vec(),
+    };
+    let options =
+        LoadOptions { sources, playbook_dir, allow_empty: source.allow_empty, ..LoadOptions::default() };
+    Ok(Inventory::load(&options)?)
+}
+
+/// `--limit`, where `@RUN:failed` stands for the hosts that a run left in trouble.
+pub fn limit(source: &InventorySource, environment: &Environment) -> Result<Option<String>, CommandError> {
+    let Some(limit) = &source.limit else { return Ok(None) };
+    let named = limit.strip_prefix('@').and_then(|rest| rest.rsplit_once(':'));
+    let Some((run, which)) = named.filter(|(run, _)| !Path::new(run).exists()) else {
+        return Ok(Some(limit.clone()));
+    };
+    let run = resolve_run(&environment.state_dir, run)?;
+    let model = RunModel::of(&read_events(&RunDir::new(&environment.state_dir, &run).journal())?);
+    let wanted = |state: NodeState| match which {
+        "failed" => matches!(
+            state,
+            NodeState::Failed
+                | NodeState::Held
+                | NodeState::Unreachable
+                | NodeState::Unknown
+                | NodeState::Skipped
+        ),
+        other => state.as_str() == other,
+    };
+    let hosts: Vec<&str> =
+        model.nodes().iter().filter(|node| wanted(node.state)).map(|node| node.name.as_str()).collect();
+    if hosts.is_empty() {
+        return Err(CommandError::user(format!("run {run} has no host that is `{which}`")));
+    }
+    Ok(Some(hosts.join(",")))
+}
+
+/// `-e`, later ones win.
+pub fn extra_vars(given: &[String]) -> Result<Map<String, Value>, CommandError> {
+    let mut all = Map::new();
+    for text in given {
+        let vars = match text.strip_prefix('@') {
+            Some(file) => {
+                let content = fs::read_to_string(file)
+                    .map_err(|e| CommandError::user(format!("cannot read the variables in {file}: {e}")))?;
+                mapping(&SourceFile::new(file, content))?
+            }
+            None if text.trim_start().starts_with('{') => {
+                mapping(&SourceFile::new("--extra-vars", text.clone()))?
+            }
+            None => assignments(text)?,
+        };
+        all.extend(vars);
+    }
+    Ok(all)
+}
+
+fn mapping(source: &Arc<SourceFile>) -> Result<Map<String, Value>, CommandError> {
+    match yaml::parse_source(source)?.to_json() {
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => {
+            let error = Diagnostic::error(format!("{} is not a mapping of names to values", source.name()));
+            Err(Diagnostics::from(error).into())
+        }
+    }
+}
+
+/// `a=1 b='two words'`: the values are text, as Ansible takes them.
+fn assignments(text: &str) -> Result<Map<String, Value>, CommandError> {
+    let wrong = || {
+        CommandError::user(format!("`-e {text}` gives no variable"))
+            .hint("write `-e name=value`, `-e '{\"name\": [1, 2]}'` or `-e @file.yaml`")
+    };
+    let words = shell_words::split(text).map_err(|_| wrong())?;
+    let pairs = words.iter().map(|word| word.split_once('=').filter(|(name, _)| !name.is_empty()));
+    let map: Option<Map<String, Value>> =
+        pairs.map(|pair| pair.map(|(name, value)| (name.to_owned(), Value::from(value)))).collect();
+    map.filter(|map| !map.is_empty()).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extra_variables_are_read_as_ansible_reads_them() {
+        let given = ["a=1 b='two words'".to_owned(), r#"{"c": [1, 2], "a": 3}"#.to_owned()];
+        let vars = Value::Object(extra_vars(&given).unwrap());
+        assert_eq!(vars, serde_json::json!({"a": 3, "b": "two words", "c": [1, 2]}));
+        assert!(extra_vars(&["nothing".to_owned()]).is_err());
+    }
+}

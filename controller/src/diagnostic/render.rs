@@ -1,0 +1,157 @@
+//! The look of an error on a terminal.
+
+use std::fmt::Write as _;
+
+use owo_colors::{OwoColorize as _, Style};
+use unicode_width::UnicodeWidthChar as _;
+
+use super::secret::{inside_secret, mask_line};
+use super::{Diagnostic, Diagnostics, Severity, Span};
+
+/// Columns of source text shown of one line.
+const EXCERPT_WIDTH: usize = 88;
+const TAB_WIDTH: usize = 4;
+
+/// Renders all diagnostics, each ended by a line break.
+pub fn render(diagnostics: &Diagnostics, colour: bool) -> String {
+    let mut out = String::new();
+    for diagnostic in diagnostics.iter() {
+        render_one(&mut out, diagnostic, colour);
+    }
+    out
+}
+
+fn render_one(out: &mut String, diagnostic: &Diagnostic, colour: bool) {
+    let paint = Painter { colour };
+    let (word, style) = match diagnostic.severity {
+        Severity::Error => ("error", Style::new().red().bold()),
+        Severity::Warning => ("warning", Style::new().yellow().bold()),
+    };
+    let message = printable(&diagnostic.message);
+    line(
+        out,
+        &format!("{}{}", paint.with(word, style), paint.with(&format!(": {message}"), Style::new().bold())),
+    );
+    if let Some(span) = &diagnostic.span {
+        let gutter = Style::new().blue().bold();
+        line(out, &format!("  {} {}", paint.with("-->", gutter), printable(&span.to_string())));
+        if let Some(excerpt) = diagnostic.excerpt.then(|| Excerpt::of(span)).flatten() {
+            let number = span.line.to_string();
+            let pad = " ".repeat(number.len() + 2);
+            line(out, &format!("{pad}{}", paint.with("|", gutter)));
+            line(out, format!(" {} {}", paint.with(&format!("{number} |"), gutter), excerpt.text).trim_end());
+            let mut carets = "^".repeat(excerpt.carets);
+            if let Some(label) = &diagnostic.label {
+                let _ = write!(carets, " {}", printable(label));
+            }
+            let indent = " ".repeat(excerpt.offset);
+            line(out, &format!("{pad}{} {indent}{}", paint.with("|", gutter), paint.with(&carets, style)));
+        } else if let Some(label) = &diagnostic.label {
+            line(out, &format!("{}: {}", paint.with("note", Style::new().bold()), printable(label)));
+        }
+    } else if let Some(label) = &diagnostic.label {
+        line(out, &format!("{}: {}", paint.with("note", Style::new().bold()), printable(label)));
+    }
+    for note in &diagnostic.notes {
+        line(out, &format!("{}: {}", paint.with("note", Style::new().bold()), printable(note)));
+    }
+    for help in &diagnostic.help {
+        line(out, &format!("{}: {}", paint.with("help", Style::new().cyan().bold()), printable(help)));
+    }
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+struct Painter {
+    colour: bool,
+}
+
+impl Painter {
+    fn with(&self, text: &str, style: Style) -> String {
+        if self.colour { text.style(style).to_string() } else { text.to_owned() }
+    }
+}
+
+/// Why: a message quotes the user's text, and that may hold escape sequences.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// One source line made fit for the screen, with the place of the carets in columns.
+struct Excerpt {
+    text: String,
+    offset: usize,
+    carets: usize,
+}
+
+impl Excerpt {
+    fn of(span: &Span) -> Option<Self> {
+        if span.source.is_secret() || inside_secret(span.source.text(), span.line) {
+            return None;
+        }
+        let source = span.source.line(span.line)?;
+        let (source, masked_from) = match mask_line(source) {
+            Some((masked, from)) => (masked, Some(from)),
+            None => (source.to_owned(), None),
+        };
+        let mut cells: Vec<(String, usize)> = source.chars().map(cell).collect();
+        let mut first = (span.column.saturating_sub(1) as usize).min(cells.len());
+        let mut count = span.length.max(1) as usize;
+        if let Some(from) = masked_from
+            && first >= from
+        {
+            first = from;
+            count = cells.len() - from;
+        }
+        let visible_end = cells.iter().rposition(|(text, _)| text.trim() != "").map_or(0, |last| last + 1);
+        let end = first.saturating_add(count).min(visible_end.max(first + 1)).max(first);
+        // Why: columns[i] is where cell i begins; lines of any length are cut in one pass.
+        let columns: Vec<usize> = std::iter::once(0)
+            .chain(cells.iter().scan(0, |sum, (_, width)| {
+                *sum += width;
+                Some(*sum)
+            }))
+            .collect();
+        let column = |cell: usize| columns.get(cell).or(columns.last()).copied().unwrap_or_default();
+
+        let mut text = String::new();
+        let mut start = 0;
+        // Why: keep a third of the window in front of the carets, so that what leads to the mistake is seen.
+        if column(end) > EXCERPT_WIDTH {
+            let wanted = column(first).saturating_sub(EXCERPT_WIDTH / 3);
+            start = columns.partition_point(|column| *column < wanted).min(first);
+            if start > 0 {
+                text.push('…');
+            }
+        }
+        let lead = text.chars().count();
+        let last_column = column(start) + EXCERPT_WIDTH - lead;
+        let shown_end = columns
+            .partition_point(|column| *column <= last_column)
+            .saturating_sub(1)
+            .clamp(start, cells.len());
+        let clipped = shown_end < cells.len();
+        cells.truncate(shown_end);
+        let offset = lead + column(first.min(shown_end)) - column(start);
+        let carets = (column(end.min(shown_end)) - column(first.min(shown_end))).max(1);
+        for (cell, _) in cells.get(start..).unwrap_or_default() {
+            text.push_str(cell);
+        }
+        if clipped {
+            text.push('…');
+        }
+        Some(Self { text, offset, carets })
+    }
+}
+
+/// What is shown for one character, and how many columns it takes.
+fn cell(c: char) -> (String, usize) {
+    match c {
+        '\t' => (" ".repeat(TAB_WIDTH), TAB_WIDTH),
+        c if c.is_control() => ("\u{fffd}".to_owned(), 1),
+        c => (c.to_string(), c.width().unwrap_or(0)),
+    }
+}

@@ -1,0 +1,78 @@
+//! Keeps secrets out of excerpts.
+
+/// Whether a variable or parameter of this name probably holds a secret.
+///
+/// By its words (split at `_`, `-`, `.` and spaces): password, passphrase, token, secret, vault, key, credential and
+/// their short and plural forms. Names of files that hold one (`…_key_file`) are no secret.
+pub fn looks_secret(key: &str) -> bool {
+    let key = key.to_lowercase();
+    let words: Vec<&str> = key.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).collect();
+    if matches!(words.last(), Some(&("file" | "path" | "dir" | "url" | "id"))) {
+        return false;
+    }
+    words.iter().any(|word| {
+        ["password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "privatekey"]
+            .iter()
+            .any(|part| word.contains(part))
+            || matches!(*word, "pass" | "pw" | "vault" | "key" | "keys" | "pin")
+    })
+}
+
+/// `line` with the value of the first secret key in it replaced, and from which character on; or none.
+///
+/// What follows a secret on the same line goes with it: where a value ends cannot be told from one line.
+pub(super) fn mask_line(line: &str) -> Option<(String, usize)> {
+    let chars: Vec<char> = line.chars().collect();
+    let mut start = 0;
+    for (index, c) in chars.iter().enumerate() {
+        match c {
+            ':' | '=' => {
+                let key: String = chars[start..index].iter().collect();
+                let key = key.trim_matches(|c: char| c.is_whitespace() || "\"'-{[,?".contains(c));
+                if looks_secret(key) {
+                    let value = index + 1 + chars[index + 1..].iter().take_while(|c| **c == ' ').count();
+                    if value < chars.len() {
+                        let mut masked: String = chars[..value].iter().collect();
+                        masked.push_str("********");
+                        return Some((masked, value));
+                    }
+                }
+                start = index + 1;
+            }
+            ' ' | ',' | '{' | '[' | '\t' => start = index + 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether line `number` (from 1) lies inside the value of a secret key that is written on a line above it.
+pub(super) fn inside_secret(text: &str, number: u32) -> bool {
+    let lines: Vec<&str> = text.split('\n').take(number as usize).collect();
+    let Some((line, above)) = lines.split_last() else { return false };
+    let mut indent = indent_of(line);
+    for line in above.iter().rev() {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        // Why: the sign of a list item takes part in the indentation of the key behind it.
+        let key_indent = line.chars().take_while(|c| *c == ' ' || *c == '\t' || *c == '-').count();
+        if key_indent < indent {
+            let key = line.trim_start_matches([' ', '\t', '-']).split(':').next().unwrap_or_default();
+            if line.contains(':') && looks_secret(key.trim_matches(['"', '\''])) {
+                return true;
+            }
+            indent = indent.min(indent_of(line));
+        } else if indent_of(line) < indent {
+            indent = indent_of(line);
+        }
+        if indent == 0 {
+            return false;
+        }
+    }
+    false
+}
+
+fn indent_of(line: &str) -> usize {
+    line.chars().take_while(|c| *c == ' ' || *c == '\t').count()
+}

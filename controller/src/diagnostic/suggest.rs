@@ -1,0 +1,33 @@
+//! "Did you mean …".
+
+/// The candidate that `word` was most likely meant to be, if any is close enough.
+///
+/// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters; case and the
+/// choice between `-` and `_` cost nothing.
+pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = normalise(word);
+    let length = wanted.chars().count();
+    if length == 0 || length > 200 {
+        return None;
+    }
+    let limit = length.div_ceil(3).min(5);
+    candidates
+        .into_iter()
+        .filter(|candidate| *candidate != word)
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
+        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &normalise(candidate)), candidate))
+        .filter(|(distance, candidate)| {
+            *distance <= limit && *distance < candidate.chars().count().min(length)
+        })
+        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)))
+        .map(|(_, candidate)| candidate)
+}
+
+/// The help line for [`suggest`].
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    suggest(word, candidates).map(|candidate| format!("did you mean `{candidate}`?"))
+}
+
+fn normalise(word: &str) -> String {
+    word.chars().map(|c| if c == '-' { '_' } else { c }).flat_map(char::to_lowercase).collect()
+}

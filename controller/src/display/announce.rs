@@ -1,0 +1,231 @@
+//! Which events become a line of their own, and which are only counted.
+//!
+//! Invariants: a failure is said once, when it happens; nodes that fail for the same reason within a short time
+//! share a line; whatever goes wrong, the number of lines stays small next to the number of nodes.
+
+use std::collections::{HashMap, HashSet};
+
+use gpufleet_protocol::Change;
+use jiff::Timestamp;
+
+use super::{Role, Style, Verbosity, clean, clip, clock, count};
+use crate::{
+    event::{Event, Level, NodeState, Position, TaskReport, TaskStatus, What},
+    report::{RunModel, fold_names, values, without_name},
+};
+
+/// Seconds for which further nodes with a known cause are collected.
+const COLLECT_S: i64 = 2;
+/// Distinct causes that get a line as they happen; later ones are counted.
+const MOST_CAUSES: usize = 40;
+
+/// Turns events into lines.
+#[derive(Debug)]
+pub struct Announcer {
+    style: Style,
+    /// Whether waves and reboots get lines, because no live display shows them.
+    steps: bool,
+    causes: HashMap<Key, Collected>,
+    /// Keys in the order in which they were first seen.
+    order: Vec<Key>,
+    told: HashSet<String>,
+    uncounted: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    state: &'static str,
+    task: Option<(String, Position)>,
+    text: String,
+}
+
+#[derive(Debug)]
+struct Collected {
+    waiting: Vec<String>,
+    since: Timestamp,
+}
+
+impl Announcer {
+    /// `steps` gives waves and reboots a line each, for output without a live display.
+    pub fn new(style: Style, steps: bool) -> Self {
+        Self { style, steps, causes: HashMap::new(), order: Vec::new(), told: HashSet::new(), uncounted: 0 }
+    }
+
+    /// Lines to print now; the model has taken the event already.
+    pub fn event(&mut self, model: &RunModel, event: &Event) -> Vec<String> {
+        match &event.what {
+            What::TaskFinished { host, report } => self.task(host, report, event.at),
+            What::NodeFinished { host, outcome } if !self.told.contains(host) => {
+                let bad = matches!(
+                    outcome.state,
+                    NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Unknown
+                );
+                let message = outcome.message.as_deref().unwrap_or("no reason was given");
+                if bad { self.bad(host, outcome.state.as_str(), None, message, event.at) } else { Vec::new() }
+            }
+            What::RebootIssued { host, why, .. } if self.steps && self.style.verbosity > Verbosity::Quiet => {
+                let why =
+                    if why.is_empty() { String::new() } else { format!(": {}", clean(&why.join(", "))) };
+                vec![self.cut(format!("{host}  reboots{why}"))]
+            }
+            What::Rebooted { host, seconds, .. } if self.style.verbosity >= Verbosity::Changed => {
+                vec![format!("{host}  is back after {}, with a new boot id", clock(*seconds))]
+            }
+            What::WaveStarted { play, wave, hosts }
+                if self.steps && self.style.verbosity > Verbosity::Quiet =>
+            {
+                let plan = model.plays.iter().find(|known| known.play == *play);
+                let shape = plan.and_then(|plan| plan.waves.get(*wave));
+                let total = plan.map_or(0, |plan| plan.waves.len());
+                let label = shape.map_or_else(String::new, |shape| format!(" {}", shape.label));
+                let of = if total > 1 { format!("/{total}") } else { String::new() };
+                let nodes = count(hosts.len(), "node");
+                vec![self.cut(format!("wave {}{of}{label}: {nodes}, {}", wave + 1, fold_names(hosts)))]
+            }
+            What::Notice { level, text } => self.notice(*level, text),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Lines whose time has come.
+    pub fn tick(&mut self, now: Timestamp) -> Vec<String> {
+        self.flush(|collected| now.as_second() - collected.since.as_second() >= COLLECT_S)
+    }
+
+    /// Everything that still waits, at the end.
+    pub fn finish(&mut self) -> Vec<String> {
+        let mut lines = self.flush(|_| true);
+        if self.uncounted > 0 {
+            let nodes = count(std::mem::take(&mut self.uncounted), "more node");
+            lines.push(
+                self.style.paint(Role::Bad, format!("✗ {nodes} in trouble for other reasons; see below")),
+            );
+        }
+        lines
+    }
+
+    fn cut(&self, text: String) -> String {
+        clip(&text, self.style.width)
+    }
+
+    fn notice(&self, level: Level, text: &str) -> Vec<String> {
+        if level == Level::Info && self.style.verbosity == Verbosity::Quiet {
+            return Vec::new();
+        }
+        let text = clean(text);
+        vec![match level {
+            Level::Info => text,
+            Level::Warning => format!("{} {text}", self.style.paint(Role::Warning, "warning:")),
+            Level::Error => format!("{} {text}", self.style.paint(Role::Bad, "error:")),
+        }]
+    }
+
+    fn task(&mut self, host: &str, report: &TaskReport, at: Timestamp) -> Vec<String> {
+        let message = report.message.as_deref().unwrap_or("no reason was given");
+        let place = Some((report.task.clone(), report.position.clone()));
+        let bad = match report.status {
+            TaskStatus::Failed => Some("failed"),
+            TaskStatus::Unreachable => Some("unreachable"),
+            TaskStatus::Unknown => Some("unknown"),
+            TaskStatus::Held => Some("held"),
+            _ => None,
+        };
+        if let Some(state) = bad.filter(|_| !report.ignored && !report.rescued) {
+            self.told.insert(host.to_owned());
+            return self.bad(host, state, place, message, at);
+        }
+        let wanted = match report.status {
+            TaskStatus::Changed => Verbosity::Changed,
+            _ if bad.is_some() => Verbosity::Changed,
+            _ => Verbosity::All,
+        };
+        if self.style.verbosity < wanted {
+            return Vec::new();
+        }
+        vec![self.done(host, report)]
+    }
+
+    /// One task in `-v` and `-vv`.
+    fn done(&self, host: &str, report: &TaskReport) -> String {
+        let (role, word) = match report.status {
+            TaskStatus::Changed => (Role::Changed, "changed"),
+            TaskStatus::Skipped => (Role::Busy, "skipped"),
+            TaskStatus::Possible => (Role::Busy, "possible"),
+            TaskStatus::Ok => (Role::Good, "ok"),
+            _ if report.rescued => (Role::Changed, "rescued"),
+            _ => (Role::Changed, "ignored"),
+        };
+        let item = report.item.as_ref().map_or_else(String::new, |item| format!(" [{}]", clean(item)));
+        let change = |change: &Change| {
+            clean(&format!("{} {}", change.what, values(change.from.as_deref(), &change.to)))
+        };
+        let mut what: Vec<String> = report.changes.iter().take(3).map(change).collect();
+        if report.changes.len() > 3 {
+            what.push(count(report.changes.len() - 3, "more change"));
+        }
+        if what.is_empty() {
+            what.extend(report.message.as_deref().map(clean));
+        }
+        let what = if what.is_empty() { String::new() } else { format!("  {}", what.join(", ")) };
+        let text = clip(
+            &format!("{host}  {}{item}{what}", clean(&report.task)),
+            self.style.width.saturating_sub(word.len() + 2),
+        );
+        format!("{}  {text}", self.style.paint(role, word))
+    }
+
+    fn bad(
+        &mut self,
+        host: &str,
+        state: &'static str,
+        task: Option<(String, Position)>,
+        message: &str,
+        at: Timestamp,
+    ) -> Vec<String> {
+        let key = Key { state, task, text: without_name(&clean(message), host) };
+        if let Some(collected) = self.causes.get_mut(&key) {
+            if collected.waiting.is_empty() {
+                collected.since = at;
+            }
+            collected.waiting.push(host.to_owned());
+            return Vec::new();
+        }
+        if self.causes.len() >= MOST_CAUSES && self.style.verbosity < Verbosity::Changed {
+            self.uncounted += 1;
+            return Vec::new();
+        }
+        let line = self.line(host, &key);
+        self.order.push(key.clone());
+        self.causes.insert(key, Collected { waiting: Vec::new(), since: at });
+        vec![line]
+    }
+
+    fn line(&self, who: &str, key: &Key) -> String {
+        let role =
+            if key.state == "failed" || key.state == "unreachable" { Role::Bad } else { Role::Warning };
+        let state = if key.state == "failed" { String::new() } else { format!("{}: ", key.state) };
+        let (task, place) = match &key.task {
+            Some((task, place)) => (format!("{}: ", clean(task)), format!("   {place}")),
+            None => (String::new(), String::new()),
+        };
+        let mark = self.style.paint(role, "✗");
+        format!("{mark} {who}  {}{task}{}{}", self.style.paint(role, state), key.text, place)
+    }
+
+    fn flush(&mut self, due: impl Fn(&Collected) -> bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for key in &self.order {
+            let Some(collected) = self.causes.get_mut(key) else { continue };
+            if collected.waiting.is_empty() || !due(collected) {
+                continue;
+            }
+            let hosts = std::mem::take(&mut collected.waiting);
+            let who = match hosts.as_slice() {
+                [only] => only.clone(),
+                _ => format!("{}: {}", count(hosts.len(), "more node"), clip(&fold_names(&hosts), 60)),
+            };
+            lines.push(self.line(&who, key));
+        }
+        lines
+    }
+}

@@ -1,0 +1,89 @@
+//! Durations, counts and foreign text, made fit for one line.
+
+/// `7 nodes`, `1 node`.
+pub fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Seconds as `02:41` or `1:02:41`.
+pub fn clock(seconds: u64) -> String {
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{seconds:02}")
+    } else {
+        format!("{minutes:02}:{seconds:02}")
+    }
+}
+
+/// The text in at most `width` columns, `…` where something is missing.
+pub fn clip(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let mut out: String = text.chars().take(width.saturating_sub(1)).collect();
+    out.truncate(out.trim_end().len());
+    out.push('…');
+    out
+}
+
+/// One line of what a node said: line breaks become spaces, other control characters vanish.
+///
+/// A node's text must not be able to move the cursor of the admin's terminal.
+pub fn clean(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for part in text.split_whitespace() {
+        let before = out.len();
+        out.extend(part.chars().filter(|c| !c.is_control()));
+        if out.len() > before {
+            out.push(' ');
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// What a node printed, without control characters other than line breaks and tabs.
+pub(super) fn clean_block(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Words set into lines of at most `width` columns; a longer word stays whole.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_read_like_a_clock() {
+        assert_eq!([clock(0), clock(161), clock(3761)], ["00:00", "02:41", "1:02:41"]);
+    }
+
+    #[test]
+    fn foreign_text_cannot_move_the_cursor() {
+        assert_eq!(clean("a\x1b[2Jb\r\n  c\t\u{7}d\u{9b}31m"), "a[2Jb c d31m");
+        assert_eq!(clean_block("a\x1b[2J\n\tb\r\n"), "a[2J\n\tb\n");
+    }
+
+    proptest! {
+        #[test]
+        fn clipped_text_fits(text in "\\PC{0,80}", width in 1_usize..60) {
+            prop_assert!(clip(&text, width).chars().count() <= width);
+        }
+    }
+}

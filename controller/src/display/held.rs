@@ -1,0 +1,59 @@
+//! The screen of a held node: a decision for a person, with all that the person needs.
+
+use super::{Role, Style, clean, clip, figures::wrap};
+use crate::report::{NodeModel, RunModel, fold_changes, fold_numbers};
+
+/// What holds the node, what was not done, and what to do next.
+pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String {
+    let mut out = String::new();
+    let why = node.message().unwrap_or("no reason was given");
+    let head = format!("{} is held: {}", style.paint(Role::Strong, &node.name), clean(why));
+    for (at, line) in wrap(&head, style.width).into_iter().enumerate() {
+        out.push_str(&format!("{}{line}\n", if at == 0 { "" } else { "  " }));
+    }
+    let mut row = |label: &str, text: &str| {
+        for (at, line) in wrap(text, style.width.saturating_sub(11)).into_iter().enumerate() {
+            let label = if at == 0 { label } else { "" };
+            out.push_str(&format!("  {label:8} {line}\n"));
+        }
+    };
+    if let Some(idle) = &node.idle {
+        for client in &idle.clients {
+            let gpus = if client.gpus.is_empty() {
+                "control".to_owned()
+            } else {
+                format!("GPU {}", fold_numbers(client.gpus.iter().copied()))
+            };
+            let unit = client.unit.as_ref().map_or_else(String::new, |unit| format!(", {}", clean(unit)));
+            let command = clip(&clean(&client.command), 48);
+            row(&gpus, &format!("pid {}  {command}  (user {}{unit})", client.pid, clean(&client.user)));
+        }
+        let listed = |reason: &str| {
+            let says = |pid: u32| reason.starts_with(&format!("process {pid} "));
+            reason == why || idle.clients.iter().any(|client| says(client.pid))
+        };
+        for reason in idle.reasons.iter().filter(|reason| !listed(reason)) {
+            row("", &clean(reason));
+        }
+    }
+    let waiting: Vec<String> = fold_changes(node.changes_not_made())
+        .iter()
+        .map(|group| format!("{} {} {}", group.gpu_label(), group.what, group.values()))
+        .collect();
+    if !waiting.is_empty() {
+        row("not done", &clean(&waiting.join(", ")));
+    }
+    let out_of_service = node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service);
+    let state = match (node.reboots.is_empty(), out_of_service) {
+        (true, false) => "The node was not rebooted and stays in service.",
+        (true, true) => "The node was not rebooted; this run took it out of service and left it there.",
+        (false, false) => "The node was rebooted by this run and is in service.",
+        (false, true) => "The node was rebooted by this run and is out of service.",
+    };
+    row("state", state);
+    row("next", &format!("end what holds it, or wait for it; then run again with --limit {}", node.name));
+    if !model.run_id().is_empty() {
+        row("run", model.run_id());
+    }
+    out
+}

@@ -1,0 +1,39 @@
+//! What people see on a terminal: progress, plan, audit, recap, held nodes, facts, outputs.
+//!
+//! Screens are functions from a [`RunModel`](crate::report::RunModel) to text; only [`Progress`] and [`JsonLines`]
+//! write, and only to what they are given. This module decides no outcome and knows no playbook. Meaning survives
+//! without colour, and every screen is bounded however many nodes there are.
+
+mod announce;
+mod audit;
+mod confirm;
+mod exec;
+mod facts;
+mod figures;
+mod held;
+mod jsonl;
+mod live;
+mod node;
+mod plan;
+mod progress;
+mod recap;
+mod runs;
+mod style;
+#[cfg(test)]
+mod tests;
+
+pub use announce::Announcer;
+pub use audit::audit_screen;
+pub use confirm::{confirm_text, disrupted};
+pub use exec::{ExecResult, exec_grouped, exec_one};
+pub use facts::{FactsRow, facts_table};
+pub use figures::{clean, clip, clock, count};
+pub use held::held_screen;
+pub use jsonl::JsonLines;
+pub use live::{plain_status, progress_frame};
+pub use node::node_screen;
+pub use plan::{PlanView, plan_screen};
+pub use progress::Progress;
+pub use recap::{again, ending_lines, failures, recap};
+pub use runs::{RunRow, runs_table};
+pub use style::{Role, Style, Verbosity};

@@ -1,0 +1,276 @@
+//! The screen of `plan`: what would happen, to whom, and how much it hurts.
+
+use std::collections::BTreeSet;
+
+use gpufleet_protocol::{Certainty, Disruption};
+
+use super::{Role, Style, clean, clip, count, figures::wrap};
+use crate::{
+    event::{NodeState, PlayStarted, TaskStatus},
+    report::{
+        Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
+    },
+};
+
+/// How much of the plan is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlanView {
+    /// Nodes by what happens to them.
+    #[default]
+    Summary,
+    /// `--diff`: every change too, equal ones together.
+    Diff,
+}
+
+/// Columns of the two left-hand cells.
+const LABEL: usize = 11;
+const NODES: usize = 10;
+/// Most columns of the names, and most lines of the reasons.
+const NAMES: usize = 28;
+const REASON_LINES: usize = 3;
+
+/// The whole screen.
+pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
+    let mut out = head(model, style);
+    out.push('\n');
+    groups(model, style, &mut out);
+    let mut notes = String::new();
+    for play in &model.plays {
+        note("Waves", &waves(play), style, &mut notes);
+    }
+    for line in not_sure(model) {
+        note("Not sure", &line, style, &mut notes);
+    }
+    if !notes.is_empty() {
+        out.push('\n');
+        out.push_str(&notes);
+    }
+    match view {
+        PlanView::Diff => {
+            out.push('\n');
+            diff(model, style, &mut out);
+        }
+        PlanView::Summary => {
+            let hint = "--diff shows every change; --node HOST shows one node; --format json is the same for programs.";
+            out.push_str(&format!("\n  {}\n", style.paint(Role::Muted, hint)));
+        }
+    }
+    out
+}
+
+fn head(model: &RunModel, style: &Style) -> String {
+    let names: Vec<String> = model.plays.iter().map(|play| format!("\"{}\"", play.name)).collect();
+    let what = if names.is_empty() { "Plan".to_owned() } else { format!("Plan for {}", names.join(", ")) };
+    let classes: BTreeSet<String> =
+        model.nodes().iter().filter_map(|node| hardware_class(node.facts.as_deref()?)).collect();
+    let mut parts = vec![count(model.nodes().len(), "node")];
+    match classes.len() {
+        0 => {}
+        1 => parts.push("1 hardware class".to_owned()),
+        many => parts.push(format!("{many} hardware classes")),
+    }
+    if let (Some(from), Some(to)) = (model.started, model.finished.or(model.latest)) {
+        let tenths = (to.as_millisecond() - from.as_millisecond()).max(0) / 100;
+        parts.push(format!("read in {}.{} s", tenths / 10, tenths % 10));
+    }
+    format!("{}: {}. Nothing was changed.\n", style.paint(Role::Strong, what), parts.join(", "))
+}
+
+/// A row of the summary before it is laid out.
+struct Row {
+    label: &'static str,
+    painted: String,
+    nodes: String,
+    names: String,
+    why: String,
+}
+
+impl Row {
+    fn new(label: &'static str, painted: String, hosts: &[&str], why: String) -> Self {
+        let names = clip(&fold_names(hosts), NAMES);
+        Self { label, painted, nodes: count(hosts.len(), "node"), names, why }
+    }
+}
+
+/// Rows in columns; what is too long for its column goes on below.
+fn lay_out(rows: &[Row], style: &Style, out: &mut String) {
+    let names = rows.iter().map(|row| row.names.chars().count()).max().unwrap_or(0);
+    let left = 2 + LABEL + 1 + NODES;
+    let used = left + names + 2;
+    for Row { label, painted, nodes, names: text, why } in rows {
+        let pad = " ".repeat(LABEL.saturating_sub(label.chars().count()));
+        let mut lines = wrap(why, style.width.saturating_sub(used).max(24));
+        if lines.len() > REASON_LINES {
+            lines.truncate(REASON_LINES);
+            if let Some(last) = lines.last_mut() {
+                last.push('…');
+            }
+        }
+        let first = lines.first().map_or("", String::as_str);
+        let line = format!("  {painted}{pad} {nodes:NODES$}{text:names$}  {first}");
+        out.push_str(line.trim_end());
+        out.push('\n');
+        for line in lines.iter().skip(1) {
+            out.push_str(&format!("{:used$}{line}\n", ""));
+        }
+    }
+}
+
+fn groups(model: &RunModel, style: &Style, out: &mut String) {
+    let settled = |node: &&NodeModel| !node.is_bad() && node.state != NodeState::Skipped;
+    let mut rows = Vec::new();
+    for class in [Disruption::Reboot, Disruption::GpuReset, Disruption::Clients, Disruption::Live] {
+        let nodes: Vec<&NodeModel> =
+            model.nodes().iter().filter(settled).filter(|node| node.disruption() == Some(class)).collect();
+        if !nodes.is_empty() {
+            let hosts: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            let why = reasons(nodes, class).join(", ");
+            rows.push(Row::new(class.as_str(), style.disruption(class, class), &hosts, why));
+        }
+    }
+    let calm: Vec<&str> = model
+        .nodes()
+        .iter()
+        .filter(settled)
+        .filter(|node| node.disruption().is_none())
+        .map(|node| node.name.as_str())
+        .collect();
+    if !calm.is_empty() {
+        rows.push(Row::new("compliant", style.paint(Role::Good, "compliant"), &calm, String::new()));
+    }
+    let skipped = model.in_state(NodeState::Skipped);
+    if !skipped.is_empty() {
+        rows.push(Row::new("skipped", style.paint(Role::Muted, "skipped"), &skipped, String::new()));
+    }
+    for cause in causes(model.nodes()) {
+        let hosts: Vec<&str> = cause.hosts.iter().map(String::as_str).collect();
+        let label = cause.state.as_str();
+        rows.push(Row::new(label, style.state(cause.state, label), &hosts, cause_text(&cause)));
+    }
+    lay_out(&rows, style, out);
+}
+
+/// A cause with its task, and what it means for the result.
+pub(super) fn cause_text(cause: &Cause) -> String {
+    let text = clean(&cause.text);
+    let text = match &cause.task {
+        Some((task, position)) => format!("{}: {text} ({position})", clean(task)),
+        None => text,
+    };
+    match cause.state {
+        NodeState::Unknown => format!("{text}; counted as not compliant"),
+        _ => text,
+    }
+}
+
+fn note(label: &str, text: &str, style: &Style, out: &mut String) {
+    for (at, part) in wrap(text, style.width.saturating_sub(LABEL + 3)).into_iter().enumerate() {
+        let label = if at == 0 { label } else { "" };
+        out.push_str(&format!("  {} {part}\n", style.paint(Role::Strong, format!("{label:LABEL$}"))));
+    }
+}
+
+/// `canary gpu033 gpu035, then 10% = 1, then 25% = 4 at a time; at most 1 out at once`.
+fn waves(play: &PlayStarted) -> String {
+    let mut parts: Vec<(String, usize)> = Vec::new();
+    for (at, wave) in play.waves.iter().enumerate() {
+        if at > 0 && play.waves[at - 1].label == wave.label {
+            if let Some((_, times)) = parts.last_mut() {
+                *times += 1;
+            }
+            continue;
+        }
+        let size = wave.hosts.len();
+        let text = match wave.label.as_str() {
+            "canary" => format!("canary {} (one of each class)", clip(&fold_names(&wave.hosts), 60)),
+            label if label.parse() == Ok(size) => format!("{size}"),
+            label => format!("{label} = {size}"),
+        };
+        parts.push((text, 1));
+    }
+    let parts: Vec<String> = parts
+        .into_iter()
+        .map(|(text, times)| if times > 1 { format!("{text} at a time") } else { text })
+        .collect();
+    let order = if parts.is_empty() { "all at once".to_owned() } else { parts.join(", then ") };
+    format!("{order}; at most {} out at once", play.max_unavailable)
+}
+
+/// What only the run itself can tell, each task once.
+fn not_sure(model: &RunModel) -> Vec<String> {
+    let mut all: Vec<(String, usize)> = Vec::new();
+    for node in model.nodes() {
+        let possible = node.tasks.iter().filter(|task| {
+            task.status == TaskStatus::Possible
+                || task.changes.iter().any(|change| change.certainty == Certainty::Possible)
+        });
+        for task in possible {
+            let why = task
+                .message
+                .as_deref()
+                .map_or_else(|| "depends on what only the run itself can tell".to_owned(), clean);
+            let text = format!("task \"{}\" ({}): {why}", clean(&task.task), task.position);
+            match all.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, nodes)) => *nodes += 1,
+                None => all.push((text, 1)),
+            }
+        }
+    }
+    let total = model.nodes().len();
+    all.into_iter()
+        .map(
+            |(text, nodes)| {
+                if nodes == total { text } else { format!("{text}; on {}", count(nodes, "node")) }
+            },
+        )
+        .collect()
+}
+
+/// Every change, with the nodes that share it.
+fn diff(model: &RunModel, style: &Style, out: &mut String) {
+    type Shared<'a> = Vec<(ChangeGroup, Vec<&'a str>)>;
+    let mut tasks: Vec<(String, Shared<'_>)> = Vec::new();
+    for node in model.nodes() {
+        for group in fold_changes(node.changes().chain(node.changes_not_made())) {
+            let task = format!("{}  {}", clean(&group.task), group.position);
+            let at = tasks.iter().position(|(known, _)| *known == task).unwrap_or_else(|| {
+                tasks.push((task, Vec::new()));
+                tasks.len() - 1
+            });
+            let changes = &mut tasks[at].1;
+            match changes.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, hosts)) => hosts.push(&node.name),
+                None => changes.push((group, vec![&node.name])),
+            }
+        }
+    }
+    for (task, changes) in tasks {
+        out.push_str(&format!("  {}\n", style.paint(Role::Strong, task)));
+        for (group, hosts) in changes {
+            let hosts = format!("{}: {}", count(hosts.len(), "node"), fold_names(&hosts));
+            let hosts = clip(&hosts, style.width.saturating_sub(4));
+            out.push_str(&format!("    {}\n", style.paint(Role::Muted, hosts)));
+            change_lines(&group, 6, style, out);
+        }
+    }
+}
+
+/// One change, its note and its text difference.
+pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, out: &mut String) {
+    let what = [group.gpu_label(), clean(&group.what)].join(" ");
+    let what = what.trim();
+    let values = clean(&group.values());
+    let maybe = if group.certainty == Certainty::Possible { "possible, " } else { "" };
+    let class = style.disruption(group.disruption, group.disruption);
+    let note = group.note.as_deref().map_or_else(String::new, |note| format!(" ({})", clean(note)));
+    out.push_str(&format!("{:indent$}{what:32}  {values:32}  {maybe}{class}{note}\n", ""));
+    let Some(diff) = &group.diff else { return };
+    for line in super::figures::clean_block(diff).lines() {
+        let role = match line.bytes().next() {
+            Some(b'+') => Role::Good,
+            Some(b'-') => Role::Bad,
+            _ => Role::Muted,
+        };
+        out.push_str(&format!("{:indent$}  {}\n", "", style.paint(role, line)));
+    }
+}

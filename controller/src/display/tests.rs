@@ -1,0 +1,497 @@
+//! Every screen, as people see it.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use gpufleet_protocol::{Disruption, facts::GpuSystemState};
+use jiff::{Timestamp, tz::TimeZone};
+
+use super::*;
+use crate::{
+    event::{NodeState, TaskReport, TaskStatus, Verb, What},
+    report::{
+        RunModel,
+        sample::{self, Stream},
+    },
+};
+
+fn style() -> Style {
+    Style::default()
+}
+
+#[test]
+fn plan() {
+    let model = RunModel::of(&sample::plan());
+    insta::assert_snapshot!(plan_screen(&model, PlanView::Summary, &style()), @r#"
+    Plan for "Bring up training nodes": 16 nodes, 2 hardware classes, read in 1.4 s. Nothing was changed.
+
+      reboot      3 nodes   gpu[033,037,041]          ECC disabled -> enabled, kernel command line ->
+                                                      iommu=pt
+      live        7 nodes   gpu[034-036,038-040,042]  power limit 700 -> 600 W, vm.swappiness 60 -> 10
+      compliant   5 nodes   gpu[043,045-048]
+      unknown     1 node    gpu044                    gpu_ecc: NVML did not answer in 10 s; the worker
+                                                      was killed (playbooks/bringup.yaml:12); counted as
+                                                      not compliant
+
+      Waves       canary gpu[033,034] (one of each class), then 10% = 1, then 25% = 4 at a time; at most
+                  1 out at once
+      Not sure    task "tune fabric" (playbooks/bringup.yaml:41): depends on the output of a command:
+                  may add live changes; on 15 nodes
+
+      --diff shows every change; --node HOST shows one node; --format json is the same for programs.
+    "#);
+}
+
+#[test]
+fn plan_with_every_change() {
+    let model = RunModel::of(&sample::plan());
+    let screen = plan_screen(&model, PlanView::Diff, &style());
+    let changes = screen.split_once("once\n").unwrap().1;
+    insta::assert_snapshot!(changes, @r#"
+    Not sure    task "tune fabric" (playbooks/bringup.yaml:41): depends on the output of a command:
+                may add live changes; on 15 nodes
+
+    gpu_ecc  playbooks/bringup.yaml:12
+      3 nodes: gpu[033,037,041]
+        GPU 0-7 ECC                       disabled -> enabled               reboot
+    kernel_cmdline  playbooks/bringup.yaml:30
+      3 nodes: gpu[033,037,041]
+        kernel command line               -> iommu=pt                       reboot (current after the next boot)
+    gpu_power  playbooks/bringup.yaml:18
+      10 nodes: gpu[033-042]
+        GPU 0-7 power limit               700 -> 600 W                      live
+    sysctl  playbooks/bringup.yaml:24
+      10 nodes: gpu[033-042]
+        vm.swappiness                     60 -> 10                          live
+    gpu_mig  playbooks/bringup.yaml:14
+      1 node: gpu041
+        GPU 0-7 MIG layout                7x 1g.10gb -> 2x 3g.40gb          clients
+    "#);
+}
+
+#[test]
+fn plan_of_one_node() {
+    let model = RunModel::of(&sample::plan());
+    insta::assert_snapshot!(node_screen(model.node("gpu041").unwrap(), &style()), @r"
+    gpu041  8x H100 80GB HBM3, driver 580.159.04  drift
+      gpu_ecc  playbooks/bringup.yaml:12
+        GPU 0-7 ECC                       disabled -> enabled               reboot
+      kernel_cmdline  playbooks/bringup.yaml:30
+        kernel command line               -> iommu=pt                       reboot (current after the next boot)
+      gpu_mig  playbooks/bringup.yaml:14
+        GPU 0-7 MIG layout                7x 1g.10gb -> 2x 3g.40gb          clients
+          before  | 1g  | 1g  | 1g  | 1g  | 1g  | 1g  | 1g  | ..  |
+          after   |        3g.40gb        |        3g.40gb        |
+      gpu_power  playbooks/bringup.yaml:18
+        GPU 0-7 power limit               700 -> 600 W                      live
+      sysctl  playbooks/bringup.yaml:24
+        vm.swappiness                     60 -> 10                          live
+      possible  tune fabric (playbooks/bringup.yaml:41): depends on the output of a command: may add live changes
+    ");
+    insta::assert_snapshot!(node_screen(model.node("gpu044").unwrap(), &style()), @r"
+    gpu044  unknown
+      NVML did not answer in 10 s; the worker was killed
+      unknown  gpu_ecc (playbooks/bringup.yaml:12): NVML did not answer in 10 s; the worker was killed
+    ");
+}
+
+#[test]
+fn audit() {
+    let model = RunModel::of(&sample::audit(1000));
+    insta::assert_snapshot!(audit_screen(&model, &style()), @r"
+    1000 nodes, 956 compliant, 31 drift, 3 fail, 10 unknown        95.6 %
+      fail     3 nodes   -> investigate  gpu[006,339,672]          the driver shows 7 of 8 GPUs on the
+                                                                   PCI bus
+      unknown  6 nodes   -> investigate  gpu[045,225,405,585,765…  gpu_power: NVML did not answer in 10
+                                                                   s; the worker was killed
+                                                                   (playbooks/bringup.yaml:18); counted
+                                                                   as not compliant
+      unknown  4 nodes   -> investigate  gpu[121,371,621,871]      no route to host
+      drift    11 nodes  -> apply        gpu[003,101-104,106-111]  power limit 700 -> 600 W
+      drift    10 nodes  -> reset        gpu[008,202,299,396,493…  MIG layout 7x 1g.10gb -> 2x 3g.40gb
+      drift    9 nodes   -> reboot       gpu[004,124,244,364,484…  ECC disabled -> enabled, 1 smaller
+                                                                   change
+      drift    1 node    -> reset        gpu105                    MIG layout 7x 1g.10gb -> 2x 3g.40gb,
+                                                                   1 smaller change
+    ");
+    insta::assert_snapshot!(audit_screen(&RunModel::of(&sample::audit(2)), &style()), @r"2 nodes, 2 compliant        100.0 %");
+}
+
+#[test]
+fn end_of_a_run() {
+    let model = RunModel::of(&sample::run());
+    let report = Some("~/.local/state/gpufleet/runs/01JD8Q4T9X/report.html");
+    let text = format!(
+        "{}{}{}",
+        recap(&model, &style()),
+        failures(&model, &style()),
+        ending_lines(&model, report, &style())
+    );
+    insta::assert_snapshot!(text, @r"
+    PLAY RECAP
+    gpu001 : ok=1 changed=1 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0   reboot 06:02, verified
+    gpu002 : ok=1 changed=1 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    gpu003 : ok=1 changed=1 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    gpu004 : ok=1 changed=0 unreachable=0 failed=1 skipped=0 rescued=0 ignored=0   limit 900 W is above this GPU's maximum 700 W
+    gpu005 : ok=1 changed=0 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    gpu006 : ok=0 changed=0 unreachable=0 failed=1 skipped=0 rescued=0 ignored=0   held: a process holds the GPUs
+    gpu007 : ok=0 changed=0 unreachable=1 failed=0 skipped=0 rescued=0 ignored=0   no answer to SSH on 10.0.0.7:22 in 10 s
+    gpu008 : ok=1 changed=0 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    failed  gpu004
+        gpu_power: limit 900 W is above this GPU's maximum 700 W (playbooks/bringup.yaml:18)
+    held  gpu006
+        gpu_mig: a process holds the GPUs (playbooks/bringup.yaml:14)
+    unreachable  gpu007
+        no answer to SSH on 10.0.0.7:22 in 10 s
+    5 of 8 nodes as declared, 1 failed, 1 held, 1 unreachable. Report: ~/.local/state/gpufleet/runs/01JD8Q4T9X/report.html
+    Exit 2. Still out of service: none.
+    Again for those in trouble: gpufleet run playbooks/bringup.yaml -i inventory/ --limit gpu004,gpu006,gpu007
+    ");
+}
+
+#[test]
+fn end_of_a_quiet_run_names_only_trouble() {
+    let quiet = Style { verbosity: Verbosity::Quiet, ..style() };
+    let text = recap(&RunModel::of(&sample::run()), &quiet);
+    assert_eq!(text.lines().count(), 4, "{text}");
+}
+
+#[test]
+fn recap_of_a_large_fleet() {
+    let hosts = sample::names(1000);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    for (at, host) in hosts.iter().enumerate() {
+        match at {
+            400..500 => {
+                s.task(
+                    host,
+                    sample::failed("gpu_power", 18, "limit 900 W is above this GPU's maximum 700 W"),
+                );
+                s.end(host, NodeState::Failed, None);
+            }
+            _ if at % 2 == 0 => {
+                s.task(host, sample::swappiness(24)).end(host, NodeState::Done, None);
+            }
+            _ => {
+                s.task(host, sample::report("sysctl", 24, TaskStatus::Ok)).end(
+                    host,
+                    NodeState::Compliant,
+                    None,
+                );
+            }
+        }
+    }
+    let model = RunModel::of(&s.events);
+    let text = recap(&model, &style());
+    assert!(text.lines().count() < 70, "{text}");
+    let head: Vec<&str> = text.lines().take(4).collect();
+    insta::assert_snapshot!(head.join("\n"), @r"
+    PLAY RECAP
+    gpu[001,003,005,007,009,011,013,015,017… (450 nodes) : ok=1 changed=1 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    gpu[002,004,006,008,010,012,014,016,018… (450 nodes) : ok=1 changed=0 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0
+    gpu401                                               : ok=0 changed=0 unreachable=0 failed=1 skipped=0 rescued=0 ignored=0   limit 900 W is above this GPU's maximum 700 W
+    ");
+    assert!(text.ends_with("… and 40 more nodes in trouble, by cause below\n"), "{text}");
+    insta::assert_snapshot!(failures(&model, &style()), @r"
+    failed  100 nodes: gpu[401-500]
+        gpu_power: limit 900 W is above this GPU's maximum 700 W (playbooks/bringup.yaml:18)
+    ");
+    assert_eq!(again(&model).unwrap(), "gpufleet run playbooks/bringup.yaml -i inventory/");
+    let all = recap(&model, &Style { verbosity: Verbosity::Changed, ..style() });
+    assert_eq!(all.lines().count(), 1001);
+}
+
+#[test]
+fn a_held_node() {
+    let model = RunModel::of(&sample::run());
+    insta::assert_snapshot!(held_screen(&model, model.node("gpu006").unwrap(), &style()), @r"
+    gpu006 is held: a process holds the GPUs
+      GPU 2    pid 41277 python3 train.py --epochs 40 (user alice, slurmstepd.scope)
+      not done GPU 0-7 MIG mode disabled -> enabled
+      state    The node was not rebooted and stays in service.
+      next     end what holds it, or wait for it; then run again with --limit gpu006
+      run      01JD8Q4T9X
+    ");
+}
+
+#[test]
+fn facts() {
+    let mut hung = sample::facts("H100", false);
+    hung.gpu.gpus.clear();
+    hung.gpu.driver_version = None;
+    hung.gpu.module_version = None;
+    hung.gpu.state = GpuSystemState::Hung { detail: "no answer in 10 s".to_owned() };
+    let (one, two) = (sample::facts("H100", false), sample::facts("H200", true));
+    let mut short = one.clone();
+    short.gpu.gpus.truncate(7);
+    short.gpu.gpus[0].ecc_pending = Some(false);
+    let row = |host, facts| FactsRow { host, facts: Ok(facts) };
+    let rows = [
+        row("gpu001", &one),
+        row("gpu002", &one),
+        row("gpu003", &two),
+        row("gpu004", &short),
+        row("gpu005", &hung),
+        FactsRow { host: "gpu006", facts: Err("no answer to SSH on 10.0.0.6:22 in 10 s") },
+    ];
+    insta::assert_snapshot!(facts_table(&rows, true, &style()), @r"
+    HOST              GPUS        DRIVER      ECC    MIG         POWER  OS            KERNEL
+    gpu[001,002] (2)  8x H100     580.159.04  on     off         700 W  ubuntu 24.04  6.8.0-79-generic
+                      80GB HBM3
+    gpu003            8x H200     580.159.04  on     7x 1g.18gb  700 W  ubuntu 24.04  6.8.0-79-generic
+    gpu004            7x H100     580.159.04  mixed  off         700 W  ubuntu 24.04  6.8.0-79-generic
+                      80GB HBM3
+    gpu005            none                                              ubuntu 24.04  6.8.0-79-generic
+    gpu006            not known
+    note: gpu004: the driver shows 7 of 8 GPUs on the PCI bus
+    note: gpu005: NVML did not answer: no answer in 10 s
+    note: gpu006: no answer to SSH on 10.0.0.6:22 in 10 s
+    ");
+    assert_eq!(facts_table(&rows, false, &style()).lines().count(), 7 + 3);
+}
+
+#[test]
+fn runs() {
+    let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+    let row = |run: &str, verb, started, exit_code, summary: &str| RunRow {
+        run_id: run.to_owned(),
+        verb,
+        started,
+        exit_code,
+        nodes: 512,
+        summary: summary.to_owned(),
+    };
+    let rows = [
+        row("01JD8Q4T9X", Verb::Run, at("2026-11-21T09:12:00Z"), None, "the run did not end"),
+        row("01JD8Q11AB", Verb::Audit, at("2026-11-21T09:00:00Z"), Some(3), "496 of 512 nodes as declared"),
+        row("01JD7Z0000", Verb::Plan, at("2026-11-20T23:59:59Z"), Some(0), "512 nodes read"),
+    ];
+    insta::assert_snapshot!(runs_table(&rows, &TimeZone::UTC, &style()), @r"
+    RUN         STARTED           VERB   NODES  EXIT  SUMMARY
+    01JD8Q4T9X  2026-11-21 09:12  run      512  open  the run did not end
+    01JD8Q11AB  2026-11-21 09:00  audit    512  3     496 of 512 nodes as declared
+    01JD7Z0000  2026-11-20 23:59  plan     512  0     512 nodes read
+    ");
+    assert_eq!(runs_table(&[], &TimeZone::UTC, &style()), "No runs yet.\n");
+}
+
+#[test]
+fn colour_is_only_decoration() {
+    let model = RunModel::of(&sample::run());
+    let plain = recap(&model, &style());
+    let painted = recap(&model, &Style { color: true, ..style() });
+    assert!(painted.contains('\u{1b}') && !plain.contains('\u{1b}'));
+    let escape = regex::Regex::new("\u{1b}\\[[0-9;]*m").unwrap();
+    assert_eq!(escape.replace_all(&painted, ""), plain);
+}
+
+#[test]
+fn the_live_frame_names_the_slowest() {
+    let hosts = sample::names(1000);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    s.play(&hosts, &[("canary", 2), ("25%", 250), ("25%", 250), ("25%", 250), ("25%", 248)]);
+    for host in &hosts[..2] {
+        s.state(host, NodeState::Applying, None).end(host, NodeState::Done, None);
+    }
+    s.push(What::WaveStarted { play: 0, wave: 1, hosts: hosts[2..252].to_vec() });
+    for host in &hosts[2..40] {
+        s.wait_ms(1000).state(host, NodeState::Applying, None);
+    }
+    s.state("gpu004", NodeState::Rebooting, Some("waiting for SSH"));
+    s.push(What::TaskStarted {
+        host: "gpu003".into(),
+        op_id: "1".into(),
+        task: "tune fabric".into(),
+        kind: "shell".into(),
+    });
+    s.push(What::Progress { host: "gpu003".into(), text: "12 of 18 links\x1b[2J".into() });
+    s.state("gpu041", NodeState::Waiting, Some("1 of 1 out"));
+    let model = RunModel::of(&s.events);
+    let now = s.now() + jiff::SignedDuration::from_secs(161);
+    insta::assert_snapshot!(progress_frame(&model, now, &style()).join("\n"), @r"
+    wave 2/5 25%: 0 of 250, 2 of 1000 nodes  03:19
+      done 2  failed 0  rebooting 1  waiting 1  applying 37  pending 959
+      gpu005  applying       03:16
+      gpu006  applying       03:15
+      gpu007  applying       03:14
+      gpu008  applying       03:13
+      gpu009  applying       03:12
+      gpu010  applying       03:11
+      gpu011  applying       03:10
+      gpu012  applying       03:09
+      … and 30 more at work
+    ");
+    insta::assert_snapshot!(plain_status(&model, now, &style()), @r"wave 2/5 25%: 0 of 250, 2 of 1000 nodes  03:19  done 2  failed 0  rebooting 1  waiting 1  applying 37  pending 959  waiting for: gpu005 (applying 196 s), gpu006 (applying 195 s), gpu007 (applying 194 s) and 35 more");
+}
+
+/// A writer that a test can read while a sink holds it.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+fn plain_log(stream: &Stream, style: Style) -> String {
+    let out = Shared::default();
+    let mut sink = Progress::plain(Box::new(out.clone()), style);
+    let mut model = RunModel::new();
+    for event in &stream.events {
+        model.apply(event);
+        sink.event(&model, event);
+        sink.tick(&model, event.at);
+    }
+    sink.finish();
+    out.text()
+}
+
+fn stream_of(events: Vec<crate::event::Event>) -> Stream {
+    let mut stream = Stream::new();
+    stream.events = events;
+    stream
+}
+
+#[test]
+fn a_log_without_a_terminal() {
+    insta::assert_snapshot!(plain_log(&stream_of(sample::run()), style()), @r"
+    wave 1/5 canary: 1 node, gpu001
+    gpu001  reboots: ECC enabled is pending
+    wave 1/5 canary: 0 of 1, 0 of 8 nodes  06:02  failed 0  rebooting 1  pending 7  waiting for: gpu001 (rebooting 362 s)
+    ✗ gpu004  gpu_power: limit 900 W is above this GPU's maximum 700 W   playbooks/bringup.yaml:18
+    ✗ gpu006  held: gpu_mig: a process holds the GPUs   playbooks/bringup.yaml:14
+    ✗ gpu007  unreachable: no answer to SSH on 10.0.0.7:22 in 10 s
+    warning: 1 node is held for a decision
+    ");
+}
+
+#[test]
+fn more_words_tell_of_every_task() {
+    let run = stream_of(sample::run());
+    let log = plain_log(&run, Style { verbosity: Verbosity::All, ..style() });
+    assert!(log.contains("changed  gpu002  gpu_power  GPU 0 power limit 700 -> 600 W, "), "{log}");
+    assert!(log.contains("ok  gpu005  gpu_ecc"), "{log}");
+    assert!(log.contains("gpu001  is back after 06:02, with a new boot id"), "{log}");
+    let log = plain_log(&run, Style { verbosity: Verbosity::Quiet, ..style() });
+    assert_eq!(log.lines().count(), 4, "{log}");
+}
+
+#[test]
+fn equal_failures_share_a_line() {
+    let hosts = sample::names(40);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    for host in &hosts {
+        s.wait_ms(10);
+        let message = format!("{host}: limit 900 W is above this GPU's maximum 700 W");
+        s.task(host, sample::failed("gpu_power", 18, &message)).end(host, NodeState::Failed, None);
+    }
+    insta::assert_snapshot!(plain_log(&s, style()), @r"
+    ✗ gpu001  gpu_power: limit 900 W is above this GPU's maximum 700 W   playbooks/bringup.yaml:18
+    ✗ 39 more nodes: gpu[002-040]  gpu_power: limit 900 W is above this GPU's maximum 700 W   playbooks/bringup.yaml:18
+    ");
+}
+
+#[test]
+fn ignored_and_rescued_failures_are_no_alarm() {
+    let mut s = Stream::new();
+    s.started(Verb::Run, &sample::names(1));
+    s.task("gpu001", TaskReport { ignored: true, ..sample::failed("shell", 9, "exit 1") });
+    s.task("gpu001", TaskReport { rescued: true, ..sample::failed("shell", 10, "exit 1") });
+    s.end("gpu001", NodeState::Done, None);
+    assert_eq!(plain_log(&s, style()), "");
+}
+
+#[test]
+fn events_as_lines() {
+    let events = sample::run();
+    let out = Shared::default();
+    let mut sink = JsonLines::new(out.clone());
+    for event in &events {
+        sink.event(event).unwrap();
+    }
+    let back: Vec<crate::event::Event> =
+        out.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(back, events);
+}
+
+/// CPU time of this thread: other work on the machine must not decide a test.
+fn cpu_us() -> u128 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    u128::try_from(time.tv_sec).unwrap() * 1_000_000 + u128::try_from(time.tv_nsec).unwrap() / 1000
+}
+
+#[test]
+fn a_thousand_nodes_stay_readable_and_cheap() {
+    let hosts = sample::names(1000);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    s.play(&hosts, &[("100%", 1000)]);
+    for host in &hosts {
+        s.state(host, NodeState::Preflight, None);
+        s.facts(host, gpufleet_protocol::facts::Facts::default());
+        s.state(host, NodeState::Applying, None);
+    }
+    for line in 1..=10 {
+        for (at, host) in hosts.iter().enumerate() {
+            s.wait_ms(5);
+            let report = match (line, at % 5) {
+                (4, 0) => sample::failed("gpu_power", 18, &format!("GPU lost, code {}", at % 300)),
+                (2, _) => sample::on_gpus("gpu_power", 18, "power limit", "700 W", "600 W", Disruption::Live),
+                _ => sample::report("sysctl", line, TaskStatus::Ok),
+            };
+            s.task(host, report);
+        }
+    }
+    for (at, host) in hosts.iter().enumerate() {
+        let state = if at % 5 == 0 { NodeState::Failed } else { NodeState::Done };
+        s.push(What::NodeFinished {
+            host: host.clone(),
+            outcome: crate::event::NodeOutcome {
+                state,
+                message: None,
+                counts: Default::default(),
+                seconds: 9,
+                rebooted: false,
+                out_of_service: false,
+            },
+        });
+    }
+    let out = Shared::default();
+    let mut sink = Progress::plain(Box::new(out.clone()), style());
+    let mut live = Progress::live(indicatif::ProgressDrawTarget::hidden(), style());
+    let mut model = RunModel::new();
+    let before = cpu_us();
+    for event in &s.events {
+        model.apply(event);
+        sink.event(&model, event);
+        live.event(&model, event);
+    }
+    sink.finish();
+    live.finish();
+    let each = (cpu_us() - before) / s.events.len() as u128;
+    // Why two limits: a build without optimisation is several times slower, and says nothing about the program.
+    let limit = if cfg!(debug_assertions) { 150 } else { 20 };
+    assert!(each < limit, "{each} us an event");
+    let log = out.text();
+    assert!(log.lines().count() < 100, "{} lines", log.lines().count());
+    assert!(log.len() < 20_000, "{} bytes", log.len());
+    let frame = progress_frame(&model, s.now(), &style());
+    assert!(frame.len() <= 11);
+    let report = plan_screen(&model, PlanView::Summary, &style());
+    assert!(report.len() < 60_000, "{} bytes", report.len());
+}

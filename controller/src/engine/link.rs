@@ -1,0 +1,68 @@
+//! The seam between the engine and the nodes: what a connected node can do, and how one gets there.
+//!
+//! The session module implements it over SSH; tests implement it with scripted nodes.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request};
+
+use crate::interpreter::BlobNeed;
+
+/// Why a node stopped answering, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct LinkError(pub String);
+
+/// Why a node could not be reached or may not be worked on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectFailure {
+    #[error("{0}")]
+    Unreachable(String),
+    /// Another run works on the node, or a newer one took over.
+    #[error("{0}")]
+    Locked(String),
+}
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Purpose {
+    /// Takes the node's lock.
+    pub writes: bool,
+    /// The helper runs as root.
+    pub r#become: bool,
+}
+
+/// Told what an operation is doing right now.
+pub type Progress = Box<dyn Fn(&str) + Send + Sync>;
+
+/// One node with a running helper.
+pub trait Link: Send + Sync {
+    /// Carries out one operation, within its own deadline.
+    fn call(
+        &self,
+        request: OpRequest,
+        blobs: Vec<BlobNeed>,
+        progress: Progress,
+    ) -> BoxFuture<'_, Result<OpOutcome, LinkError>>;
+    /// Any other request.
+    fn request(&self, request: Request) -> BoxFuture<'_, Result<Reply, LinkError>>;
+    /// Identity of the boot that the helper runs in.
+    fn boot_id(&self) -> Option<String>;
+    /// Whether the helper had to be sent.
+    fn pushed(&self) -> bool;
+    /// Ends when the connection does.
+    fn closed(&self) -> BoxFuture<'_, ()>;
+    /// Gives the lock back and ends the helper.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Gets to nodes.
+pub trait Connector: Send + Sync {
+    /// Connects to a host of the inventory and starts the helper there.
+    fn connect<'a>(
+        &'a self,
+        host: &'a str,
+        purpose: Purpose,
+    ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>>;
+}

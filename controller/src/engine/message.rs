@@ -1,0 +1,58 @@
+//! What node tasks and the dispatcher say to each other.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::{Disruption, Permit};
+use tokio::sync::oneshot;
+
+use crate::{event::What, journal::WriteError};
+
+/// From a node's task; `host` is the index in the play.
+pub(super) enum FromNode {
+    Event(What),
+    /// An event that must be on disk before its act.
+    Durable(What, oneshot::Sender<Result<(), WriteError>>),
+    WantsPermit {
+        host: usize,
+        class: Disruption,
+        why: String,
+    },
+    Idle {
+        host: usize,
+    },
+    Busy {
+        host: usize,
+        reason: String,
+    },
+    Released {
+        host: usize,
+    },
+    /// Waits for the others of its wave (strategy `linear`).
+    Barrier {
+        host: usize,
+    },
+    /// The first of a wave to ask runs a `run_once` task, the others get its result.
+    Latch {
+        host: usize,
+        key: Arc<str>,
+    },
+    LatchResult {
+        key: Arc<str>,
+        result: Box<LatchValue>,
+    },
+}
+
+/// What a `run_once` task gave its first host.
+pub(super) type LatchValue = crate::interpreter::Copied;
+
+/// To a node's task.
+pub(super) enum ToNode {
+    ProveIdle,
+    Grant(Permit),
+    Deny(String),
+    /// Everybody is at the barrier.
+    Go,
+    /// This node runs the `run_once` task.
+    LatchYours,
+    LatchValue(Box<LatchValue>),
+}

@@ -1,0 +1,23 @@
+//! Carries out plays: joins the two pure cores, the interpreter of each node and the rollout of the fleet, with the
+//! nodes themselves.
+//!
+//! One task a node ([`node`]) drives that node's cursor and talks to it; one dispatcher ([`play`]) owns the rollout,
+//! the journal and what people see. They exchange messages and share no locks, so that everything that happens is
+//! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
+
+mod approval;
+mod convert;
+mod link;
+mod message;
+mod node;
+mod play;
+mod reboot;
+mod recorder;
+mod run;
+mod slot;
+mod verdict;
+
+pub use approval::{Approval, Confirm, Forecast, Refusal};
+pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
+pub use recorder::{Recorder, Sink};
+pub use run::{Engine, EngineError, Options, RunResult, Stop, finished};

@@ -1,0 +1,485 @@
+//! One node's task: drives its cursor, talks to the node, and asks the dispatcher before it disturbs anything.
+
+use std::{sync::Arc, time::Duration};
+
+use gpufleet_protocol::{
+    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
+    message::{IdleVerdict, Mode},
+    op::FactsRequest,
+    tasks::{self, Class, RebootWhen},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::{
+    convert,
+    link::{ConnectFailure, Connector, Link, Purpose},
+    message::{FromNode, LatchValue, ToNode},
+    slot::{Prediction, Slot},
+    verdict,
+};
+use crate::{
+    event::{NodeState, TaskReport, TaskStatus, Verb, What},
+    interpreter::{self, Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
+};
+
+/// How long reading facts, or the proof that a node is idle, may take.
+const READING: Duration = Duration::from_secs(60);
+
+/// Why a node's task ended before its cursor did.
+pub(super) enum Cut {
+    Unreachable(String),
+    /// For a person to decide; the node was left as it is.
+    Held(String),
+    Failed(String),
+    /// The run stops.
+    Stopped,
+}
+
+/// What a node's task works with.
+pub(super) struct NodeTask {
+    pub(super) host: usize,
+    pub(super) slot: Slot,
+    pub(super) verb: Verb,
+    pub(super) purpose: Purpose,
+    pub(super) connector: Arc<dyn Connector>,
+    pub(super) out: mpsc::Sender<FromNode>,
+    pub(super) answers: mpsc::Receiver<ToNode>,
+    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) permit: Option<Permit>,
+    pub(super) task_timeout_s: u64,
+    pub(super) forks: Arc<Semaphore>,
+    /// Its place among the nodes worked on at once; given up while it waits for a permit.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+}
+
+impl NodeTask {
+    pub(super) async fn emit(&self, what: What) {
+        // Why no error: a dispatcher that is gone has ended the run, and this task with it.
+        let _ = self.out.send(FromNode::Event(what)).await;
+    }
+
+    pub(super) async fn durable(&self, what: What) -> Result<(), Cut> {
+        let (done, written) = oneshot::channel();
+        let _ = self.out.send(FromNode::Durable(what, done)).await;
+        match written.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Cut::Stopped),
+        }
+    }
+
+    pub(super) async fn state(&self, state: NodeState, detail: Option<String>) {
+        self.emit(What::NodeState { host: self.slot.name.clone(), state, detail }).await;
+    }
+
+    /// The node's link, connected now when it is not yet, or not for this purpose.
+    pub(super) async fn link(&mut self) -> Result<Arc<dyn Link>, Cut> {
+        if let Some((link, purpose)) = &self.slot.link {
+            let serves =
+                (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
+            if serves {
+                return Ok(Arc::clone(link));
+            }
+            let old = Arc::clone(link);
+            self.slot.link = None;
+            old.close().await;
+        }
+        let begin = tokio::time::Instant::now();
+        self.slot.since.get_or_insert_with(|| begin.into_std());
+        match self.connector.connect(&self.slot.name, self.purpose).await {
+            Ok(link) => {
+                let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.emit(What::Connected { host: self.slot.name.clone(), pushed: link.pushed(), ms }).await;
+                self.slot.link = Some((Arc::clone(&link), self.purpose));
+                Ok(link)
+            }
+            Err(ConnectFailure::Unreachable(why)) => Err(Cut::Unreachable(why)),
+            Err(ConnectFailure::Locked(why)) => Err(Cut::Held(why)),
+        }
+    }
+
+    /// Reads the node's facts, once a boot.
+    pub(super) async fn facts(&mut self) -> Result<(), Cut> {
+        if self.slot.facts.is_some() {
+            return Ok(());
+        }
+        let outcome = self.simple(NodeOp::Facts(FactsRequest { gpus: true }), READING).await?;
+        if let Some(facts) = outcome.facts {
+            self.emit(What::FactsRead { host: self.slot.name.clone(), facts: facts.clone() }).await;
+            self.slot.facts = Some(Arc::from(facts));
+        }
+        Ok(())
+    }
+
+    async fn simple(&mut self, op: NodeOp, timeout: Duration) -> Result<OpOutcome, Cut> {
+        let link = self.link().await?;
+        let request = OpRequest {
+            op,
+            mode: Mode::Apply,
+            permit: self.permit.clone(),
+            run_as: None,
+            timeout_s: timeout.as_secs(),
+            op_id: String::new(),
+            environment: Vec::new(),
+        };
+        link.call(request, Vec::new(), Box::new(|_| {})).await.map_err(|error| self.lost(error.to_string()))
+    }
+
+    fn lost(&mut self, why: String) -> Cut {
+        self.slot.link = None;
+        Cut::Unreachable(why)
+    }
+
+    pub(super) async fn request(&mut self, request: Request) -> Result<(), Cut> {
+        let link = self.link().await?;
+        match link.request(request).await {
+            Ok(Reply::Error { message }) => Err(Cut::Failed(message)),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.lost(error.to_string())),
+        }
+    }
+
+    /// Predicts one play on this node.
+    ///
+    /// `deferred` is the same play where GPU groups leave their activation to the reboot.
+    pub(super) async fn predict(&mut self, mut cursor: Cursor, deferred: Cursor) -> Result<(), Cut> {
+        self.request(Request::ForgetPredictions).await?;
+        // Why silent at first: only the prediction that stands is reported.
+        let mut seen = self.drive(&mut cursor, true).await?;
+        let mut prediction = seen.prediction;
+        if prediction.reset_and_reboot {
+            self.request(Request::ForgetPredictions).await?;
+            cursor = deferred;
+            seen = self.drive(&mut cursor, true).await?;
+            prediction = Prediction { reset_and_reboot: true, ..seen.prediction };
+        }
+        if !self.verb.writes() {
+            for reports in seen.reports {
+                self.report(reports).await;
+            }
+            if let Some(end) = seen.end {
+                self.take_over(end);
+            }
+        }
+        self.request(Request::ForgetPredictions).await?;
+        self.slot.forecast = Some(prediction);
+        Ok(())
+    }
+
+    /// Carries one play out on this node.
+    pub(super) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
+        self.state(NodeState::Applying, None).await;
+        let seen = self.drive(&mut cursor, false).await?;
+        if let Some(end) = seen.end {
+            self.take_over(end);
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, end: End) {
+        self.slot.vars = end.vars;
+        self.slot.fatal |= end.fatal;
+        self.slot.end_play |= end.end_play;
+        self.slot.worsen(NodeState::Compliant, None);
+        if !end.unknown.is_empty() {
+            self.slot.worsen(NodeState::Unknown, Some(end.unknown.join("; ")));
+        }
+        match end.state {
+            EndState::Done => {}
+            EndState::Failed { message, .. } => self.slot.worsen(NodeState::Failed, Some(message)),
+            EndState::Unreachable { reason } => self.slot.worsen(NodeState::Unreachable, Some(reason)),
+            EndState::Held { reason } => self.slot.worsen(NodeState::Held, Some(reason)),
+            EndState::PendingActivation { class, reasons, next } => {
+                let message = format!("waits for a {class}: {}; {next}", reasons.join(", "));
+                let state = if self.verb.writes() { NodeState::Failed } else { NodeState::Drift };
+                self.slot.worsen(state, Some(message));
+            }
+        }
+    }
+
+    async fn report(&mut self, reports: Vec<TaskReport>) {
+        self.slot.count(&reports);
+        for report in reports {
+            let (state, message) = verdict::of_report(self.verb, &report);
+            self.slot.worsen(state, message);
+            self.emit(What::TaskFinished { host: self.slot.name.clone(), report }).await;
+        }
+    }
+
+    async fn drive(&mut self, cursor: &mut Cursor, silent: bool) -> Result<Seen, Cut> {
+        let mut seen = Seen::default();
+        let mut latch: Option<Arc<str>> = None;
+        loop {
+            let reports = match cursor.next() {
+                Step::Report(reports) => reports,
+                Step::Run(action) => {
+                    if self.permit.is_none()
+                        && *self.stopping.borrow()
+                        && action.phase == interpreter::Phase::Declared
+                    {
+                        return Err(Cut::Stopped);
+                    }
+                    let fed = self.perform(&action, silent, &mut seen).await?;
+                    cursor.feed(fed)
+                }
+                Step::Barrier { .. } => {
+                    if !silent {
+                        self.wait_for_others().await?;
+                    }
+                    Vec::new()
+                }
+                Step::Latch { key } => {
+                    let copied = if silent { None } else { self.latch(&key).await? };
+                    latch = copied.is_none().then_some(key);
+                    cursor.feed(Fed::Latch(copied))
+                }
+                Step::SectionEnd { .. } => {
+                    self.release().await;
+                    Vec::new()
+                }
+                Step::End(end) => {
+                    seen.end = Some(end);
+                    return Ok(seen);
+                }
+            };
+            if !silent
+                && let Some(result) = cursor.latch_result()
+                && let Some(key) = latch.take()
+            {
+                let _ = self.out.send(FromNode::LatchResult { key, result: Box::new(result) }).await;
+            }
+            let reports: Vec<TaskReport> = reports.into_iter().map(convert::report).collect();
+            for report in &reports {
+                seen.note(report);
+            }
+            if silent {
+                seen.reports.push(reports);
+            } else {
+                self.report(reports).await;
+            }
+        }
+    }
+
+    async fn release(&mut self) {
+        if self.permit.take().is_some() {
+            self.slot.out_of_service = false;
+            self.state(NodeState::Resuming, None).await;
+            let _ = self.out.send(FromNode::Released { host: self.host }).await;
+            self.state(NodeState::Applying, None).await;
+        }
+    }
+
+    async fn wait_for_others(&mut self) -> Result<(), Cut> {
+        let _ = self.out.send(FromNode::Barrier { host: self.host }).await;
+        match self.answers.recv().await {
+            Some(_) => Ok(()),
+            None => Err(Cut::Stopped),
+        }
+    }
+
+    /// `None`: the task runs here.
+    async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, Cut> {
+        let _ = self.out.send(FromNode::Latch { host: self.host, key: Arc::clone(key) }).await;
+        match self.answers.recv().await {
+            Some(ToNode::LatchYours) => Ok(None),
+            Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
+            _ => Err(Cut::Stopped),
+        }
+    }
+
+    async fn perform(&mut self, action: &Action, silent: bool, seen: &mut Seen) -> Result<Fed, Cut> {
+        if !silent {
+            self.announce(action).await?;
+        }
+        match &action.work {
+            Work::Node { op, blobs } => {
+                let fed = self.operate(action, op, blobs).await?;
+                if let Fed::Outcome(outcome) = &fed {
+                    if let Some(class) = outcome.activated {
+                        seen.prediction.class = seen.prediction.class.max(class);
+                        seen.reset |= class == Disruption::GpuReset;
+                    }
+                    if let Some(facts) = &outcome.facts {
+                        self.slot.facts = Some(Arc::new((**facts).clone()));
+                    }
+                }
+                Ok(fed)
+            }
+            Work::Reboot { when, timeout_s, reasons } => {
+                seen.prediction.class = Disruption::Reboot;
+                seen.prediction.reset_and_reboot |= seen.reset && *when == RebootWhen::Required;
+                if action.mode == Mode::Predict {
+                    self.request(Request::AssumeActivation { class: Disruption::Reboot }).await?;
+                    return Ok(Fed::Rebooted);
+                }
+                if let Err(held) = self.permitted(Disruption::Reboot, &reasons.join(", ")).await? {
+                    return Ok(held);
+                }
+                self.reboot(Duration::from_secs(*timeout_s), reasons.clone()).await?;
+                Ok(Fed::Rebooted)
+            }
+            Work::WaitForConnection { timeout_s, delay_s } => {
+                if action.mode == Mode::Apply {
+                    self.wait_for_connection(Duration::from_secs(*delay_s), Duration::from_secs(*timeout_s))
+                        .await?;
+                }
+                Ok(Fed::Done)
+            }
+            Work::ResetConnection => {
+                if action.mode == Mode::Apply {
+                    if let Some((link, _)) = self.slot.link.take() {
+                        link.close().await;
+                    }
+                    self.link().await?;
+                }
+                Ok(Fed::Done)
+            }
+        }
+    }
+
+    async fn announce(&mut self, action: &Action) -> Result<(), Cut> {
+        let started = What::TaskStarted {
+            host: self.slot.name.clone(),
+            op_id: action.id.to_string(),
+            task: action.task.clone(),
+            kind: action.kind.to_owned(),
+        };
+        let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        if action.mode == Mode::Apply && (is_command || self.permit.is_some()) {
+            self.durable(started).await?;
+        } else {
+            self.emit(started).await;
+        }
+        if action.phase == interpreter::Phase::Verify && self.permit.is_some() {
+            self.state(NodeState::Verifying, None).await;
+        }
+        Ok(())
+    }
+
+    async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
+        loop {
+            let link = self.link().await?;
+            let request = OpRequest {
+                op: op.clone(),
+                mode: action.mode,
+                permit: self.permit.clone(),
+                run_as: self.run_as(&action.run_as),
+                timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
+                op_id: action.id.to_string(),
+                environment: action.environment.clone(),
+            };
+            let (out, host) = (self.out.clone(), self.slot.name.clone());
+            let progress = Box::new(move |text: &str| {
+                // Why try: what a node is doing right now is not worth waiting for.
+                let what = What::Progress { host: host.clone(), text: text.to_owned() };
+                let _ = out.try_send(FromNode::Event(what));
+            });
+            let outcome = match link.call(request, blobs.to_vec(), progress).await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    self.slot.link = None;
+                    return Ok(Fed::Unreachable { reason: error.to_string() });
+                }
+            };
+            let OpStatus::NeedsPermit { class } = outcome.status else {
+                return Ok(Fed::Outcome(Box::new(outcome)));
+            };
+            if self.permit.as_ref().is_some_and(|permit| permit.class >= class) {
+                return Err(Cut::Failed(format!("the helper refuses its permit for {class}")));
+            }
+            let why = outcome.changes.iter().find(|change| change.disruption == class);
+            let why = why.map_or_else(|| action.task.clone(), |change| change.what.clone());
+            if let Err(held) = self.permitted(class, &why).await? {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// The user for one operation, given whom the helper runs as.
+    fn run_as(&self, wanted: &RunAs) -> Option<String> {
+        match wanted {
+            // Why only where the helper is root: elsewhere it is the login user already.
+            RunAs::Login => self.purpose.r#become.then(|| gpufleet_protocol::message::LOGIN_USER.to_owned()),
+            RunAs::Root => None,
+            RunAs::User(user) => Some(user.clone()),
+        }
+    }
+
+    /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
+    async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
+        let name = self.slot.name.clone();
+        self.state(NodeState::Waiting, Some(why.to_owned())).await;
+        let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };
+        let _ = self.out.send(wish).await;
+        drop(self.place.take());
+        let answer = self.decided(class, why, &name).await;
+        self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
+        answer
+    }
+
+    async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
+        loop {
+            match self.answers.recv().await {
+                Some(ToNode::ProveIdle) => {
+                    let proof = self.prove_idle(class).await?;
+                    let message = match proof {
+                        Ok(()) => FromNode::Idle { host: self.host },
+                        Err(reason) => FromNode::Busy { host: self.host, reason },
+                    };
+                    let _ = self.out.send(message).await;
+                }
+                Some(ToNode::Grant(permit)) => {
+                    self.durable(What::PermitGranted { host: name.to_owned(), class: permit.class }).await?;
+                    self.permit = Some(permit);
+                    self.slot.out_of_service = true;
+                    self.state(NodeState::Acting, Some(why.to_owned())).await;
+                    return Ok(Ok(()));
+                }
+                Some(ToNode::Deny(reason)) => return Ok(Err(Fed::Held { reason })),
+                Some(ToNode::Go | ToNode::LatchYours | ToNode::LatchValue(_)) => {}
+                None => return Err(Cut::Stopped),
+            }
+        }
+    }
+
+    /// Whether nothing works on the node now. Not knowing is being busy.
+    async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), String>, Cut> {
+        self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
+        let outcome = self.simple(NodeOp::Idle, READING).await?;
+        let Some(report) = outcome.idle else {
+            return Ok(Err("the node cannot tell whether anything works on it".to_owned()));
+        };
+        self.emit(What::IdleChecked { host: self.slot.name.clone(), report: report.clone() }).await;
+        Ok(match report.verdict {
+            IdleVerdict::Idle => Ok(()),
+            IdleVerdict::Busy => Err(report.reasons.join("; ")),
+            IdleVerdict::Unknown => {
+                Err(format!("cannot tell whether it is idle: {}", report.reasons.join("; ")))
+            }
+        })
+    }
+}
+
+/// What driving a cursor gave.
+#[derive(Default)]
+struct Seen {
+    reports: Vec<Vec<TaskReport>>,
+    prediction: Prediction,
+    reset: bool,
+    end: Option<End>,
+}
+
+impl Seen {
+    fn note(&mut self, report: &TaskReport) {
+        if report.status != TaskStatus::Changed {
+            return;
+        }
+        for change in &report.changes {
+            self.prediction.changes = true;
+            // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
+            // task asks for the permit itself.
+            if report.awaiting.is_empty() || change.disruption < Disruption::Reboot {
+                self.prediction.class = self.prediction.class.max(change.disruption);
+            }
+        }
+    }
+}

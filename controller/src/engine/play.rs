@@ -1,0 +1,466 @@
+//! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use gpufleet_protocol::{Permit, message::Mode};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{
+    message::{FromNode, LatchValue, ToNode},
+    node::{Cut, NodeTask},
+    run::{EngineError, MakeCursor, PlayContext, Stop},
+    slot::Slot,
+};
+use crate::{
+    event::{Level, NodeState, What},
+    rollout::{Action, Denial, End, Input, Rollout, StopReason},
+};
+
+/// Messages from nodes that may wait for the dispatcher.
+const INBOX: usize = 1024;
+/// Seconds from a grant within which the act must start.
+const PERMIT_VALID_S: u64 = 300;
+
+/// What a node's task is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Connect, read facts if asked, predict if asked.
+    Preflight {
+        facts: bool,
+        predict: bool,
+    },
+    Apply,
+}
+
+/// How a stage of a play ended.
+pub(super) struct Stage {
+    pub(super) slots: Vec<Slot>,
+    pub(super) stop: Option<Stop>,
+    pub(super) failed: usize,
+}
+
+struct Running {
+    answers: mpsc::Sender<ToNode>,
+}
+
+/// Nodes that wait for each other, or for one of them.
+#[derive(Default)]
+struct Meeting {
+    at_barrier: Vec<usize>,
+    latches: HashMap<Arc<str>, Latch>,
+}
+
+enum Latch {
+    Running { owner: usize, waiting: Vec<usize> },
+    Value(Box<LatchValue>),
+}
+
+pub(super) struct Dispatcher<'a, 'b> {
+    context: &'a mut PlayContext<'b>,
+    slots: Vec<Option<Slot>>,
+    running: HashMap<usize, Running>,
+    tasks: JoinSet<(usize, Slot, Result<(), Cut>)>,
+    sender: mpsc::Sender<FromNode>,
+    inbox: mpsc::Receiver<FromNode>,
+    forks: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
+    meeting: Meeting,
+    rollout: Option<Rollout>,
+    stop: Option<Stop>,
+    finished: bool,
+}
+
+impl<'a, 'b> Dispatcher<'a, 'b> {
+    pub(super) fn new(context: &'a mut PlayContext<'b>, slots: Vec<Slot>) -> Self {
+        let (sender, inbox) = mpsc::channel(INBOX);
+        let forks = Arc::new(Semaphore::new(context.forks));
+        let (stopping, _) = watch::channel(false);
+        Self {
+            context,
+            slots: slots.into_iter().map(Some).collect(),
+            running: HashMap::new(),
+            tasks: JoinSet::new(),
+            sender,
+            inbox,
+            forks,
+            stopping,
+            meeting: Meeting::default(),
+            rollout: None,
+            stop: None,
+            finished: false,
+        }
+    }
+
+    fn emit(&mut self, what: What) -> Result<(), EngineError> {
+        Ok(self.context.recorder.emit(what)?)
+    }
+
+    fn name(&self, host: usize) -> String {
+        self.context.names.get(host).cloned().unwrap_or_default()
+    }
+
+    fn names(&self, hosts: &[usize]) -> String {
+        let names: Vec<String> = hosts.iter().map(|host| self.name(*host)).collect();
+        names.join(" ")
+    }
+
+    /// Connects to and reads every host that still takes part, all at once.
+    pub(super) async fn preflight(mut self, facts: bool, predict: bool) -> Result<Stage, EngineError> {
+        for host in 0..self.slots.len() {
+            self.spawn(host, Job::Preflight { facts, predict });
+        }
+        while !self.running.is_empty() {
+            self.turn().await?;
+        }
+        Ok(self.stage())
+    }
+
+    /// Carries the play out, wave by wave.
+    pub(super) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
+        self.rollout = Some(rollout);
+        for host in 0..self.slots.len() {
+            let unreachable =
+                matches!(self.slots.get(host), Some(Some(slot)) if slot.verdict == NodeState::Unreachable);
+            if unreachable {
+                self.input(Input::OthersOut { host, out: true })?;
+            }
+        }
+        self.input(Input::Begin)?;
+        while !self.finished && self.stop != Some(Stop::Aborted) {
+            self.turn().await?;
+        }
+        Ok(self.stage())
+    }
+
+    fn stage(self) -> Stage {
+        let failed = self.rollout.as_ref().map_or(0, Rollout::failed);
+        Stage { slots: self.slots.into_iter().flatten().collect(), stop: self.stop, failed }
+    }
+
+    /// Waits for the next thing to happen and deals with it.
+    async fn turn(&mut self) -> Result<(), EngineError> {
+        tokio::select! {
+            biased;
+            // Why first: an interrupt must not wait behind a busy fleet.
+            interrupt = self.context.interrupts.recv() => self.interrupted(interrupt.is_some()),
+            Some(message) = self.inbox.recv() => self.message(message),
+            Some(ended) = self.tasks.join_next() => match ended {
+                Ok((host, slot, result)) => {
+                    // Why: what the task sent before it ended comes before its end.
+                    while let Ok(message) = self.inbox.try_recv() {
+                        self.message(message)?;
+                    }
+                    self.ended(host, slot, result)
+                }
+                Err(error) if error.is_cancelled() => Ok(()),
+                Err(error) => Err(EngineError::Internal(format!("a node's task panicked: {error}"))),
+            },
+        }
+    }
+
+    fn interrupted(&mut self, by_person: bool) -> Result<(), EngineError> {
+        if !by_person {
+            // The sender is gone: nobody will interrupt any more.
+            let (_, never) = mpsc::channel(1);
+            *self.context.interrupts = never;
+            return Ok(());
+        }
+        if self.stop.is_none() {
+            self.stop = Some(Stop::Interrupted);
+            self.stopping.send_replace(true);
+            let out = self.rollout.as_ref().map(Rollout::out).unwrap_or_default();
+            let text = match out.is_empty() {
+                true => "stopping: no new node starts; press again to leave now".to_owned(),
+                false => format!(
+                    "stopping: no new node starts; finishing {}; press again to leave now",
+                    self.names(&out)
+                ),
+            };
+            self.emit(What::Notice { level: Level::Warning, text })?;
+            if self.rollout.is_some() {
+                self.input(Input::Interrupt)?;
+            }
+            return Ok(());
+        }
+        self.stop = Some(Stop::Aborted);
+        self.tasks.abort_all();
+        self.running.clear();
+        Ok(())
+    }
+
+    fn spawn(&mut self, host: usize, job: Job) {
+        let Some(slot) = self.slots.get_mut(host).and_then(Option::take) else { return };
+        if !slot.is_alive() {
+            self.slots[host] = Some(slot);
+            return;
+        }
+        let (answers, from_us) = mpsc::channel(4);
+        let mut task = NodeTask {
+            host,
+            slot,
+            verb: self.context.verb,
+            purpose: self.context.purpose,
+            connector: Arc::clone(&self.context.connector),
+            out: self.sender.clone(),
+            answers: from_us,
+            stopping: self.stopping.subscribe(),
+            permit: None,
+            task_timeout_s: self.context.task_timeout_s,
+            forks: Arc::clone(&self.forks),
+            place: None,
+        };
+        let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
+        self.running.insert(host, Running { answers });
+        self.tasks.spawn(async move {
+            task.place = forks.acquire_owned().await.ok();
+            let result = match job {
+                Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
+                Job::Apply => {
+                    let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
+                    match make(&task.slot, Mode::Apply, defer) {
+                        Some(cursor) => task.apply(cursor).await,
+                        None => Err(Cut::Failed("the play is not there".to_owned())),
+                    }
+                }
+            };
+            drop(task.place.take());
+            (host, task.slot, result)
+        });
+    }
+
+    fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
+        match message {
+            FromNode::Event(what) => self.emit(what),
+            FromNode::Durable(what, done) => Ok(self.context.recorder.durable(what, done)?),
+            FromNode::WantsPermit { host, class, why } => {
+                let name = self.name(host);
+                self.emit(What::PermitWanted { host: name.clone(), class, why })?;
+                if !self.context.approval.allows(&name, class) {
+                    let reason = format!(
+                        "needs {class}, which nobody agreed to; run again to see it beforehand, or with --yes"
+                    );
+                    self.answer(host, ToNode::Deny(reason));
+                    return Ok(());
+                }
+                self.input(Input::WantsPermit { host, class })
+            }
+            FromNode::Idle { host } => self.input(Input::Idle { host }),
+            FromNode::Busy { host, reason } => self.input(Input::Busy { host, reason }),
+            FromNode::Released { host } => self.input(Input::Released { host }),
+            FromNode::Barrier { host } => {
+                self.meeting.at_barrier.push(host);
+                self.open_barrier();
+                Ok(())
+            }
+            FromNode::Latch { host, key } => {
+                self.latch(host, key);
+                Ok(())
+            }
+            FromNode::LatchResult { key, result } => {
+                if let Some(Latch::Running { waiting, .. }) =
+                    self.meeting.latches.insert(key, Latch::Value(result.clone()))
+                {
+                    for host in waiting {
+                        self.answer(host, ToNode::LatchValue(result.clone()));
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(&self, host: usize, answer: ToNode) {
+        if let Some(running) = self.running.get(&host) {
+            // Why no error: a task that ended meanwhile needs no answer.
+            let _ = running.answers.try_send(answer);
+        }
+    }
+
+    fn open_barrier(&mut self) {
+        if self.meeting.at_barrier.len() >= self.running.len() {
+            for host in std::mem::take(&mut self.meeting.at_barrier) {
+                self.answer(host, ToNode::Go);
+            }
+        }
+    }
+
+    fn latch(&mut self, host: usize, key: Arc<str>) {
+        match self.meeting.latches.get_mut(&key) {
+            None => {
+                self.meeting.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });
+                self.answer(host, ToNode::LatchYours);
+            }
+            Some(Latch::Running { waiting, .. }) => waiting.push(host),
+            Some(Latch::Value(value)) => {
+                let value = value.clone();
+                self.answer(host, ToNode::LatchValue(value));
+            }
+        }
+    }
+
+    /// A latch whose owner is gone goes to the next who waits.
+    fn pass_latches_on(&mut self, gone: usize) {
+        let mut next = Vec::new();
+        for latch in self.meeting.latches.values_mut() {
+            if let Latch::Running { owner, waiting } = latch
+                && *owner == gone
+                && let Some(heir) = waiting.pop()
+            {
+                *owner = heir;
+                next.push(heir);
+            }
+        }
+        for heir in next {
+            self.answer(heir, ToNode::LatchYours);
+        }
+    }
+
+    fn ended(&mut self, host: usize, mut slot: Slot, result: Result<(), Cut>) -> Result<(), EngineError> {
+        self.running.remove(&host);
+        match result {
+            Ok(()) => {}
+            Err(Cut::Unreachable(why)) => {
+                slot.counts.unreachable += 1;
+                slot.worsen(NodeState::Unreachable, Some(why));
+            }
+            Err(Cut::Held(why)) => slot.worsen(NodeState::Held, Some(why)),
+            Err(Cut::Failed(why)) => {
+                slot.counts.failed += 1;
+                slot.worsen(NodeState::Failed, Some(why));
+            }
+            Err(Cut::Stopped) => slot.worsen(NodeState::Skipped, Some("stopped before its end".to_owned())),
+        }
+        let state = slot.verdict;
+        // Why not after a preflight that went well: the node's own turn is still to come.
+        if self.rollout.is_some() || !slot.is_alive() {
+            self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
+        }
+        self.slots[host] = Some(slot);
+        if self.rollout.is_some() {
+            let end = match state {
+                NodeState::Failed | NodeState::Unknown => End::Failed,
+                NodeState::Held => End::Held,
+                NodeState::Unreachable => End::Unreachable,
+                _ => End::Done,
+            };
+            self.input(Input::Ended { host, end })?;
+        }
+        self.pass_latches_on(host);
+        self.open_barrier();
+        Ok(())
+    }
+
+    fn input(&mut self, input: Input) -> Result<(), EngineError> {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let Some(rollout) = &mut self.rollout else { return Ok(()) };
+            let actions = rollout.step(input)?;
+            for action in actions {
+                self.act(action, &mut inputs)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action, inputs: &mut VecDeque<Input>) -> Result<(), EngineError> {
+        match action {
+            Action::StartWave { wave } => {
+                let hosts = self.context.waves.get(wave).map(|wave| wave.hosts.clone()).unwrap_or_default();
+                let hosts = hosts.iter().map(|host| self.name(*host)).collect();
+                self.meeting = Meeting::default();
+                self.emit(What::WaveStarted { play: self.context.play, wave, hosts })
+            }
+            Action::FinishWave { wave } => self.emit(What::WaveFinished { play: self.context.play, wave }),
+            Action::Start { host } => {
+                self.spawn(host, Job::Apply);
+                // A host that dropped out before its wave came ends at once.
+                if let Some(Some(slot)) = self.slots.get(host) {
+                    let end = match slot.verdict {
+                        NodeState::Unreachable => End::Unreachable,
+                        NodeState::Held => End::Held,
+                        NodeState::Skipped => End::Done,
+                        _ => End::Failed,
+                    };
+                    inputs.push_back(Input::Ended { host, end });
+                }
+                Ok(())
+            }
+            Action::ProveIdle { host } => {
+                self.answer(host, ToNode::ProveIdle);
+                Ok(())
+            }
+            Action::Grant { host, class } => {
+                let holder = self.context.holder.clone();
+                self.answer(host, ToNode::Grant(Permit { class, holder, valid_for_s: PERMIT_VALID_S }));
+                Ok(())
+            }
+            Action::Deny { host, why } => {
+                let reason = self.denial(&why);
+                self.answer(host, ToNode::Deny(reason));
+                Ok(())
+            }
+            Action::Waits { host, out } => {
+                let what = What::NodeState {
+                    host: self.name(host),
+                    state: NodeState::Waiting,
+                    detail: Some(format!("for the budget: out are {}", self.names(&out))),
+                };
+                self.emit(what)
+            }
+            Action::Stop { reason } => {
+                if reason != StopReason::Interrupted {
+                    self.stop = Some(Stop::Threshold(reason.to_string()));
+                    let text = format!("{reason}: nothing new starts");
+                    self.emit(What::Notice { level: Level::Error, text })?;
+                }
+                Ok(())
+            }
+            Action::Finish { never_started } => {
+                self.finished = true;
+                for host in never_started {
+                    if let Some(Some(slot)) = self.slots.get_mut(host)
+                        && slot.is_alive()
+                    {
+                        slot.worsen(NodeState::Skipped, Some("not started".to_owned()));
+                        slot.verdict = NodeState::Skipped;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn denial(&self, why: &Denial) -> String {
+        match why {
+            Denial::Busy { reason } => reason.clone(),
+            Denial::BudgetSpent { out, budget } => format!(
+                "`max_unavailable` allows {budget} out of service, and {} will not come back by itself: {}",
+                if out.len() == 1 { "one" } else { "these" },
+                self.names(out)
+            ),
+            Denial::Stopped { reason } => format!("the run stopped ({reason})"),
+        }
+    }
+}
+
+async fn preflight(task: &mut NodeTask, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {
+    task.state(NodeState::Preflight, None).await;
+    task.link().await?;
+    if facts {
+        task.facts().await?;
+    }
+    if predict {
+        let now = make(&task.slot, Mode::Predict, false);
+        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
+            return Err(Cut::Failed("the play is not there".to_owned()));
+        };
+        task.predict(now, deferred).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The one place where events get their number and go to journal and sinks.
+
+use tokio::sync::oneshot;
+
+use crate::{
+    event::{Event, What},
+    journal::{Journal, WriteError},
+};
+
+/// Takes every event of a run. A sink's own trouble never stops the run: it keeps it to itself.
+pub trait Sink: Send {
+    fn event(&mut self, event: &Event);
+    /// The run is over; what is pending should be shown now.
+    fn finish(&mut self) {}
+}
+
+/// Numbers events and hands them on.
+pub struct Recorder {
+    seq: u64,
+    journal: Journal,
+    sinks: Vec<Box<dyn Sink>>,
+    now: fn() -> jiff::Timestamp,
+}
+
+impl Recorder {
+    pub fn new(journal: Journal, sinks: Vec<Box<dyn Sink>>, now: fn() -> jiff::Timestamp) -> Self {
+        Self { seq: 0, journal, sinks, now }
+    }
+
+    fn event(&mut self, what: What) -> Event {
+        let event = Event { seq: self.seq, at: (self.now)(), what };
+        // Why: progress is not kept, and the journal's numbers have no gaps.
+        self.seq += u64::from(!matches!(event.what, What::Progress { .. }));
+        for sink in &mut self.sinks {
+            sink.event(&event);
+        }
+        event
+    }
+
+    /// # Errors
+    /// [`WriteError`] when the journal cannot be written: the run must stop.
+    pub fn emit(&mut self, what: What) -> Result<(), WriteError> {
+        let event = self.event(what);
+        self.journal.append(&event)
+    }
+
+    /// The same; `done` hears once the event is on disk.
+    ///
+    /// # Errors
+    /// As [`Recorder::emit`].
+    pub fn durable(
+        &mut self,
+        what: What,
+        done: oneshot::Sender<Result<(), WriteError>>,
+    ) -> Result<(), WriteError> {
+        let event = self.event(what);
+        self.journal.durable(&event, done)
+    }
+
+    /// Writes what is left and ends the sinks.
+    ///
+    /// # Errors
+    /// As [`Recorder::emit`].
+    pub fn finish(mut self) -> Result<(), WriteError> {
+        let result = self.journal.close();
+        for sink in &mut self.sinks {
+            sink.finish();
+        }
+        result
+    }
+}

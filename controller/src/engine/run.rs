@@ -1,0 +1,291 @@
+//! A whole run: plays one after the other over hosts that are connected once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
+use tokio::sync::mpsc;
+
+use super::{
+    approval::{Approval, Confirm, Forecast, Refusal},
+    convert,
+    link::{Connector, Purpose},
+    play::{Dispatcher, Stage},
+    recorder::Recorder,
+    slot::Slot,
+};
+use crate::{
+    event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
+    interpreter::{Cursor, Files, HostContext},
+    journal::WriteError,
+    playbook::{Program, TagFilter},
+    rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, Thresholds, Wave, WaveHost, plan_waves},
+};
+
+/// Why a run broke off without being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Journal(#[from] WriteError),
+    #[error("play `{play}`: {cause}")]
+    Budget { play: String, cause: BudgetError },
+    #[error("the rollout was told something impossible: {0}")]
+    Rollout(#[from] RolloutError),
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// Why a run ended before its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    Threshold(String),
+    /// Asked to stop; what was under way reached a safe point.
+    Interrupted,
+    /// Asked to stop twice; nodes were left where they were.
+    Aborted,
+    /// A person did not agree to what would be disturbed.
+    Declined(Refusal),
+}
+
+/// What a run does and how.
+#[derive(Clone)]
+pub struct Options {
+    pub verb: Verb,
+    /// Nodes worked on at once.
+    pub forks: usize,
+    /// Wins over the plays' `max_unavailable`.
+    pub max_unavailable: Option<Amount>,
+    pub task_timeout_s: u64,
+    /// `--become`: for plays that do not say.
+    pub default_become: bool,
+    pub tags: Arc<TagFilter>,
+    /// This run, with its epoch in milliseconds since 1970: a newer run fences an older one.
+    pub holder: RunEpoch,
+}
+
+/// A run that is ready to begin.
+pub struct Engine {
+    pub program: Arc<Program>,
+    /// Hosts of each play, in order, after patterns and limits.
+    pub play_hosts: Vec<Vec<String>>,
+    /// Variables of each host, as the inventory gives them.
+    pub contexts: HashMap<String, Arc<HostContext>>,
+    pub files: Arc<dyn Files>,
+    pub connector: Arc<dyn Connector>,
+    pub confirm: Arc<dyn Confirm>,
+    pub options: Options,
+}
+
+/// How a run ended; the hosts' ends are in the events.
+#[derive(Debug)]
+pub struct RunResult {
+    pub stop: Option<Stop>,
+    pub out_of_service: Vec<String>,
+}
+
+/// Makes the cursor of one host for one play.
+pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Option<Cursor> + Send + Sync>;
+
+/// What the dispatcher of one play works with.
+pub(super) struct PlayContext<'a> {
+    pub(super) play: usize,
+    pub(super) names: Vec<String>,
+    pub(super) waves: Vec<Wave>,
+    pub(super) verb: Verb,
+    pub(super) forks: usize,
+    pub(super) task_timeout_s: u64,
+    pub(super) purpose: Purpose,
+    pub(super) connector: Arc<dyn Connector>,
+    pub(super) cursors: MakeCursor,
+    pub(super) approval: Approval,
+    pub(super) holder: RunEpoch,
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) interrupts: &'a mut mpsc::Receiver<()>,
+}
+
+impl Engine {
+    /// Carries all plays out. Every host that a play selects ends with a [`What::NodeFinished`].
+    ///
+    /// # Errors
+    /// [`EngineError`]: what happened so far is in the journal.
+    pub async fn run(
+        self,
+        started: RunStarted,
+        recorder: &mut Recorder,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<RunResult, EngineError> {
+        let order = started.hosts.clone();
+        recorder.emit(What::RunStarted(started))?;
+        let mut slots: HashMap<String, Slot> =
+            order.iter().map(|name| (name.clone(), Slot::new(name.clone()))).collect();
+        let mut stop = None;
+        let mut failed = 0;
+        for index in 0..self.play_hosts.len() {
+            let hosts = self.play_hosts.get(index).cloned().unwrap_or_default();
+            let taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
+            let stage = self.play(index, taken, failed, recorder, interrupts).await?;
+            failed = failed.max(stage.failed);
+            slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
+            stop = stage.stop;
+            if stop.is_some() {
+                break;
+            }
+        }
+        let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
+        Ok(RunResult { stop, out_of_service })
+    }
+
+    async fn close(
+        &self,
+        order: &[String],
+        slots: &HashMap<String, Slot>,
+        stop: &Option<Stop>,
+        recorder: &mut Recorder,
+    ) -> Result<Vec<String>, EngineError> {
+        let mut out_of_service = Vec::new();
+        for name in order {
+            let Some(slot) = slots.get(name) else {
+                // Why: its task was cut off by the second interrupt.
+                out_of_service.push(name.clone());
+                continue;
+            };
+            if slot.out_of_service {
+                out_of_service.push(name.clone());
+            }
+            recorder.emit(What::NodeFinished { host: name.clone(), outcome: slot.outcome() })?;
+        }
+        if stop != &Some(Stop::Aborted) {
+            let links = slots.values().filter_map(|slot| slot.link.as_ref()).map(|(link, _)| link.close());
+            futures::future::join_all(links).await;
+        }
+        Ok(out_of_service)
+    }
+
+    async fn play(
+        &self,
+        index: usize,
+        slots: Vec<Slot>,
+        failed_so_far: usize,
+        recorder: &mut Recorder,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<Stage, EngineError> {
+        let Some(play) = self.program.plays.get(index) else {
+            return Err(EngineError::Internal(format!("no play {index}")));
+        };
+        let writes = self.options.verb.writes();
+        let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
+        let amount = self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable));
+        let disrupts = play.disruption > Disruption::Live;
+        let budget = match amount.budget(names.len()) {
+            Ok(budget) => budget,
+            Err(_) if !disrupts => 1,
+            Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
+        };
+        let purpose = Purpose { writes, r#become: self.options.default_become || play.may_escalate() };
+        let mut context = PlayContext {
+            play: index,
+            names: names.clone(),
+            waves: Vec::new(),
+            verb: self.options.verb,
+            forks: self.options.forks,
+            task_timeout_s: self.options.task_timeout_s,
+            purpose,
+            connector: Arc::clone(&self.connector),
+            cursors: self.cursors(index),
+            approval: Approval::Everything,
+            holder: self.options.holder.clone(),
+            recorder,
+            interrupts,
+        };
+        let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
+        let canary = batches.contains(&Batch::Canary);
+        let mut stage = Stage { slots, stop: None, failed: failed_so_far };
+        if disrupts || canary || !writes {
+            stage = Dispatcher::new(&mut context, stage.slots)
+                .preflight(canary || disrupts, disrupts || !writes)
+                .await?;
+        }
+        let hosts: Vec<WaveHost> = stage
+            .slots
+            .iter()
+            .map(|slot| WaveHost { class: slot.hardware_class(), reachable: slot.is_alive() })
+            .collect();
+        let waves = plan_waves(&batches, &hosts);
+        let shapes = waves.iter().map(|wave| WaveShape {
+            label: wave.label.clone(),
+            hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
+        });
+        context.recorder.emit(What::PlayStarted(PlayStarted {
+            play: index,
+            name: play.name.clone(),
+            hosts: names.clone(),
+            waves: shapes.collect(),
+            max_unavailable: budget,
+        }))?;
+        if stage.stop.is_some() || !writes {
+            return Ok(stage);
+        }
+        if let Some(refusal) = self.agree(&stage, &mut context).await {
+            let text = match refusal {
+                Refusal::Declined => "nothing was changed",
+                Refusal::NobodyToAsk => {
+                    "nodes would be disturbed, and there is no terminal to ask on: add --yes; nothing was changed"
+                }
+            };
+            context.recorder.emit(What::Notice { level: Level::Error, text: text.to_owned() })?;
+            stage.stop = Some(Stop::Declined(refusal));
+            return Ok(stage);
+        }
+        context.waves = waves.clone();
+        let thresholds = Thresholds {
+            max_fail_percentage: play.max_fail_percentage,
+            max_failures: play.max_failures.map(|allowed| allowed as usize),
+            any_errors_fatal: play.any_errors_fatal,
+        };
+        let rollout = Rollout::new(names.len(), waves, budget, thresholds, failed_so_far);
+        Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
+    }
+
+    /// Asks before anybody is disturbed; `None` is agreement.
+    async fn agree(&self, stage: &Stage, context: &mut PlayContext<'_>) -> Option<Refusal> {
+        if self.confirm.is_blanket() {
+            return None;
+        }
+        let disturbed = stage.slots.iter().filter_map(|slot| {
+            let class = slot.forecast?.class;
+            (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
+                .then(|| (slot.name.clone(), class))
+        });
+        let forecast = Forecast { disturbed: disturbed.collect(), hosts: stage.slots.len() };
+        context.approval = Approval::shown(&forecast);
+        if forecast.disturbed.is_empty() {
+            return None;
+        }
+        self.confirm.confirm(&forecast).await.err()
+    }
+
+    fn cursors(&self, play: usize) -> MakeCursor {
+        let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
+        let (contexts, options) = (self.contexts.clone(), self.options.clone());
+        Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
+            let context = contexts.get(&slot.name).cloned().unwrap_or_default();
+            let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
+            let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
+            cursor.set_defer_to_reboot(defer_to_reboot);
+            Some(cursor)
+        })
+    }
+}
+
+/// The last event of a run.
+pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinished {
+    let stopped = result.stop.as_ref().map(|stop| match stop {
+        Stop::Threshold(reason) => reason.clone(),
+        Stop::Interrupted => "interrupted".to_owned(),
+        Stop::Aborted => "left at your word".to_owned(),
+        Stop::Declined(Refusal::Declined) => "declined".to_owned(),
+        Stop::Declined(Refusal::NobodyToAsk) => {
+            "not confirmed: --yes is needed without a terminal".to_owned()
+        }
+    });
+    RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped }
+}

@@ -1,0 +1,112 @@
+//! What is kept of a host between the plays of a run.
+
+use std::{sync::Arc, time::Instant};
+
+use gpufleet_protocol::{Disruption, facts::Facts};
+
+use super::link::{Link, Purpose};
+use crate::{
+    event::{NodeOutcome, NodeState, RecapCounts, TaskReport},
+    interpreter::HostVars,
+};
+
+/// One host of the run.
+pub(super) struct Slot {
+    pub(super) name: String,
+    pub(super) link: Option<(Arc<dyn Link>, Purpose)>,
+    /// Variables that tasks set, facts included.
+    pub(super) vars: HostVars,
+    pub(super) facts: Option<Arc<Facts>>,
+    pub(super) counts: RecapCounts,
+    pub(super) since: Option<Instant>,
+    pub(super) rebooted: bool,
+    pub(super) out_of_service: bool,
+    /// The worst that happened so far.
+    pub(super) verdict: NodeState,
+    pub(super) message: Option<String>,
+    /// A task of its wants the whole play to stop, or to end for everybody.
+    pub(super) fatal: bool,
+    pub(super) end_play: bool,
+    /// What the last prediction said.
+    pub(super) forecast: Option<Prediction>,
+}
+
+/// What a prediction of one play on one host gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prediction {
+    /// The most that it is sure to need.
+    pub(super) class: Disruption,
+    pub(super) changes: bool,
+    /// A GPU reset and a reboot in the same play: one reboot can serve both.
+    pub(super) reset_and_reboot: bool,
+}
+
+impl Slot {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            name,
+            link: None,
+            vars: HostVars::default(),
+            facts: None,
+            counts: RecapCounts::default(),
+            since: None,
+            rebooted: false,
+            out_of_service: false,
+            verdict: NodeState::Pending,
+            message: None,
+            fatal: false,
+            end_play: false,
+            forecast: None,
+        }
+    }
+
+    /// Whether the host takes part in further plays.
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(
+            self.verdict,
+            NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Skipped
+        )
+    }
+
+    /// Hardware class: GPU models, driver and firmware. Empty where facts are not known.
+    pub(super) fn hardware_class(&self) -> String {
+        let Some(facts) = &self.facts else { return String::new() };
+        let mut gpus: Vec<String> = facts
+            .gpu
+            .gpus
+            .iter()
+            .map(|gpu| format!("{} {}", gpu.name, gpu.vbios.as_deref().unwrap_or_default()))
+            .collect();
+        gpus.sort();
+        gpus.dedup();
+        format!("{}|{}", gpus.join(","), facts.gpu.driver_version.as_deref().unwrap_or_default())
+    }
+
+    pub(super) fn count(&mut self, reports: &[TaskReport]) {
+        for report in reports {
+            self.counts.count(report);
+        }
+    }
+
+    /// Takes a state over when it is worse than the one so far.
+    pub(super) fn worsen(&mut self, state: NodeState, message: Option<String>) {
+        if super::verdict::badness(state) >= super::verdict::badness(self.verdict) {
+            let changed = state != self.verdict;
+            self.verdict = state;
+            if changed || self.message.is_none() {
+                self.message = message.or(self.message.take());
+            }
+        }
+    }
+
+    pub(super) fn outcome(&self) -> NodeOutcome {
+        NodeOutcome {
+            state: if self.verdict == NodeState::Pending { NodeState::Skipped } else { self.verdict },
+            message: self.message.clone(),
+            counts: self.counts,
+            seconds: self.since.map_or(0, |since| since.elapsed().as_secs()),
+            rebooted: self.rebooted,
+            out_of_service: self.out_of_service,
+        }
+    }
+}

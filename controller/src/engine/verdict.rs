@@ -1,0 +1,45 @@
+//! From what tasks reported to where a node stands.
+
+use gpufleet_protocol::tasks::{self, Class};
+
+use crate::event::{NodeState, TaskReport, TaskStatus, Verb};
+
+/// How bad a state is for the node as a whole; the worst one stands.
+pub(super) const fn badness(state: NodeState) -> u8 {
+    match state {
+        NodeState::Pending | NodeState::Skipped => 0,
+        NodeState::Compliant => 1,
+        NodeState::Done => 2,
+        NodeState::Drift => 3,
+        NodeState::Unknown => 4,
+        NodeState::Held => 5,
+        NodeState::Failed => 6,
+        NodeState::Unreachable => 7,
+        _ => 0,
+    }
+}
+
+/// The state that one report alone would give its node, with the reason where it is a bad one.
+pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<String>) {
+    let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
+    let forgiven = report.ignored || report.rescued;
+    match report.status {
+        TaskStatus::Failed if forgiven => (NodeState::Compliant, None),
+        TaskStatus::Failed => (NodeState::Failed, because()),
+        TaskStatus::Unreachable => (NodeState::Unreachable, because()),
+        TaskStatus::Held => (NodeState::Held, because()),
+        TaskStatus::Unknown if forgiven && verb.writes() => (NodeState::Compliant, None),
+        TaskStatus::Unknown => (NodeState::Unknown, because()),
+        TaskStatus::Changed if verb.writes() => (NodeState::Done, None),
+        TaskStatus::Changed => (NodeState::Drift, None),
+        // Why only declared state: nobody can say beforehand what a command does, and it declares nothing.
+        TaskStatus::Possible if !verb.writes() && is_declared(&report.kind) => {
+            (NodeState::Unknown, Some(format!("task `{}` depends on the output of a command", report.task)))
+        }
+        TaskStatus::Ok | TaskStatus::Skipped | TaskStatus::Possible => (NodeState::Compliant, None),
+    }
+}
+
+fn is_declared(kind: &str) -> bool {
+    tasks::find(kind).is_some_and(|kind| kind.class == Class::Node)
+}

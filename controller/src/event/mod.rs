@@ -1,0 +1,204 @@
+//! Events: the only way to learn about a run.
+//!
+//! They are owned, serialisable and versioned; the terminal, `--format jsonl`, the report and the journal are sinks
+//! of the same stream. This module owns their shape and knows nothing of any sink.
+
+mod node;
+mod task;
+
+pub use node::{NodeOutcome, NodeState};
+pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
+
+use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Version of the event shapes; readers refuse a journal of a newer one.
+pub const EVENT_VERSION: u32 = 1;
+
+/// One thing that happened, at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts from 0 in each run, without gaps.
+    pub seq: u64,
+    pub at: Timestamp,
+    pub what: What,
+}
+
+/// Which command a run belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    Run,
+    /// `plan`, and `run --check`.
+    Plan,
+    Audit,
+}
+
+impl Verb {
+    /// Whether nodes may be changed.
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Run)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event", content = "with")]
+pub enum What {
+    RunStarted(RunStarted),
+    PlayStarted(PlayStarted),
+    /// Nodes of one wave may begin.
+    WaveStarted {
+        play: usize,
+        wave: usize,
+        hosts: Vec<String>,
+    },
+    WaveFinished {
+        play: usize,
+        wave: usize,
+    },
+    Connected {
+        host: String,
+        /// Whether the helper had to be sent first.
+        pushed: bool,
+        ms: u64,
+    },
+    FactsRead {
+        host: String,
+        facts: Box<Facts>,
+    },
+    NodeState {
+        host: String,
+        state: NodeState,
+        detail: Option<String>,
+    },
+    /// Written and synced before the act, so that a crash knows what may have happened.
+    TaskStarted {
+        host: String,
+        op_id: String,
+        task: String,
+        kind: String,
+    },
+    /// A line about what a task is doing right now; not kept in the journal.
+    Progress {
+        host: String,
+        text: String,
+    },
+    TaskFinished {
+        host: String,
+        report: TaskReport,
+    },
+    PermitWanted {
+        host: String,
+        class: Disruption,
+        why: String,
+    },
+    PermitGranted {
+        host: String,
+        class: Disruption,
+    },
+    IdleChecked {
+        host: String,
+        report: IdleReport,
+    },
+    /// Written and synced before the reboot is asked for.
+    RebootIssued {
+        host: String,
+        boot_id: String,
+        why: Vec<String>,
+    },
+    Rebooted {
+        host: String,
+        boot_id: String,
+        seconds: u64,
+    },
+    NodeFinished {
+        host: String,
+        outcome: NodeOutcome,
+    },
+    /// Something that concerns the whole run: a threshold, a signal, a warning.
+    Notice {
+        level: Level,
+        text: String,
+    },
+    RunFinished(RunFinished),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Info,
+    Warning,
+    Error,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStarted {
+    pub version: u32,
+    pub run_id: String,
+    pub verb: Verb,
+    /// Version of gpufleet.
+    pub gpufleet: String,
+    pub playbooks: Vec<String>,
+    pub inventories: Vec<String>,
+    /// Hosts that any play selects, in inventory order.
+    pub hosts: Vec<String>,
+    /// What was typed, secrets left out.
+    pub command_line: Vec<String>,
+    /// SHA-256 of program, inventory and variables: a resume with others is refused.
+    pub digest: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlayStarted {
+    pub play: usize,
+    pub name: String,
+    pub hosts: Vec<String>,
+    pub waves: Vec<WaveShape>,
+    pub max_unavailable: usize,
+}
+
+/// One wave as it was planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaveShape {
+    /// As written: `canary`, `10%`, `4`.
+    pub label: String,
+    pub hosts: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunFinished {
+    pub exit_code: u8,
+    /// One sentence.
+    pub summary: String,
+    /// Nodes that this run took out of service and did not bring back.
+    pub out_of_service: Vec<String>,
+    /// Why the run ended before its end, if it did.
+    pub stopped: Option<String>,
+}
+
+/// A change in the documents for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeRecord {
+    pub task: String,
+    pub kind: String,
+    pub what: String,
+    pub from: Option<String>,
+    pub to: String,
+    pub disruption: Disruption,
+    pub certainty: Certainty,
+}
+
+impl ChangeRecord {
+    pub fn new(report: &TaskReport, change: &Change) -> Self {
+        Self {
+            task: report.task.clone(),
+            kind: report.kind.clone(),
+            what: change.what.clone(),
+            from: change.from.clone(),
+            to: change.to.clone(),
+            disruption: change.disruption,
+            certainty: change.certainty,
+        }
+    }
+}

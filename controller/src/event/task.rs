@@ -1,0 +1,120 @@
+//! How one task ended on one node.
+
+use gpufleet_protocol::{Awaiting, Change};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Place of a task in its playbook, from 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Position {
+    pub file: String,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// Why a task's operation went to the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Its turn in the play.
+    #[default]
+    Declared,
+    /// A reset or reboot may have lost what it declared.
+    Reassert,
+    /// The proof at the end.
+    Verify,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskStatus {
+    Ok,
+    Changed,
+    Skipped,
+    Failed,
+    Unreachable,
+    /// Only the run itself can tell.
+    Possible,
+    /// The state could not be read.
+    Unknown,
+    /// Not done, for a person to decide.
+    Held,
+}
+
+/// One task's end on one node, or one member's of a GPU group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskReport {
+    /// Identity in the run: play, section, task, loop key and host.
+    pub op_id: String,
+    /// Its name, or its kind where it has none.
+    pub task: String,
+    pub kind: String,
+    pub position: Position,
+    pub phase: Phase,
+    pub status: TaskStatus,
+    /// Failed, and the playbook says that this is no matter.
+    pub ignored: bool,
+    /// Failed, and a `rescue` took over.
+    pub rescued: bool,
+    /// Why, or what it said.
+    pub message: Option<String>,
+    /// Label of the loop item.
+    pub item: Option<String>,
+    pub changes: Vec<Change>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaiting: Vec<Awaiting>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// What `register` gets; empty for `no_log`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub data: Map<String, Value>,
+}
+
+/// The numbers of Ansible's recap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecapCounts {
+    /// Tasks that ended well, changed ones and ignored failures included.
+    pub ok: u32,
+    pub changed: u32,
+    pub unreachable: u32,
+    pub failed: u32,
+    pub skipped: u32,
+    pub rescued: u32,
+    pub ignored: u32,
+}
+
+impl RecapCounts {
+    /// Counts one report as Ansible does. Only a task's own turn counts as one more task; what a reset or reboot
+    /// made the run do again counts only where it failed.
+    pub fn count(&mut self, report: &TaskReport) {
+        // Why: an item of a loop is followed by the report of its whole task.
+        if report.item.is_some() {
+            return;
+        }
+        let again = report.phase != Phase::Declared;
+        match report.status {
+            TaskStatus::Ok | TaskStatus::Possible if !again => self.ok += 1,
+            TaskStatus::Changed if !again => {
+                self.ok += 1;
+                self.changed += 1;
+            }
+            TaskStatus::Skipped if !again => self.skipped += 1,
+            TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held if report.ignored => {
+                self.ok += 1;
+                self.ignored += 1;
+            }
+            TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held if report.rescued => {
+                self.rescued += 1
+            }
+            TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held => self.failed += 1,
+            TaskStatus::Unreachable => self.unreachable += 1,
+            TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Skipped | TaskStatus::Possible => {}
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! From the sources a user names to one inventory.
+//!
+//! Owns what a source is (file, directory, list of hosts, script), in which order sources and their parts count, and
+//! which format a file has. Invariant: nothing is skipped in silence; a source that cannot be read is an error.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::draft::{Draft, Origin, UNGROUPED};
+use super::model::Inventory;
+use super::var_files::VarFiles;
+use super::{ini, range, script, tree};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::yaml::{self, Node};
+
+/// Decrypts a text that `ansible-vault` encrypted.
+pub type Decrypt = Arc<dyn Fn(&Arc<SourceFile>) -> Result<String, Diagnostics> + Send + Sync>;
+
+/// What to load, and how.
+#[derive(Clone)]
+pub struct LoadOptions {
+    /// Files, directories, executable scripts, or lists of hosts with a comma in them; what comes later wins.
+    pub sources: Vec<String>,
+    /// The directory of the playbook, whose `group_vars/` and `host_vars/` win over those beside the sources.
+    pub playbook_dir: Option<PathBuf>,
+    /// Whether an inventory without hosts, and a selection without hosts, is fine.
+    pub allow_empty: bool,
+    /// How long one call of a script may take.
+    pub script_timeout: Duration,
+    /// For variable files that are encrypted as a whole.
+    pub decrypt: Option<Decrypt>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            sources: Vec::new(),
+            playbook_dir: None,
+            allow_empty: false,
+            script_timeout: Duration::from_secs(30),
+            decrypt: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for LoadOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoadOptions")
+            .field("sources", &self.sources)
+            .field("playbook_dir", &self.playbook_dir)
+            .field("allow_empty", &self.allow_empty)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Larger files are no inventories.
+const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Directories in directories are followed this deep (a link may lead in a circle).
+const MAX_DIRECTORY_DEPTH: usize = 16;
+
+/// Names in a directory of sources that are not sources.
+const IGNORED_NAMES: [&str; 3] = ["group_vars", "host_vars", "vars_plugins"];
+const IGNORED_ENDINGS: [&str; 12] =
+    [".pyc", ".pyo", ".swp", ".bak", "~", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry"];
+
+const YAML_ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Reads all sources and merges all variables.
+pub(super) fn load(options: &LoadOptions) -> Result<Inventory, Diagnostics> {
+    let mut draft = Draft::new();
+    let mut errors = Diagnostics::new();
+    for source in options.sources.iter().filter(|source| !source.is_empty()) {
+        errors.absorb(read_source(&mut draft, source, options));
+    }
+    if errors.has_errors() {
+        return Err(errors);
+    }
+    if draft.hosts.is_empty() && !options.allow_empty {
+        return Err(no_hosts(options).into());
+    }
+    draft.finish();
+    let beside_sources =
+        options.sources.iter().filter_map(|source| variable_base(source)).map(|base| VarFiles::beside(&base));
+    let beside_playbook = options.playbook_dir.as_deref().map(VarFiles::beside);
+    Inventory::build(draft, beside_sources.collect(), beside_playbook, options)
+}
+
+fn no_hosts(options: &LoadOptions) -> Diagnostic {
+    let sources: Vec<&str> =
+        options.sources.iter().map(String::as_str).filter(|source| !source.is_empty()).collect();
+    if sources.is_empty() {
+        return Diagnostic::error("no inventory is given")
+            .help("name one with `-i`: a file, a directory, or `host1,host2,`");
+    }
+    Diagnostic::error(format!("the inventory has no hosts: {}", sources.join(", ")))
+        .help("add hosts, or allow an empty inventory with `--allow-empty`")
+}
+
+/// Where the variable files of a source lie; a list of hosts has none.
+fn variable_base(source: &str) -> Option<PathBuf> {
+    let path = Path::new(source);
+    if source.is_empty() || (source.contains(',') && !path.exists()) {
+        return None;
+    }
+    Some(if path.is_dir() { path.to_owned() } else { parent_of(path) })
+}
+
+fn parent_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn read_source(draft: &mut Draft, source: &str, options: &LoadOptions) -> Result<(), Diagnostics> {
+    let path = Path::new(source);
+    if path.exists() {
+        return read_path(draft, path, options, 0);
+    }
+    if source.contains(',') {
+        return read_list(draft, source);
+    }
+    let error = Diagnostic::error(format!("there is no inventory `{source}`"));
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let siblings: Vec<String> = std::fs::read_dir(parent_of(path))
+        .map(|entries| entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+        .unwrap_or_default();
+    Err(match crate::diagnostic::suggest(name, siblings.iter().map(String::as_str)) {
+        Some(near) => error.help(format!("did you mean `{}`?", path.with_file_name(near).display())),
+        None => error.help(format!("if `{source}` is a host, write a comma behind it: `{source},`")),
+    }
+    .into())
+}
+
+/// `host1,host2:2222,`
+fn read_list(draft: &mut Draft, list: &str) -> Result<(), Diagnostics> {
+    let source = SourceFile::new("host list", list);
+    draft.origin = Arc::new(Origin { file: list.to_owned(), dir: None });
+    let mut errors = Diagnostics::new();
+    let mut column = 0;
+    for entry in list.split(',') {
+        let name = entry.trim();
+        let blanks = entry.chars().take_while(|c| c.is_whitespace()).count();
+        let place = Span::new(&source, 1, 1, 0).part(column + blanks, name.chars().count());
+        column += entry.chars().count() + 1;
+        if name.is_empty() {
+            continue;
+        }
+        match ini::hosts_of(name, &place) {
+            Ok(hosts) => {
+                for name in &hosts.names {
+                    if !draft.host_index.contains_key(name.as_str()) {
+                        draft.add_host(name, UNGROUPED, hosts.port);
+                    }
+                }
+            }
+            Err(error) => errors.push(*error),
+        }
+    }
+    errors.into_result(())
+}
+
+fn read_path(draft: &mut Draft, path: &Path, options: &LoadOptions, depth: usize) -> Result<(), Diagnostics> {
+    if !path.is_dir() {
+        return read_inventory_file(draft, path, options);
+    }
+    if depth > MAX_DIRECTORY_DEPTH {
+        return Err(Diagnostic::error(format!("directories are nested too deep: {}", path.display())).into());
+    }
+    let entries = std::fs::read_dir(path).map_err(|error| unreadable(path, &error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| unreadable(path, &error))?;
+        match entry.file_name().into_string() {
+            Ok(name) => names.push(name),
+            Err(name) => {
+                return Err(Diagnostic::error(format!(
+                    "the file name is not UTF-8: {}",
+                    Path::new(&name).display()
+                ))
+                .into());
+            }
+        }
+    }
+    names.sort();
+    let mut errors = Diagnostics::new();
+    for name in names.iter().filter(|name| !is_ignored(name)) {
+        errors.absorb(read_path(draft, &path.join(name), options, depth + 1));
+    }
+    errors.into_result(())
+}
+
+fn is_ignored(name: &str) -> bool {
+    name.starts_with('.')
+        || IGNORED_NAMES.contains(&name)
+        || IGNORED_ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(format!("cannot read {}: {error}", path.display()))
+}
+
+/// Reads a text file; its name in messages is `path` as given.
+pub(super) fn read_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
+    let file = std::fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(Diagnostic::error(format!(
+            "{} is larger than {} MiB",
+            path.display(),
+            MAX_FILE_BYTES >> 20
+        ))
+        .into());
+    }
+    yaml::decode(&path.display().to_string(), &bytes)
+}
+
+fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) -> Result<(), Diagnostics> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    draft.origin = Arc::new(Origin {
+        file: absolute.display().to_string(),
+        dir: absolute.parent().map(|parent| parent.display().to_string()),
+    });
+    if script::is_script(path) {
+        return script::read(draft, path, options.script_timeout);
+    }
+    let source = read_file(path)?;
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if ending == "toml" {
+        return Err(Diagnostic::error("TOML inventories are not supported")
+            .at(&Span::new(&source, 1, 1, 0))
+            .help("write it as YAML or INI")
+            .into());
+    }
+    if !(ending.is_empty() || YAML_ENDINGS.contains(&ending)) {
+        return read_ini(draft, &source);
+    }
+    read_yaml_or_ini(draft, &source, ending.is_empty())
+}
+
+fn read_ini(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnostics> {
+    let result = ini::read(draft, source);
+    if result.is_err()
+        && let Ok(root) = yaml::parse_source(source)
+        && root.as_map().is_some()
+    {
+        return Err(Diagnostic::error("this file is YAML, but its name does not say so")
+            .at(&root.span)
+            .label("read as INI because of the ending of the name")
+            .help("name it `.yaml`, `.yml` or `.json`")
+            .into());
+    }
+    result
+}
+
+/// Why: Ansible tries YAML and then INI; a file without an ending, or with the wrong one, still loads.
+fn read_yaml_or_ini(draft: &mut Draft, source: &Arc<SourceFile>, open: bool) -> Result<(), Diagnostics> {
+    let yaml_errors = match yaml::parse_source(source) {
+        Ok(root) if root.as_map().is_some() => return tree::read(draft, &root),
+        Ok(root) if root.is_null() => return Ok(()),
+        Ok(root) => not_a_mapping(&root),
+        Err(errors) => errors,
+    };
+    let mut trial = Draft::new();
+    for group in &draft.groups {
+        trial.add_group(&group.name);
+    }
+    match ini::read(&mut trial, source) {
+        Ok(()) => ini::read(draft, source),
+        Err(ini_errors) if looks_like_ini(source.text(), open) => Err(ini_errors),
+        Err(_) => Err(yaml_errors),
+    }
+}
+
+fn not_a_mapping(root: &Node) -> Diagnostics {
+    root.wrong_type("an inventory", "a mapping of groups")
+        .help("begin with `all:`, and hosts under `hosts:`")
+        .into()
+}
+
+/// Whether the author most likely meant INI.
+fn looks_like_ini(text: &str, open: bool) -> bool {
+    let mut lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+    let section = |line: &str| {
+        line.strip_prefix('[')
+            .and_then(|line| line.split_once(']'))
+            .is_some_and(|(name, _)| !name.contains([',', '"']))
+    };
+    let Some(first) = lines.next() else { return false };
+    if section(first) {
+        return true;
+    }
+    let yaml =
+        first == "---" || first.starts_with(['{', '-', '"']) || first.ends_with(':') || first.contains(": ");
+    !yaml && (open || lines.any(section))
+}
+
+/// Names that a pattern with a range in it stands for, for messages.
+pub(super) fn expands(text: &str) -> bool {
+    range::expand(text).is_ok_and(|names| names.len() > 1)
+}

@@ -1,0 +1,271 @@
+//! The loaded inventory.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::address::is_ip;
+use super::draft::{ALL, Draft, Group, GroupId, Host, HostId, Origin};
+use super::load::{LoadOptions, load};
+use super::var_files::VarFiles;
+use crate::diagnostic::Diagnostics;
+
+/// The name of a host, cheap to copy.
+pub type HostName = Arc<str>;
+
+/// Names that stand for the controller itself when no source defines them.
+pub(super) const LOCALHOST: [&str; 3] = ["127.0.0.1", "localhost", "::1"];
+
+type Vars = Map<String, Value>;
+
+/// The inventory variables of one host: what its groups give (shared by all hosts of the same groups), and its own.
+///
+/// Values are as written; strings with `{{ }}` are not templated yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostVars {
+    shared: Arc<Vars>,
+    own: Vars,
+}
+
+impl HostVars {
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.own.get(name).or_else(|| self.shared.get(name))
+    }
+
+    /// All names and values, each name once.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let shared = self.shared.iter().filter(|(name, _)| !self.own.contains_key(*name));
+        shared.chain(&self.own).map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The variables of the host's groups; two hosts of the same groups hold the very same map.
+    pub fn shared(&self) -> &Arc<Map<String, Value>> {
+        &self.shared
+    }
+
+    /// The variables of the host itself, which win.
+    pub fn own(&self) -> &Map<String, Value> {
+        &self.own
+    }
+
+    /// Everything in one map.
+    pub fn merged(&self) -> Map<String, Value> {
+        let mut all = (*self.shared).clone();
+        all.extend(self.own.iter().map(|(name, value)| (name.clone(), value.clone())));
+        all
+    }
+}
+
+/// Hosts, groups and variables, complete and immutable.
+#[derive(Debug)]
+pub struct Inventory {
+    pub(super) groups: Vec<Group>,
+    pub(super) group_index: HashMap<String, GroupId>,
+    pub(super) hosts: Vec<Host>,
+    pub(super) host_index: HashMap<HostName, HostId>,
+    pub(super) allow_empty: bool,
+    vars: Vec<HostVars>,
+    implicit: Vec<(Host, HostVars)>,
+    groups_json: Arc<Value>,
+}
+
+impl Inventory {
+    /// Reads all sources. Every mistake found is in the error, with file, line and column where there is one.
+    pub fn load(options: &LoadOptions) -> Result<Self, Diagnostics> {
+        load(options)
+    }
+
+    /// Merges the variables; called once by the loader.
+    pub(super) fn build(
+        draft: Draft,
+        beside_sources: Vec<VarFiles>,
+        beside_playbook: Option<VarFiles>,
+        options: &LoadOptions,
+    ) -> Result<Self, Diagnostics> {
+        let mut errors = Diagnostics::new();
+        let decrypt = options.decrypt.as_ref();
+        let group_files = |files: &VarFiles, errors: &mut Diagnostics| -> Vec<Vars> {
+            let vars = draft.groups.iter().map(|group| errors.absorb(files.group(&group.name, decrypt)));
+            vars.map(Option::unwrap_or_default).collect()
+        };
+        let from_sources: Vec<Vec<Vars>> =
+            beside_sources.iter().map(|files| group_files(files, &mut errors)).collect();
+        let from_playbook = beside_playbook.as_ref().map(|files| group_files(files, &mut errors));
+
+        let merge = |groups: &[GroupId]| -> Arc<Vars> {
+            let mut vars = Vars::new();
+            let mut add =
+                |more: &Vars| vars.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+            let below_all = || groups.iter().copied().filter(|id| *id != ALL);
+            draft.groups.first().into_iter().for_each(|all| add(&all.vars));
+            below_all().filter_map(|id| draft.groups.get(id)).for_each(|group| add(&group.vars));
+            from_sources.iter().filter_map(|files| files.get(ALL)).for_each(&mut add);
+            from_playbook.iter().filter_map(|files| files.get(ALL)).for_each(&mut add);
+            for files in from_sources.iter().chain(&from_playbook) {
+                below_all().filter_map(|id| files.get(id)).for_each(&mut add);
+            }
+            Arc::new(vars)
+        };
+        let mut host_files: Vec<&VarFiles> = beside_sources.iter().chain(&beside_playbook).collect();
+        host_files.retain(|files| !files.is_empty());
+        let own = |host: &Host, errors: &mut Diagnostics| -> Vars {
+            let mut vars = host.vars.clone();
+            for files in &host_files {
+                if let Some(more) = errors.absorb(files.host(&host.name, decrypt)) {
+                    vars.extend(more);
+                }
+            }
+            vars
+        };
+        let mut known: HashMap<&[GroupId], Arc<Vars>> = HashMap::new();
+        let mut vars = Vec::with_capacity(draft.hosts.len());
+        for host in &draft.hosts {
+            let shared = Arc::clone(known.entry(&host.groups).or_insert_with(|| merge(&host.groups)));
+            vars.push(HostVars { shared, own: own(host, &mut errors) });
+        }
+        let mut implicit = Vec::new();
+        if !LOCALHOST.iter().any(|name| draft.host_index.contains_key(*name)) {
+            for name in LOCALHOST {
+                let host = Host {
+                    name: Arc::from(name),
+                    vars: [("ansible_connection".to_owned(), json!("local"))].into_iter().collect(),
+                    groups: Vec::new(),
+                    origin: Arc::new(Origin { file: String::new(), dir: None }),
+                };
+                let vars = HostVars { shared: merge(&[ALL]), own: own(&host, &mut errors) };
+                implicit.push((host, vars));
+            }
+        }
+        let groups_json = draft.groups.iter().map(|group| {
+            let members = group.members.iter().filter_map(|host| draft.hosts.get(*host));
+            (group.name.clone(), members.map(|host| Value::from(&*host.name)).collect())
+        });
+        let groups_json = Arc::new(Value::Object(groups_json.collect()));
+        drop(known);
+        // Why: one file is read for every group set, and through several sources; each mistake is told once.
+        let mut seen = HashSet::new();
+        errors.0.retain(|error| seen.insert(format!("{:?} {}", error.span, error.message)));
+        let mut groups = draft.groups;
+        for (id, group) in groups.iter_mut().enumerate() {
+            group.file_vars = from_sources
+                .iter()
+                .chain(&from_playbook)
+                .filter_map(|files| files.get(id))
+                .flatten()
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+        }
+        errors.into_result(Self {
+            groups,
+            group_index: draft.group_index,
+            hosts: draft.hosts,
+            host_index: draft.host_index,
+            allow_empty: options.allow_empty,
+            vars,
+            implicit,
+            groups_json,
+        })
+    }
+
+    /// All hosts, in inventory order (the order of `all`).
+    pub fn hosts(&self) -> Vec<HostName> {
+        self.members(ALL)
+    }
+
+    /// How many hosts there are.
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Whether a source defines this host.
+    pub fn contains(&self, host: &str) -> bool {
+        self.host_index.contains_key(host)
+    }
+
+    /// Every group with all hosts in it and below it, in inventory order, `all` and `ungrouped` first.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, Vec<HostName>)> {
+        self.groups.iter().enumerate().map(|(id, group)| (group.name.as_str(), self.members(id)))
+    }
+
+    /// The hosts of one group and of the groups below it.
+    pub fn group(&self, name: &str) -> Option<Vec<HostName>> {
+        self.group_index.get(name).map(|id| self.members(*id))
+    }
+
+    /// The magic variable `groups`: one value for all hosts.
+    pub fn groups_json(&self) -> &Arc<Value> {
+        &self.groups_json
+    }
+
+    /// The magic variable `group_names`: the groups of a host, sorted, without `all`.
+    pub fn groups_of(&self, host: &str) -> Vec<&str> {
+        let groups = self.host(host).map(|(host, _)| host.groups.as_slice()).unwrap_or_default();
+        let mut names: Vec<&str> = groups
+            .iter()
+            .filter(|id| **id != ALL)
+            .filter_map(|id| self.groups.get(*id).map(|group| group.name.as_str()))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The variables that sources and variable files give to a host; none for a host that does not exist.
+    ///
+    /// `localhost`, `127.0.0.1` and `::1` exist without being defined, with `ansible_connection: local`.
+    pub fn host_vars(&self, host: &str) -> Option<&HostVars> {
+        self.host(host).map(|(_, vars)| vars)
+    }
+
+    /// The magic variables of a host: `inventory_hostname`, `inventory_hostname_short`, `group_names`,
+    /// `inventory_file`, `inventory_dir`. `groups` is the same for all hosts: [`Inventory::groups_json`].
+    pub fn magic_vars(&self, host: &str) -> Map<String, Value> {
+        let mut vars = Map::new();
+        let Some((data, _)) = self.host(host) else { return vars };
+        let short = if is_ip(host) { host } else { host.split('.').next().unwrap_or(host) };
+        vars.insert("inventory_hostname".to_owned(), host.into());
+        vars.insert("inventory_hostname_short".to_owned(), short.into());
+        vars.insert("group_names".to_owned(), self.groups_of(host).into());
+        if !data.origin.file.is_empty() {
+            vars.insert("inventory_file".to_owned(), data.origin.file.clone().into());
+            vars.insert("inventory_dir".to_owned(), data.origin.dir.clone().into());
+        }
+        vars
+    }
+
+    /// The variables of a group as the sources give them, without variable files and without its parents'.
+    pub fn group_vars(&self, group: &str) -> Option<&Map<String, Value>> {
+        self.group_index.get(group).and_then(|id| self.groups.get(*id)).map(|group| &group.vars)
+    }
+
+    pub(super) fn members(&self, group: GroupId) -> Vec<HostName> {
+        let members = self.groups.get(group).map(|group| group.members.as_slice()).unwrap_or_default();
+        members.iter().filter_map(|id| self.name(*id)).collect()
+    }
+
+    pub(super) fn name(&self, host: HostId) -> Option<HostName> {
+        self.hosts.get(host).map(|host| Arc::clone(&host.name))
+    }
+
+    fn host(&self, name: &str) -> Option<(&Host, &HostVars)> {
+        if let Some(&id) = self.host_index.get(name) {
+            return Some((self.hosts.get(id)?, self.vars.get(id)?));
+        }
+        self.implicit.iter().find(|(host, _)| &*host.name == name).map(|(host, vars)| (host, vars))
+    }
+
+    /// What a name of the controller stands for: itself, or the one of these names that a source defines.
+    pub(super) fn localhost(&self, name: &str) -> Option<HostName> {
+        if !LOCALHOST.contains(&name) {
+            return None;
+        }
+        let defined = self.hosts.iter().find(|host| LOCALHOST.contains(&&*host.name));
+        let implicit = || self.implicit.iter().map(|(host, _)| host).find(|host| &*host.name == name);
+        defined.or_else(implicit).map(|host| Arc::clone(&host.name))
+    }
+
+    /// A summary by group, for messages: how many hosts each has.
+    pub fn group_sizes(&self) -> BTreeMap<&str, usize> {
+        self.groups.iter().map(|group| (group.name.as_str(), group.members.len())).collect()
+    }
+}

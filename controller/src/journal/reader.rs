@@ -1,0 +1,152 @@
+//! Reading: a torn last line is an interrupted write, anything else that cannot be read is an error.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+};
+
+use super::{RunDir, RunId};
+use crate::event::{EVENT_VERSION, Event, RunFinished, RunStarted, What};
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("cannot read {path}: {cause}")]
+    Io { path: PathBuf, cause: std::io::Error },
+    #[error("{path}:{line}: not an event: {cause}")]
+    Corrupt { path: PathBuf, line: usize, cause: serde_json::Error },
+    #[error(
+        "{path} was written by a newer gpufleet (events of version {found}, this one reads up to {EVENT_VERSION})"
+    )]
+    Newer { path: PathBuf, found: u32 },
+    #[error("no run `{0}`; `gpufleet runs` lists them")]
+    NoSuchRun(String),
+    #[error("`{given}` could be {count} runs; give more of its characters")]
+    Ambiguous { given: String, count: usize },
+}
+
+/// Reads the events of a journal in order.
+///
+/// # Errors
+/// A file that cannot be read, a line that is no event and not the last, a newer version.
+pub fn read_events(path: &Path) -> Result<Vec<Event>, JournalError> {
+    let io = |cause| JournalError::Io { path: path.to_owned(), cause };
+    let mut reader = BufReader::new(fs::File::open(path).map_err(io)?);
+    let (mut events, mut line, mut number) = (Vec::new(), Vec::new(), 0);
+    loop {
+        line.clear();
+        if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
+            return Ok(events);
+        }
+        number += 1;
+        match serde_json::from_slice::<Event>(&line) {
+            Ok(event) => {
+                if let What::RunStarted(RunStarted { version, .. }) = &event.what
+                    && *version > EVENT_VERSION
+                {
+                    return Err(JournalError::Newer { path: path.to_owned(), found: *version });
+                }
+                events.push(event);
+            }
+            Err(_) if line.last() != Some(&b'\n') => return Ok(events),
+            Err(cause) => return Err(JournalError::Corrupt { path: path.to_owned(), line: number, cause }),
+        }
+    }
+}
+
+/// One line of `gpufleet runs`.
+#[derive(Clone, Debug)]
+pub struct RunSummary {
+    pub run: RunId,
+    pub started_at: jiff::Timestamp,
+    pub started: RunStarted,
+    /// `None` while it runs, or when it was cut off.
+    pub finished: Option<RunFinished>,
+    /// Whether a process holds the journal now.
+    pub running: bool,
+}
+
+/// The runs below the state directory, newest first. A run whose journal cannot be read is left out.
+pub fn list_runs(state_dir: &Path) -> Vec<RunSummary> {
+    let Ok(entries) = fs::read_dir(state_dir.join("runs")) else { return Vec::new() };
+    let ids = entries.flatten().filter_map(|entry| RunId::parse(entry.file_name().to_str()?));
+    let mut runs: Vec<RunSummary> = ids.filter_map(|run| summary(state_dir, run)).collect();
+    runs.sort_by(|a, b| b.run.cmp(&a.run));
+    runs
+}
+
+fn summary(state_dir: &Path, run: RunId) -> Option<RunSummary> {
+    let path = RunDir::new(state_dir, &run).journal();
+    let events = read_events(&path).ok()?;
+    let first = events.first()?;
+    let What::RunStarted(started) = &first.what else { return None };
+    let finished = events.iter().rev().find_map(|event| match &event.what {
+        What::RunFinished(finished) => Some(finished.clone()),
+        _ => None,
+    });
+    let running = fs::File::open(&path).is_ok_and(|file| file.try_lock_shared().is_err());
+    Some(RunSummary { run, started_at: first.at, started: started.clone(), finished, running })
+}
+
+/// The run that somebody means by an id, the end of one, or `latest`.
+///
+/// # Errors
+/// No such run, or several.
+pub fn resolve_run(state_dir: &Path, given: &str) -> Result<RunId, JournalError> {
+    let runs: Vec<RunId> = list_runs(state_dir).into_iter().map(|run| run.run).collect();
+    if given == "latest" {
+        return runs.into_iter().next().ok_or_else(|| JournalError::NoSuchRun(given.to_owned()));
+    }
+    let wanted = given.trim_end_matches('…').to_ascii_uppercase();
+    let mut found: Vec<RunId> = runs
+        .into_iter()
+        .filter(|run| {
+            !wanted.is_empty() && (run.as_str().starts_with(&wanted) || run.as_str().ends_with(&wanted))
+        })
+        .collect();
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(JournalError::NoSuchRun(given.to_owned())),
+        count => Err(JournalError::Ambiguous { given: given.to_owned(), count }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{event::Level, journal::Journal};
+
+    fn notice(seq: u64) -> Event {
+        let what = What::Notice { level: Level::Info, text: format!("event {seq}") };
+        Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }
+    }
+
+    #[tokio::test]
+    async fn what_was_durable_is_read_back_and_a_torn_line_is_not() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let journal = Journal::create(&dir).unwrap();
+        journal.append(&notice(0)).unwrap();
+        let (done, written) = tokio::sync::oneshot::channel();
+        journal.durable(&notice(1), done).unwrap();
+        written.await.unwrap().unwrap();
+        assert_eq!(read_events(&dir.journal()).unwrap(), [notice(0), notice(1)]);
+        journal.append(&notice(2)).unwrap();
+        journal.close().unwrap();
+
+        let whole = fs::read(dir.journal()).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(dir.journal(), &whole[..cut]).unwrap();
+            let read = read_events(&dir.journal()).unwrap();
+            assert!(read.len() <= 3 && read.iter().enumerate().all(|(i, event)| event.seq == i as u64));
+        }
+        fs::write(dir.journal(), b"{}\n{}\n").unwrap();
+        assert!(matches!(read_events(&dir.journal()), Err(JournalError::Corrupt { line: 1, .. })));
+    }
+
+    #[test]
+    fn a_run_is_found_by_either_end_of_its_id() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(matches!(resolve_run(state.path(), "latest"), Err(JournalError::NoSuchRun(_))));
+    }
+}

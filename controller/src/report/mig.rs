@@ -1,0 +1,155 @@
+//! MIG layouts as pictures: where each GPU instance sits on the eight memory slices of a GPU.
+
+use gpufleet_protocol::facts::MigInstance;
+use serde::Serialize;
+
+/// Columns of one slice.
+const SLICE: usize = 6;
+/// Memory slices of a GPU; parts with four draw each as two.
+pub(crate) const GRID: u32 = 8;
+
+/// One instance of a drawing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Block {
+    pub profile: String,
+    pub start: u32,
+    pub size: u32,
+}
+
+/// Blocks of what a GPU has.
+pub(crate) fn blocks_of(instances: &[MigInstance]) -> Vec<Block> {
+    let block = |one: &MigInstance| Block { profile: one.profile.clone(), start: one.start, size: one.size };
+    instances.iter().map(block).collect()
+}
+
+/// How many slices a profile takes, by its share of the GPU's memory; `None` where that cannot be told.
+fn slices(profile: &str, memory_mib: u64) -> Option<u32> {
+    let label = profile.split(['+', '-']).next()?;
+    let gigabytes: u64 = label.rsplit('.').next()?.strip_suffix("gb")?.parse().ok()?;
+    // Why: the label rounds, and 7g leaves a slice's compute but none of its memory unused.
+    let share = (gigabytes * 1024 * u64::from(GRID) + memory_mib / 2).checked_div(memory_mib)?;
+    u32::try_from(share).ok().filter(|size| (1..=GRID).contains(size))
+}
+
+/// A layout that a change declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub blocks: Vec<Block>,
+    /// Whether the change gives the places; otherwise they are one way to have these instances.
+    pub exact: bool,
+}
+
+/// Reads a layout as changes write it: `3g.40gb at 0 + 3g.40gb at 4`, `2x 3g.40gb + 1x 1g.10gb` or `none`.
+///
+/// `None` where the text says something else, or what it says does not fit the GPU.
+pub(crate) fn layout_in(text: &str, memory_mib: u64, there: &[Block]) -> Option<Layout> {
+    if text == "none" {
+        return Some(Layout { blocks: Vec::new(), exact: true });
+    }
+    let mut placed = Vec::new();
+    let mut wanted: Vec<(String, u32)> = Vec::new();
+    for part in text.split(" + ") {
+        if let Some((profile, start)) = part.split_once(" at ") {
+            let size = slices(profile, memory_mib)?;
+            placed.push(Block { profile: profile.to_owned(), start: start.parse().ok()?, size });
+        } else {
+            let (count, profile) = part.split_once("x ")?;
+            let size = slices(profile, memory_mib)?;
+            let count: u32 = count.parse().ok().filter(|count| *count <= GRID)?;
+            wanted.extend((0..count).map(|_| (profile.to_owned(), size)));
+        }
+    }
+    let exact = wanted.is_empty();
+    // Why: instances of the same profile stay where they are, as the run keeps them.
+    let mut kept: Vec<&Block> = there.iter().collect();
+    wanted.retain(|(profile, _)| match kept.iter().position(|block| block.profile == *profile) {
+        Some(at) => {
+            placed.push(kept.remove(at).clone());
+            false
+        }
+        None => true,
+    });
+    wanted.sort_by_key(|(_, size)| std::cmp::Reverse(*size));
+    for (profile, size) in wanted {
+        let start = (0..GRID).step_by(size as usize).find(|start| {
+            placed.push(Block { profile: profile.clone(), start: *start, size });
+            let free = fits(&placed);
+            placed.pop();
+            free
+        })?;
+        placed.push(Block { profile, start, size });
+    }
+    // Why: a GPU that is full of one profile has only one layout.
+    let full = placed.iter().map(|block| block.size).sum::<u32>() == GRID
+        && placed.windows(2).all(|pair| pair[0].profile == pair[1].profile);
+    fits(&placed).then_some(Layout { blocks: placed, exact: exact || full })
+}
+
+fn fits(blocks: &[Block]) -> bool {
+    let mut taken = [false; GRID as usize];
+    blocks.iter().all(|block| {
+        (block.start..block.start.saturating_add(block.size))
+            .all(|slice| taken.get_mut(slice as usize).is_some_and(|taken| !std::mem::replace(taken, true)))
+    })
+}
+
+/// `|   3g.40gb   |   3g.40gb   |`, free slices as `..`; `None` where the blocks do not fit the grid.
+pub(crate) fn drawing(blocks: &[Block]) -> Option<String> {
+    if !fits(blocks) {
+        return None;
+    }
+    let mut sorted: Vec<&Block> = blocks.iter().collect();
+    sorted.sort_by_key(|block| block.start);
+    let mut out = String::from("|");
+    let mut at = 0;
+    let mut cell = |text: &str, size: u32| {
+        let width = size as usize * SLICE - 1;
+        let text = if text.chars().count() > width { text.split('.').next().unwrap_or("") } else { text };
+        out.push_str(&format!("{text:^width$}|"));
+    };
+    for block in sorted {
+        for _ in at..block.start {
+            cell("..", 1);
+        }
+        cell(&block.profile, block.size);
+        at = block.start + block.size;
+    }
+    for _ in at..GRID {
+        cell("..", 1);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_read_and_drawn() {
+        let two = layout_in("3g.40gb at 0 + 3g.40gb at 4", 81_559, &[]).unwrap();
+        assert!(two.exact);
+        assert_eq!(drawing(&two.blocks).unwrap(), "|        3g.40gb        |        3g.40gb        |");
+        let mixed = layout_in("1g.18gb at 0 + 1g.35gb at 2 + 3g.71gb at 4", 143_771, &[]).unwrap();
+        assert_eq!(drawing(&mixed.blocks).unwrap(), "| 1g  | ..  |  1g.35gb  |        3g.71gb        |");
+        let media = layout_in("1x 1g.10gb+me", 81_559, &[]).unwrap();
+        assert_eq!((media.blocks[0].size, media.exact), (1, false));
+        assert_eq!(drawing(&[]).unwrap(), "| ..  | ..  | ..  | ..  | ..  | ..  | ..  | ..  |");
+    }
+
+    #[test]
+    fn counts_keep_what_is_there() {
+        let there = [Block { profile: "3g.40gb".to_owned(), start: 4, size: 4 }];
+        let layout = layout_in("1x 3g.40gb + 2x 1g.10gb", 81_559, &there).unwrap();
+        assert_eq!(drawing(&layout.blocks).unwrap(), "| 1g  | 1g  | ..  | ..  |        3g.40gb        |");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_not_drawn() {
+        for text in
+            ["fancy", "3g.40gb at 0 + 3g.40gb at 2", "3x 3g.40gb", "1x 3g.40gb (1 without compute instance)"]
+        {
+            assert_eq!(layout_in(text, 81_559, &[]), None, "{text}");
+        }
+        assert_eq!(layout_in("1x 3g.40gb", 0, &[]), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! The model of a run: every event folded into one value.
+//!
+//! Invariants: applying an event costs the same whatever the number of nodes (but for the start of a wave); the counts by state always add up to
+//! the number of nodes; an event about an unknown host adds that host rather than being lost.
+
+use std::collections::{HashMap, HashSet};
+
+use gpufleet_protocol::{Awaiting, Change, Disruption, facts::Facts, message::IdleReport};
+use jiff::Timestamp;
+
+use crate::event::{
+    ChangeRecord, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts, RunFinished,
+    RunStarted, TaskReport, TaskStatus, Verb, What,
+};
+
+/// What the events of one run add up to so far.
+#[derive(Clone, Debug, Default)]
+pub struct RunModel {
+    pub run: Option<RunStarted>,
+    pub started: Option<Timestamp>,
+    /// Moment of the latest event.
+    pub latest: Option<Timestamp>,
+    pub plays: Vec<PlayStarted>,
+    /// Play and wave that began last and has not ended, both from 0.
+    pub current_wave: Option<(usize, usize)>,
+    pub notices: Vec<Notice>,
+    pub finish: Option<RunFinished>,
+    pub finished: Option<Timestamp>,
+    nodes: Vec<NodeModel>,
+    index: HashMap<String, usize>,
+    by_state: HashMap<NodeState, usize>,
+}
+
+/// Something said about the whole run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub at: Timestamp,
+    pub level: Level,
+    pub text: String,
+}
+
+/// One node's part in the run.
+#[derive(Clone, Debug)]
+pub struct NodeModel {
+    pub name: String,
+    pub state: NodeState,
+    /// What the state is about, such as who is in the way.
+    pub detail: Option<String>,
+    /// Since when the node is in its state or at its task.
+    pub since: Option<Timestamp>,
+    /// Moment of its first event that was not about the whole run.
+    pub first: Option<Timestamp>,
+    pub connection: Option<Connection>,
+    /// The task that runs right now, where the stream tells.
+    pub running: Option<RunningTask>,
+    /// The latest word of a running task.
+    pub progress: Option<String>,
+    pub tasks: Vec<TaskReport>,
+    pub facts: Option<Box<Facts>>,
+    pub idle: Option<IdleReport>,
+    /// A permit that was asked for and not given yet.
+    pub wanted: Option<Wanted>,
+    pub reboots: Vec<Reboot>,
+    pub outcome: Option<NodeOutcome>,
+    live_counts: RecapCounts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Whether the helper had to be sent first.
+    pub pushed: bool,
+    pub ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningTask {
+    pub task: String,
+    pub kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub class: Disruption,
+    pub why: String,
+}
+
+/// One reboot that the run asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reboot {
+    pub why: Vec<String>,
+    /// Boot id before it.
+    pub before: String,
+    /// Boot id after it and the seconds it took; `None` while the node is away.
+    pub after: Option<(String, u64)>,
+}
+
+impl NodeModel {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: NodeState::Pending,
+            detail: None,
+            since: None,
+            first: None,
+            connection: None,
+            running: None,
+            progress: None,
+            tasks: Vec::new(),
+            facts: None,
+            idle: None,
+            wanted: None,
+            reboots: Vec::new(),
+            outcome: None,
+            live_counts: RecapCounts::default(),
+        }
+    }
+
+    /// The recap's numbers: those of the outcome, or what was counted so far.
+    pub fn counts(&self) -> RecapCounts {
+        self.outcome.as_ref().map_or(self.live_counts, |outcome| outcome.counts)
+    }
+
+    /// Changes made (`run`) or found (`plan`, `audit`), with their task; those of held tasks are not among them.
+    pub fn changes(&self) -> impl Iterator<Item = (&TaskReport, &Change)> {
+        self.reports_with_changes(false)
+    }
+
+    /// Changes that were needed and not made, because a person has to decide first.
+    pub fn changes_not_made(&self) -> impl Iterator<Item = (&TaskReport, &Change)> {
+        self.reports_with_changes(true)
+    }
+
+    fn reports_with_changes(&self, held: bool) -> impl Iterator<Item = (&TaskReport, &Change)> {
+        self.tasks
+            .iter()
+            // Why: the proof at the end repeats what its task has reported already.
+            .filter(move |task| task.phase != Phase::Verify && (task.status == TaskStatus::Held) == held)
+            .flat_map(|task| task.changes.iter().map(move |change| (task, change)))
+    }
+
+    /// The changes as records for programs.
+    pub fn change_records(&self) -> Vec<ChangeRecord> {
+        self.changes().map(|(task, change)| ChangeRecord::new(task, change)).collect()
+    }
+
+    /// What is written and waits for an activation, as the latest report of each task says.
+    pub fn awaiting(&self) -> Vec<&Awaiting> {
+        let mut latest: Vec<&TaskReport> = Vec::new();
+        for task in &self.tasks {
+            let same = |other: &&TaskReport| {
+                other.task == task.task && other.position == task.position && other.item == task.item
+            };
+            match latest.iter().position(same) {
+                Some(at) => latest[at] = task,
+                None => latest.push(task),
+            }
+        }
+        let mut all: Vec<&Awaiting> = Vec::new();
+        for one in latest.into_iter().flat_map(|task| &task.awaiting) {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+        all
+    }
+
+    /// Tasks that ended in this status, ignored and rescued failures left out.
+    pub fn tasks_in(&self, status: TaskStatus) -> impl Iterator<Item = &TaskReport> {
+        self.tasks.iter().filter(move |task| task.status == status && !task.ignored && !task.rescued)
+    }
+
+    /// Whether something went wrong that people must hear about.
+    pub const fn is_bad(&self) -> bool {
+        matches!(
+            self.state,
+            NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Unknown
+        )
+    }
+
+    /// Why the node is as it is, in one sentence where there is one.
+    pub fn message(&self) -> Option<&str> {
+        let said = self.outcome.as_ref().and_then(|outcome| outcome.message.as_deref());
+        let task = || {
+            let bad = [TaskStatus::Failed, TaskStatus::Unreachable, TaskStatus::Held, TaskStatus::Unknown];
+            bad.into_iter().find_map(|status| self.tasks_in(status).find_map(|task| task.message.as_deref()))
+        };
+        said.or_else(|| if self.is_bad() { self.detail.as_deref().or_else(task) } else { None })
+    }
+
+    /// Whole seconds that the node took, or has taken until `now`.
+    pub fn seconds(&self, now: Option<Timestamp>) -> u64 {
+        if let Some(outcome) = &self.outcome {
+            return outcome.seconds;
+        }
+        seconds_between(self.first, now)
+    }
+
+    /// Highest disruption among its changes and what still waits.
+    pub fn disruption(&self) -> Option<Disruption> {
+        let changes = self.changes().chain(self.changes_not_made()).map(|(_, change)| change.disruption);
+        changes.chain(self.awaiting().into_iter().map(|one| one.activation)).max()
+    }
+}
+
+/// Whole seconds from one moment to another; 0 where either is not known or the clock went backwards.
+pub(crate) fn seconds_between(from: Option<Timestamp>, to: Option<Timestamp>) -> u64 {
+    match (from, to) {
+        (Some(from), Some(to)) => u64::try_from(to.as_second() - from.as_second()).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+impl RunModel {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The model of a whole stream.
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut model = Self::new();
+        for event in events {
+            model.apply(event);
+        }
+        model
+    }
+
+    /// Nodes in inventory order.
+    pub fn nodes(&self) -> &[NodeModel] {
+        &self.nodes
+    }
+
+    pub fn node(&self, host: &str) -> Option<&NodeModel> {
+        self.nodes.get(*self.index.get(host)?)
+    }
+
+    /// How many nodes are in this state.
+    pub fn count(&self, state: NodeState) -> usize {
+        self.by_state.get(&state).copied().unwrap_or(0)
+    }
+
+    /// Names of the nodes in this state, in inventory order.
+    pub fn in_state(&self, state: NodeState) -> Vec<&str> {
+        self.nodes.iter().filter(|node| node.state == state).map(|node| node.name.as_str()).collect()
+    }
+
+    pub fn run_id(&self) -> &str {
+        self.run.as_ref().map_or("", |run| &run.run_id)
+    }
+
+    pub fn verb(&self) -> Verb {
+        self.run.as_ref().map_or(Verb::Run, |run| run.verb)
+    }
+
+    /// Nodes that this run took out of service and did not bring back: its last word, or what the nodes say.
+    pub fn out_of_service(&self) -> Vec<String> {
+        if let Some(finish) = &self.finish {
+            return finish.out_of_service.clone();
+        }
+        let out = |node: &&NodeModel| node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service);
+        self.nodes.iter().filter(out).map(|node| node.name.clone()).collect()
+    }
+
+    /// Why the run ended before its end, if it did.
+    pub fn stopped(&self) -> Option<&str> {
+        self.finish.as_ref().and_then(|finish| finish.stopped.as_deref())
+    }
+
+    fn node_mut(&mut self, host: &str) -> &mut NodeModel {
+        let at = match self.index.get(host) {
+            Some(at) => *at,
+            None => {
+                let at = self.nodes.len();
+                self.nodes.push(NodeModel::new(host));
+                self.index.insert(host.to_owned(), at);
+                *self.by_state.entry(NodeState::Pending).or_default() += 1;
+                at
+            }
+        };
+        &mut self.nodes[at]
+    }
+
+    fn enter(&mut self, host: &str, state: NodeState, at: Timestamp) {
+        let node = self.node_mut(host);
+        let before = std::mem::replace(&mut node.state, state);
+        if before != state {
+            node.since = Some(at);
+            node.progress = None;
+            *self.by_state.entry(before).or_default() -= 1;
+            *self.by_state.entry(state).or_default() += 1;
+        }
+    }
+
+    /// All nodes are read before the first wave; those whose wave has not begun have nothing to do until then.
+    fn end_preflight(&mut self, wave: &[String], at: Timestamp) {
+        if self.count(NodeState::Preflight) == 0 {
+            return;
+        }
+        let wave: HashSet<&str> = wave.iter().map(String::as_str).collect();
+        let idle =
+            |node: &&NodeModel| node.state == NodeState::Preflight && !wave.contains(node.name.as_str());
+        let names: Vec<String> = self.nodes.iter().filter(idle).map(|node| node.name.clone()).collect();
+        for name in names {
+            self.enter(&name, NodeState::Pending, at);
+        }
+    }
+
+    /// Folds one event in.
+    pub fn apply(&mut self, event: &Event) {
+        self.latest = Some(event.at);
+        if let Some(host) = host_of(&event.what) {
+            let node = self.node_mut(host);
+            node.first.get_or_insert(event.at);
+            node.since.get_or_insert(event.at);
+        }
+        match &event.what {
+            What::RunStarted(run) => {
+                for host in &run.hosts {
+                    self.node_mut(host);
+                }
+                self.started = Some(event.at);
+                self.run = Some(run.clone());
+            }
+            What::PlayStarted(play) => self.plays.push(play.clone()),
+            What::WaveStarted { play, wave, hosts } => {
+                self.current_wave = Some((*play, *wave));
+                self.end_preflight(hosts, event.at);
+            }
+            What::WaveFinished { play, wave } => {
+                if self.current_wave == Some((*play, *wave)) {
+                    self.current_wave = None;
+                }
+            }
+            What::Connected { host, pushed, ms } => {
+                self.node_mut(host).connection = Some(Connection { pushed: *pushed, ms: *ms });
+            }
+            What::FactsRead { host, facts } => self.node_mut(host).facts = Some(facts.clone()),
+            What::NodeState { host, state, detail } => {
+                self.enter(host, *state, event.at);
+                self.node_mut(host).detail.clone_from(detail);
+            }
+            What::TaskStarted { host, task, kind, .. } => {
+                let node = self.node_mut(host);
+                node.running = Some(RunningTask { task: task.clone(), kind: kind.clone() });
+                node.progress = None;
+                node.since = Some(event.at);
+            }
+            What::Progress { host, text } => self.node_mut(host).progress = Some(text.clone()),
+            What::TaskFinished { host, report } => {
+                let node = self.node_mut(host);
+                node.running = None;
+                node.progress = None;
+                node.since = Some(event.at);
+                node.live_counts.count(report);
+                // Why: what `register` got can be large and may be secret; no report shows it.
+                node.tasks.push(TaskReport { data: serde_json::Map::new(), ..report.clone() });
+            }
+            What::PermitWanted { host, class, why } => {
+                self.node_mut(host).wanted = Some(Wanted { class: *class, why: why.clone() });
+            }
+            What::PermitGranted { host, .. } => self.node_mut(host).wanted = None,
+            What::IdleChecked { host, report } => self.node_mut(host).idle = Some(report.clone()),
+            What::RebootIssued { host, boot_id, why } => {
+                let reboot = Reboot { why: why.clone(), before: boot_id.clone(), after: None };
+                self.node_mut(host).reboots.push(reboot);
+            }
+            What::Rebooted { host, boot_id, seconds } => {
+                let node = self.node_mut(host);
+                match node.reboots.last_mut().filter(|reboot| reboot.after.is_none()) {
+                    Some(reboot) => reboot.after = Some((boot_id.clone(), *seconds)),
+                    None => node.reboots.push(Reboot {
+                        why: Vec::new(),
+                        before: String::new(),
+                        after: Some((boot_id.clone(), *seconds)),
+                    }),
+                }
+            }
+            What::NodeFinished { host, outcome } => {
+                self.enter(host, outcome.state, event.at);
+                let node = self.node_mut(host);
+                node.running = None;
+                node.wanted = None;
+                node.outcome = Some(outcome.clone());
+            }
+            What::Notice { level, text } => {
+                self.notices.push(Notice { at: event.at, level: *level, text: text.clone() });
+            }
+            What::RunFinished(finish) => {
+                self.finish = Some(finish.clone());
+                self.finished = Some(event.at);
+            }
+        }
+    }
+}
+
+/// The host that an event is about.
+pub(crate) fn host_of(what: &What) -> Option<&str> {
+    match what {
+        What::Connected { host, .. }
+        | What::FactsRead { host, .. }
+        | What::NodeState { host, .. }
+        | What::TaskStarted { host, .. }
+        | What::Progress { host, .. }
+        | What::TaskFinished { host, .. }
+        | What::PermitWanted { host, .. }
+        | What::PermitGranted { host, .. }
+        | What::IdleChecked { host, .. }
+        | What::RebootIssued { host, .. }
+        | What::Rebooted { host, .. }
+        | What::NodeFinished { host, .. } => Some(host),
+        What::RunStarted(_)
+        | What::PlayStarted(_)
+        | What::WaveStarted { .. }
+        | What::WaveFinished { .. }
+        | What::Notice { .. }
+        | What::RunFinished(_) => None,
+    }
+}

@@ -1,0 +1,369 @@
+//! The document against its schema, verdicts, exit codes, and the model's own rules.
+
+use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::{
+    sample::{self, Stream},
+    *,
+};
+use crate::event::{Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What};
+
+const SCHEMA: &str = include_str!("../../../docs/schema/report.schema.json");
+
+/// Checks a value against the few words of JSON Schema that our schema uses, and refuses other words.
+fn mismatch(schema: &Value, value: &Value, root: &Value, path: &str) -> Option<String> {
+    let words = schema.as_object()?;
+    for (word, rule) in words {
+        let found = match word.as_str() {
+            "$schema" | "$id" | "title" | "description" | "$defs" => None,
+            "$ref" => {
+                let pointer = rule.as_str().unwrap().trim_start_matches('#');
+                mismatch(root.pointer(pointer).expect(pointer), value, root, path)
+            }
+            "type" => {
+                let is = |name: &Value| match name.as_str().unwrap() {
+                    "null" => value.is_null(),
+                    "string" => value.is_string(),
+                    "integer" => value.is_u64(),
+                    "boolean" => value.is_boolean(),
+                    "array" => value.is_array(),
+                    "object" => value.is_object(),
+                    other => panic!("type {other}"),
+                };
+                let fits = rule.as_array().map_or_else(|| is(rule), |names| names.iter().any(is));
+                (!fits).then(|| format!("{path}: {value} is not {rule}"))
+            }
+            "enum" => (!rule.as_array().unwrap().contains(value))
+                .then(|| format!("{path}: {value} is not in {rule}")),
+            "const" => (rule != value).then(|| format!("{path}: {value} is not {rule}")),
+            "minimum" => (value.as_u64() < rule.as_u64()).then(|| format!("{path}: {value} is below {rule}")),
+            "required" => rule
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|key| value.get(key.as_str().unwrap()).is_none())
+                .map(|key| format!("{path}: {key} is missing")),
+            "properties" => {
+                let inner = |(key, rule): (&String, &Value)| {
+                    mismatch(rule, value.get(key)?, root, &format!("{path}/{key}"))
+                };
+                rule.as_object().unwrap().iter().find_map(inner)
+            }
+            "additionalProperties" => {
+                let known = words.get("properties").and_then(Value::as_object);
+                let extra = |(key, inner): (&String, &Value)| {
+                    if known.is_some_and(|known| known.contains_key(key)) {
+                        return None;
+                    }
+                    match rule {
+                        Value::Bool(false) => Some(format!("{path}: {key} is not expected")),
+                        rule => mismatch(rule, inner, root, &format!("{path}/{key}")),
+                    }
+                };
+                value.as_object().and_then(|value| value.iter().find_map(extra))
+            }
+            "items" => value.as_array().and_then(|list| {
+                list.iter()
+                    .enumerate()
+                    .find_map(|(at, one)| mismatch(rule, one, root, &format!("{path}/{at}")))
+            }),
+            other => panic!("the schema uses `{other}`, which this check does not know"),
+        };
+        if found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+#[test]
+fn documents_fit_their_schema() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    for events in [sample::run(), sample::plan(), sample::audit(400), Vec::new()] {
+        for end in [events.len(), events.len() / 2] {
+            let document = document(&RunModel::of(&events[..end]));
+            assert_eq!(mismatch(&schema, &document, &schema, ""), None);
+        }
+    }
+    let mut wrong = document(&RunModel::of(&sample::run()));
+    wrong["nodes"]["gpu001"]["state"] = Value::from("fine");
+    assert!(mismatch(&schema, &wrong, &schema, "").is_some());
+}
+
+#[test]
+fn the_document_of_a_node() {
+    let document = document(&RunModel::of(&sample::run()));
+    assert_eq!(document["exit_code"], 2);
+    assert_eq!(document["stats"]["gpu001"]["changed"], 1);
+    assert_eq!(document["nodes"]["gpu006"]["changes"], Value::Array(Vec::new()));
+    let mut node = document["nodes"]["gpu003"].clone();
+    node["changes"].as_array_mut().unwrap().truncate(1);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&node).unwrap(), @r#"
+    {
+      "state": "done",
+      "verdict": "ok",
+      "next_action": "none",
+      "message": null,
+      "hardware": "8x H100 80GB HBM3",
+      "changes": [
+        {
+          "task": "gpu_power",
+          "kind": "gpu_power",
+          "what": "GPU 0 power limit",
+          "from": "700 W",
+          "to": "600 W",
+          "disruption": "live",
+          "certainty": "sure"
+        }
+      ],
+      "not_made": [],
+      "awaiting": [],
+      "failed": [],
+      "unknown": [],
+      "held": [],
+      "possible": [],
+      "warnings": [],
+      "clients": [],
+      "rebooted": false,
+      "reboots": [],
+      "out_of_service": false,
+      "seconds": 4
+    }
+    "#);
+    insta::assert_snapshot!(document["nodes"]["gpu004"]["failed"], @r#"[{"task":"gpu_power","kind":"gpu_power","item":null,"file":"playbooks/bringup.yaml","line":18,"message":"limit 900 W is above this GPU's maximum 700 W"}]"#);
+}
+
+#[test]
+fn plan_and_run_name_the_same_changes() {
+    let tasks = || {
+        [
+            sample::on_gpus("gpu_ecc", 12, "ECC", "disabled", "enabled", Disruption::Reboot),
+            TaskReport {
+                phase: Phase::Reassert,
+                ..sample::on_gpus("gpu_power", 18, "power limit", "700 W", "600 W", Disruption::Live)
+            },
+        ]
+    };
+    let of = |verb: Verb, proof: bool| {
+        let mut s = Stream::new();
+        s.started(verb, &sample::names(1));
+        for task in tasks() {
+            s.task("gpu001", task);
+        }
+        if proof {
+            s.task("gpu001", TaskReport { phase: Phase::Verify, ..sample::swappiness(24) });
+        }
+        RunModel::of(&s.events).nodes()[0].change_records()
+    };
+    assert_eq!(of(Verb::Plan, false), of(Verb::Run, true));
+    assert_eq!(of(Verb::Plan, false).len(), 16);
+}
+
+fn one(verb: Verb, state: NodeState, tasks: Vec<TaskReport>) -> RunModel {
+    let mut s = Stream::new();
+    s.started(verb, &sample::names(1));
+    for task in tasks {
+        s.task("gpu001", task);
+    }
+    s.end("gpu001", state, None);
+    RunModel::of(&s.events)
+}
+
+fn judge(model: &RunModel) -> (Verdict, NextAction) {
+    let node = &model.nodes()[0];
+    (node.verdict(model.verb()), node.next_action(model.verb()))
+}
+
+#[test]
+fn the_worst_wins() {
+    use NodeState::{Compliant, Done, Drift, Failed, Held, Skipped, Unknown, Unreachable};
+    let audit = |state, tasks| judge(&one(Verb::Audit, state, tasks));
+    let ok = || sample::report("gpu_ecc", 12, TaskStatus::Ok);
+    let power = || sample::on_gpus("gpu_power", 18, "power limit", "700 W", "600 W", Disruption::Live);
+    let ecc = || sample::on_gpus("gpu_ecc", 12, "ECC", "off", "on", Disruption::Reboot);
+    let warned = TaskReport { warnings: vec!["clocks cannot be read back".into()], ..ok() };
+    let waiting =
+        Awaiting { activation: Disruption::GpuReset, reason: "GPU 0 ECC enabled is pending".into() };
+    let cases = [
+        (audit(Compliant, vec![ok()]), Verdict::Ok, NextAction::None),
+        (
+            audit(Compliant, vec![sample::report("gpu_ecc", 12, TaskStatus::Skipped)]),
+            Verdict::Na,
+            NextAction::None,
+        ),
+        (audit(Compliant, vec![warned.clone()]), Verdict::Warn, NextAction::Investigate),
+        (audit(Drift, vec![power(), warned]), Verdict::Drift, NextAction::Apply),
+        (audit(Drift, vec![power(), ecc()]), Verdict::Drift, NextAction::Reboot),
+        (
+            audit(Compliant, vec![TaskReport { awaiting: vec![waiting], ..ok() }]),
+            Verdict::Drift,
+            NextAction::Reset,
+        ),
+        (
+            audit(Drift, vec![power(), sample::report("gpu_ecc", 12, TaskStatus::Unknown)]),
+            Verdict::Unknown,
+            NextAction::Investigate,
+        ),
+        (audit(Compliant, vec![sample::failed("gpu_mig", 14, "no")]), Verdict::Fail, NextAction::Investigate),
+        (audit(Unknown, vec![]), Verdict::Unknown, NextAction::Investigate),
+        (audit(Unreachable, vec![]), Verdict::Unknown, NextAction::Investigate),
+        (audit(Skipped, vec![]), Verdict::Unknown, NextAction::Investigate),
+        (audit(Failed, vec![]), Verdict::Fail, NextAction::Investigate),
+        (judge(&one(Verb::Run, Held, vec![])), Verdict::Drift, NextAction::Investigate),
+        // What a run changed is no drift any more.
+        (judge(&one(Verb::Run, Done, vec![ecc()])), Verdict::Ok, NextAction::None),
+    ];
+    for (at, (found, verdict, action)) in cases.into_iter().enumerate() {
+        assert_eq!(found, (verdict, action), "case {at}");
+    }
+}
+
+#[test]
+fn gpus_that_are_missing_or_silent_are_not_ok() {
+    let with = |change: fn(&mut gpufleet_protocol::facts::GpuSystem)| {
+        let mut s = Stream::new();
+        s.started(Verb::Audit, &sample::names(1));
+        let mut facts = sample::facts("H100", false);
+        change(&mut facts.gpu);
+        s.facts("gpu001", facts).end("gpu001", NodeState::Compliant, None);
+        judge(&RunModel::of(&s.events)).0
+    };
+    use gpufleet_protocol::facts::GpuSystemState::{Hung, VersionMismatch};
+    assert_eq!(with(|_| {}), Verdict::Ok);
+    assert_eq!(with(|gpu| gpu.gpus.truncate(7)), Verdict::Fail);
+    assert_eq!(with(|gpu| gpu.state = Hung { detail: String::new() }), Verdict::Unknown);
+    assert_eq!(with(|gpu| gpu.state = VersionMismatch { detail: String::new() }), Verdict::Fail);
+}
+
+#[test]
+fn exit_codes() {
+    use NodeState::{Compliant, Done, Drift, Failed, Held, Unknown, Unreachable};
+    let code = |verb, states: &[NodeState], rules| {
+        let hosts = sample::names(states.len());
+        let mut s = Stream::new();
+        s.started(verb, &hosts);
+        for (host, state) in hosts.iter().zip(states) {
+            if *state == Drift {
+                s.task(host, sample::swappiness(24));
+            }
+            s.end(host, *state, None);
+        }
+        computed_exit_code(&RunModel::of(&s.events), rules)
+    };
+    let plain = ExitRules::default();
+    let ending = |ending| ExitRules { ending, ..plain };
+    let strict = ExitRules { fail_on_change: true, ..plain };
+    let cases = [
+        (code(Verb::Run, &[Done, Compliant], plain), 0),
+        (code(Verb::Run, &[Done, Failed], plain), 2),
+        (code(Verb::Run, &[Unreachable, Failed], plain), 2),
+        (code(Verb::Run, &[Done, Unknown], plain), 2),
+        (code(Verb::Run, &[Held, Failed], plain), 2),
+        (code(Verb::Run, &[Held, Unreachable], plain), 5),
+        (code(Verb::Run, &[Done, Unreachable], plain), 4),
+        (code(Verb::Run, &[Failed, Done], ending(Ending::Stopped)), 5),
+        (code(Verb::Run, &[Failed, Done], ending(Ending::Interrupted)), 130),
+        (code(Verb::Plan, &[Drift], plain), 0),
+        (code(Verb::Plan, &[Drift], strict), 3),
+        (code(Verb::Plan, &[Compliant], strict), 0),
+        (code(Verb::Plan, &[Drift, Failed], plain), 2),
+        (code(Verb::Audit, &[Compliant], plain), 0),
+        (code(Verb::Audit, &[Compliant, Drift], plain), 3),
+        (code(Verb::Audit, &[Compliant, Unknown], plain), 3),
+        (code(Verb::Audit, &[Compliant, Failed], plain), 3),
+        (code(Verb::Audit, &[Compliant, Unreachable], plain), 4),
+        (code(Verb::Audit, &[Drift, Unreachable], plain), 3),
+    ];
+    for (at, (found, wanted)) in cases.into_iter().enumerate() {
+        assert_eq!(found, wanted, "case {at}");
+    }
+}
+
+#[test]
+fn a_retried_task_awaits_only_what_its_last_report_says() {
+    let waiting = Awaiting { activation: Disruption::Reboot, reason: "GPU 0 ECC enabled is pending".into() };
+    let before = TaskReport { awaiting: vec![waiting], ..sample::report("gpu_ecc", 12, TaskStatus::Changed) };
+    let after = TaskReport { phase: Phase::Verify, ..sample::report("gpu_ecc", 12, TaskStatus::Ok) };
+    let model = one(Verb::Run, NodeState::Done, vec![before.clone(), after]);
+    assert!(model.nodes()[0].awaiting().is_empty());
+    assert_eq!(one(Verb::Run, NodeState::Done, vec![before]).nodes()[0].awaiting().len(), 1);
+}
+
+#[test]
+fn reasons_name_values_that_all_share() {
+    let change = |from: &str| Change {
+        certainty: Certainty::Sure,
+        ..Change::new("GPU 0 power limit", Some(from.to_owned()), "600 W", Disruption::Live)
+    };
+    let mut s = Stream::new();
+    s.started(Verb::Plan, &sample::names(2));
+    for (host, from) in [("gpu001", "700 W"), ("gpu002", "650 W")] {
+        let report = sample::report("gpu_power", 18, TaskStatus::Changed);
+        s.task(host, TaskReport { changes: vec![change(from)], ..report });
+    }
+    s.task("gpu002", sample::swappiness(24));
+    let model = RunModel::of(&s.events);
+    assert_eq!(reasons(model.nodes(), Disruption::Live), ["power limit", "vm.swappiness 60 -> 10"]);
+    assert_eq!(reasons(&model.nodes()[..1], Disruption::Live), ["power limit 700 -> 600 W"]);
+}
+
+proptest! {
+    #[test]
+    fn counts_by_state_add_up(steps in prop::collection::vec((0_usize..6, 0_usize..17, any::<bool>()), 0..60)) {
+        let hosts = sample::names(4);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts);
+        for (host, state, end) in steps {
+            // Hosts 5 and 6 were never announced.
+            let host = format!("gpu{:03}", host + 1);
+            let state = NodeState::ALL[state];
+            if end {
+                s.end(&host, state, None);
+            } else {
+                s.state(&host, state, None);
+            }
+        }
+        let model = RunModel::of(&s.events);
+        let sum: usize = NodeState::ALL.iter().map(|state| model.count(*state)).sum();
+        prop_assert_eq!(sum, model.nodes().len());
+        for state in NodeState::ALL {
+            prop_assert_eq!(model.count(state), model.in_state(state).len());
+        }
+    }
+
+    #[test]
+    fn a_stream_that_went_over_the_wire_gives_the_same_report(cut in 0_usize..80) {
+        let events = sample::run();
+        let events = &events[..cut.min(events.len())];
+        let text: Vec<String> = events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
+        let back: Vec<Event> = text.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        prop_assert_eq!(document(&RunModel::of(events)), document(&RunModel::of(&back)));
+    }
+}
+
+#[test]
+fn what_register_got_is_in_no_report() {
+    let mut task = sample::report("shell", 41, TaskStatus::Changed);
+    task.data.insert("stdout".into(), "s3cret".into());
+    let mut s = Stream::new();
+    s.started(Verb::Run, &sample::names(1));
+    s.push(What::TaskFinished { host: "gpu001".into(), report: task });
+    let model = RunModel::of(&s.events);
+    assert!(!document(&model).to_string().contains("s3cret"));
+    assert!(!html(&model).unwrap().contains("s3cret"));
+}
+
+#[test]
+fn nodes_that_were_read_wait_for_their_wave() {
+    let hosts = sample::names(3);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    for host in &hosts {
+        s.state(host, NodeState::Preflight, None);
+    }
+    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts[..1].to_vec() });
+    let model = RunModel::of(&s.events);
+    assert_eq!((model.count(NodeState::Preflight), model.count(NodeState::Pending)), (1, 2));
+}

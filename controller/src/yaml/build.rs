@@ -1,0 +1,408 @@
+//! From parser events to the tree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_saphyr::granit_parser::{self as granit, Event, Marker, Parser, ScalarStyle, StructureStyle, Tag};
+
+use super::error::{scan_error, tab_error, unclear_key};
+use super::node::{Entries, Node, Str, Value};
+use super::{Limits, clamp, scalar};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+
+/// Mappings up to this size are searched for a key without an index.
+const SMALL_MAP: usize = 12;
+
+pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Result<Node, Diagnostics> {
+    let mut options = granit::Options::default();
+    options.set_emit_comments(false);
+    options.block_nesting_limit = limits.depth;
+    options.flow_nesting_limit = limits.depth;
+    let mut builder = Builder {
+        source,
+        limits,
+        json,
+        frames: Vec::new(),
+        root: None,
+        anchors: HashMap::new(),
+        alias_nodes: 0,
+        documents: 0,
+        errors: Diagnostics::new(),
+    };
+    for event in Parser::new_from_str_with_options(source.text(), options) {
+        let step = match event {
+            Ok((event, span)) => builder.event(event, &span),
+            Err(error) => Err(scan_error(source, limits, &error).into()),
+        };
+        // Why: behind the first of these the text cannot be understood; duplicate keys before it are still told.
+        if let Err(error) = step {
+            builder.errors.append(error);
+            break;
+        }
+    }
+    let root = builder.root.take();
+    builder
+        .errors
+        .into_result(root.unwrap_or_else(|| Node { value: Value::Null, span: Span::new(source, 1, 1, 0) }))
+}
+
+struct Builder<'a> {
+    source: &'a Arc<SourceFile>,
+    limits: &'a Limits,
+    /// Whether the text is JSON as well.
+    json: bool,
+    frames: Vec<Frame>,
+    root: Option<Node>,
+    anchors: HashMap<usize, Anchored>,
+    alias_nodes: usize,
+    documents: usize,
+    errors: Diagnostics,
+}
+
+struct Anchored {
+    node: Node,
+    size: usize,
+    height: usize,
+}
+
+struct Frame {
+    content: Content,
+    span: Option<Span>,
+    start: Span,
+    anchor: usize,
+    tag: Option<Box<str>>,
+    flow: bool,
+}
+
+enum Content {
+    Seq(Vec<Node>),
+    Map(MapContent),
+}
+
+#[derive(Default)]
+struct MapContent {
+    entries: Entries,
+    merged: Entries,
+    key: Option<Node>,
+    index: HashMap<String, usize>,
+}
+
+impl MapContent {
+    /// The place of an entry with this key.
+    fn find(&mut self, key: &Node) -> Option<usize> {
+        if self.entries.len() <= SMALL_MAP {
+            return self.entries.iter().position(|(other, _)| same_key(other, key));
+        }
+        for (position, (key, _)) in self.entries.iter().enumerate().skip(self.index.len()) {
+            self.index.insert(key.key_text(), position);
+        }
+        match key.as_str() {
+            Some(key) => self.index.get(key).copied(),
+            None => self.index.get(&key.key_text()).copied(),
+        }
+    }
+}
+
+fn same_key(a: &Node, b: &Node) -> bool {
+    match (a.as_str(), b.as_str()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a.key_text() == b.key_text(),
+    }
+}
+
+fn is_merge_key(node: &Node) -> bool {
+    matches!(&node.value, Value::Str(Str { text, plain: true }) if text == "<<")
+}
+
+impl Builder<'_> {
+    fn event(&mut self, event: Event<'_>, span: &granit::Span) -> Result<(), Diagnostics> {
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(Diagnostic::error("a second YAML document begins here")
+                        .at(&self.place(span.start, span.end))
+                        .label("one file holds one document")
+                        .help("remove this `---` or put the document into a file of its own")
+                        .into());
+                }
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tab(span.start)?;
+                let node = self.scalar(&text, style, tag.as_deref(), span)?;
+                self.keep_anchor(anchor, &node);
+                self.insert(node)?;
+            }
+            Event::SequenceStart(style, anchor, tag) => {
+                self.open(Content::Seq(Vec::new()), style, anchor, tag.as_deref(), span)?;
+            }
+            Event::MappingStart(style, anchor, tag) => {
+                self.open(Content::Map(MapContent::default()), style, anchor, tag.as_deref(), span)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close()?,
+            Event::Alias(id) => self.alias(id, span)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses a key or list of a block collection that tabs indent; the parser lets some of them pass.
+    fn refuse_tab(&self, start: Marker) -> Result<(), Diagnostics> {
+        if self.frames.last().is_some_and(|frame| frame.flow) {
+            return Ok(());
+        }
+        let before =
+            start.byte_offset().and_then(|at| self.source.text().as_bytes().get(..at)).unwrap_or_default();
+        let blanks = before.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t'));
+        let (mut count, mut tab) = (0, None);
+        for byte in blanks {
+            count += 1;
+            if *byte == b'\t' {
+                tab = Some(count);
+            }
+        }
+        match tab {
+            Some(back) if count == start.col() => {
+                let place = Span::new(self.source, clamp(start.line()), clamp(count - back + 1), 1);
+                Err(tab_error(&place).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self, start: Marker, end: Marker) -> Span {
+        let length =
+            if end.line() == start.line() { end.col().saturating_sub(start.col()) } else { usize::MAX };
+        Span::new(self.source, clamp(start.line().max(1)), clamp(start.col() + 1), clamp(length))
+    }
+
+    fn scalar(
+        &self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        span: &granit::Span,
+    ) -> Result<Node, Diagnostics> {
+        let mut place = self.place(span.start, span.end);
+        let plain = matches!(style, ScalarStyle::Plain);
+        if plain
+            && span.is_empty()
+            && let Some(Frame { content: Content::Map(MapContent { key: Some(key), .. }), .. }) =
+                self.frames.last()
+        {
+            place = key.span.clone();
+        }
+        let untagged = || match plain.then(|| scalar::resolve(text)) {
+            Some(Value::Str(_)) if self.json => {
+                text.parse().map_or_else(|_| scalar::resolve(text), Value::Float)
+            }
+            Some(value) => value,
+            None => Value::Str(Str { text: text.to_owned(), plain: false }),
+        };
+        let Some(tag) = tag else { return Ok(Node { value: untagged(), span: place }) };
+        if let Some(core) = tag.core_suffix() {
+            let value = scalar::resolve_core(core, text, plain).ok_or_else(|| {
+                Diagnostic::error(format!("this is no YAML `!!{core}`"))
+                    .at(&place)
+                    .help("quote strings, and leave the tag out: types are found by themselves")
+            })?;
+            return Ok(Node { value, span: place });
+        }
+        match self.custom_tag(tag, span)? {
+            None => Ok(Node { value: Value::Str(Str { text: text.to_owned(), plain: false }), span: place }),
+            Some(tag) => {
+                let value = Value::Str(Str { text: text.to_owned(), plain: false });
+                let node = Box::new(Node { value, span: place.clone() });
+                Ok(Node { value: Value::Tagged { tag, node }, span: place })
+            }
+        }
+    }
+
+    /// The name of an allowed tag; none for the non-specific tag `!`.
+    fn custom_tag(&self, tag: &Tag, span: &granit::Span) -> Result<Option<Box<str>>, Diagnostics> {
+        let name = tag.original();
+        if name == "!" {
+            return Ok(None);
+        }
+        if self.limits.tags.contains(&name.as_str()) {
+            return Ok(Some(name.into()));
+        }
+        let start = span.tag_start().unwrap_or(span.start);
+        let place =
+            Span::new(self.source, clamp(start.line()), clamp(start.col() + 1), clamp(name.chars().count()));
+        Err(Diagnostic::error(format!("unknown tag `{name}`"))
+            .at(&place)
+            .suggest(&name, self.limits.tags.iter().copied())
+            .note(format!("known tags: {}", self.limits.tags.join(", ")))
+            .into())
+    }
+
+    fn open(
+        &mut self,
+        content: Content,
+        style: StructureStyle,
+        anchor: usize,
+        tag: Option<&Tag>,
+        span: &granit::Span,
+    ) -> Result<(), Diagnostics> {
+        let start = self.place(span.start, span.end);
+        if self.frames.len() >= self.limits.depth {
+            return Err(self.too_deep(&start).into());
+        }
+        self.refuse_tab(span.start)?;
+        let tag = match tag {
+            None => None,
+            Some(tag) if matches!(tag.core_suffix(), Some("map" | "seq" | "omap" | "set")) => None,
+            Some(tag) => self.custom_tag(tag, span)?,
+        };
+        let flow = matches!(style, StructureStyle::Flow);
+        // Why: a block collection has no sign of its own to point at; its first key or item is what a person sees.
+        let span = flow.then(|| Span { length: 1, ..start.clone() });
+        self.frames.push(Frame { content, span, start, anchor, tag, flow });
+        Ok(())
+    }
+
+    fn too_deep(&self, place: &Span) -> Diagnostic {
+        Diagnostic::error(format!("nested deeper than {} levels", self.limits.depth)).at(place)
+    }
+
+    fn close(&mut self) -> Result<(), Diagnostics> {
+        let Some(frame) = self.frames.pop() else { return Ok(()) };
+        let value = match frame.content {
+            Content::Seq(items) => Value::Seq(items),
+            Content::Map(map) => Value::Map(finish_map(map)),
+        };
+        let span = frame.span.unwrap_or(frame.start);
+        let mut node = Node { value, span };
+        if let Some(tag) = frame.tag {
+            let span = node.span.clone();
+            node = Node { value: Value::Tagged { tag, node: Box::new(node) }, span };
+        }
+        self.keep_anchor(frame.anchor, &node);
+        self.insert(node)
+    }
+
+    fn keep_anchor(&mut self, anchor: usize, node: &Node) {
+        if anchor != 0 {
+            let (size, height) = measure(node);
+            // Why: a copy for every anchor could itself grow without bound; anchored aliases count as expansions.
+            self.anchors.insert(anchor, Anchored { node: node.clone(), size, height });
+        }
+    }
+
+    fn alias(&mut self, id: usize, span: &granit::Span) -> Result<(), Diagnostics> {
+        let place = self.place(span.start, span.end);
+        let Some(anchored) = self.anchors.get(&id) else {
+            return Err(Diagnostic::error("an alias stands inside the very value it names")
+                .at(&place)
+                .into());
+        };
+        self.alias_nodes += anchored.size;
+        if self.alias_nodes > self.limits.alias_nodes {
+            return Err(Diagnostic::error(format!(
+                "aliases expand to more than {} values",
+                self.limits.alias_nodes
+            ))
+            .at(&place)
+            .help(
+                "a document that copies itself this often is refused; write the values out or nest them less",
+            )
+            .into());
+        }
+        if self.frames.len() + anchored.height > self.limits.depth {
+            return Err(self.too_deep(&place).into());
+        }
+        let node = anchored.node.clone();
+        self.insert(node)
+    }
+
+    fn insert(&mut self, node: Node) -> Result<(), Diagnostics> {
+        let Some(frame) = self.frames.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        if frame.span.is_none() {
+            frame.span = Some(node.span.clone());
+        }
+        match &mut frame.content {
+            Content::Seq(items) => items.push(node),
+            Content::Map(map) => match map.key.take() {
+                None if matches!(node.value, Value::Seq(_) | Value::Map(_) | Value::Tagged { .. }) => {
+                    return Err(unclear_key(&node).into());
+                }
+                None => map.key = Some(node),
+                Some(key) if is_merge_key(&key) => merge(&mut map.merged, node)?,
+                Some(key) => match map.find(&key) {
+                    Some(first) => {
+                        let first = map.entries.get(first).map_or(0, |(key, _)| key.span.line);
+                        self.errors.push(
+                            Diagnostic::error(format!("the key `{}` is written twice", key.key_text()))
+                                .at(&key.span)
+                                .label(format!("first on line {first}"))
+                                .help("remove one of the two: only one of them could count"),
+                        );
+                    }
+                    None => map.entries.push((key, node)),
+                },
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Takes the entries of a `<<` value, so that those that count more come later.
+fn merge(merged: &mut Entries, value: Node) -> Result<(), Diagnostics> {
+    match value.value {
+        Value::Map(entries) => merged.extend(entries),
+        Value::Seq(items) => {
+            for item in items.into_iter().rev() {
+                match item.value {
+                    Value::Map(entries) => merged.extend(entries),
+                    _ => {
+                        return Err(item.wrong_type("every item of the list under `<<`", "a mapping").into());
+                    }
+                }
+            }
+        }
+        _ => return Err(value.wrong_type("`<<`", "a mapping or a list of mappings").into()),
+    }
+    Ok(())
+}
+
+fn finish_map(map: MapContent) -> Entries {
+    if map.merged.is_empty() {
+        return map.entries;
+    }
+    let mut result: Entries = Vec::with_capacity(map.merged.len() + map.entries.len());
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (key, value) in map.merged.into_iter().chain(map.entries) {
+        match places.get(&key.key_text()) {
+            Some(&place) => result[place] = (key, value),
+            None => {
+                places.insert(key.key_text(), result.len());
+                result.push((key, value));
+            }
+        }
+    }
+    result
+}
+
+/// How many nodes a tree has and how deep it is.
+fn measure(node: &Node) -> (usize, usize) {
+    let sum = |parts: &mut dyn Iterator<Item = &Node>| {
+        let mut size = 1;
+        let mut height = 0;
+        for part in parts {
+            let (part_size, part_height) = measure(part);
+            size += part_size;
+            height = height.max(part_height);
+        }
+        (size, height + 1)
+    };
+    match &node.value {
+        Value::Seq(items) => sum(&mut items.iter()),
+        Value::Map(entries) => sum(&mut entries.iter().flat_map(|(key, value)| [key, value])),
+        Value::Tagged { node, .. } => measure(node),
+        _ => (1, 0),
+    }
+}

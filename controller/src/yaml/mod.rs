@@ -1,0 +1,86 @@
+//! Reads YAML text into a tree that knows where every key and value stands.
+//!
+//! Owns the choice of the YAML crate (docs/design/0001-yaml.md) and the reading of scalars as Ansible reads them
+//! (YAML 1.1). Must not know what the documents mean. Invariants: text of any kind gives a tree or a diagnostic with
+//! a place, never a panic; a mapping never holds a key twice; nesting and alias expansion are bounded.
+
+mod build;
+mod error;
+mod node;
+mod scalar;
+
+pub(crate) use node::float_text;
+pub use node::{Entries, Node, Str, Value};
+
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+
+/// What one reader accepts beyond plain YAML, and how much of it.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Custom tags that are kept as [`Value::Tagged`]; any other is an error.
+    pub tags: &'static [&'static str],
+    /// Nesting of collections, aliases expanded.
+    pub depth: usize,
+    /// Nodes that aliases may add by expansion.
+    pub alias_nodes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { tags: &["!vault", "!vault-encrypted", "!unsafe"], depth: 100, alias_nodes: 500_000 }
+    }
+}
+
+/// Parses the one document of `text`; an empty text is a [`Value::Null`]. `file` is the name for messages.
+pub fn parse(file: &str, text: &str) -> Result<Node, Diagnostics> {
+    parse_source(&SourceFile::new(file, text))
+}
+
+/// Parses bytes as they were read; what is not UTF-8 is an error at the first wrong byte.
+pub fn parse_bytes(file: &str, bytes: &[u8]) -> Result<Node, Diagnostics> {
+    parse_source(&decode(file, bytes)?)
+}
+
+/// Parses a text that is already named.
+pub fn parse_source(source: &Arc<SourceFile>) -> Result<Node, Diagnostics> {
+    parse_with(source, &Limits::default())
+}
+
+/// Parses with limits of the caller's choice. A text that is JSON has JSON's numbers (`1e3` is one there).
+pub fn parse_with(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, Diagnostics> {
+    error::refuse_control_characters(source)?;
+    let json = source.text().trim_start().starts_with(['{', '['])
+        && serde_json::from_str::<serde::de::IgnoredAny>(source.text()).is_ok();
+    build::build(source, limits, json)
+}
+
+/// Turns the bytes of a file into a named text: UTF-8, with or without a byte order mark.
+pub fn decode(file: &str, bytes: &[u8]) -> Result<Arc<SourceFile>, Diagnostics> {
+    let content = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    match std::str::from_utf8(content) {
+        Ok(text) => Ok(SourceFile::new(file, text)),
+        Err(error) => {
+            let good =
+                String::from_utf8_lossy(content.get(..error.valid_up_to()).unwrap_or_default()).into_owned();
+            let line = good.matches('\n').count() + 1;
+            let column = good.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            let byte = content.get(error.valid_up_to()).copied().unwrap_or_default();
+            let source = SourceFile::new(file, String::from_utf8_lossy(content));
+            let span = Span::new(&source, clamp(line), clamp(column), 1);
+            Err(Diagnostic::error("the file is not UTF-8 text")
+                .at(&span)
+                .label(format!("byte 0x{byte:02x} is not valid here"))
+                .help("save the file as UTF-8")
+                .into())
+        }
+    }
+}
+
+fn clamp(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

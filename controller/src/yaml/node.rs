@@ -1,0 +1,248 @@
+//! The tree.
+
+use crate::diagnostic::{Diagnostic, Diagnostics, Span};
+
+/// A value and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub value: Value,
+    /// The scalar itself, the first key or item of a block collection, the bracket of a flow collection. A value
+    /// that is left out (`key:`) stands where its key stands.
+    pub span: Span,
+}
+
+/// The keys and values of a mapping in the order written, merged keys (`<<`) first.
+pub type Entries = Vec<(Node, Node)>;
+
+/// A YAML value, plain scalars typed as YAML 1.1 types them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Str),
+    Seq(Vec<Node>),
+    Map(Entries),
+    /// A value with one of the custom tags of [`super::Limits::tags`]; the tag with its `!`.
+    Tagged {
+        tag: Box<str>,
+        node: Box<Node>,
+    },
+}
+
+/// A string, and whether it was written without quotes (so that it had a chance to be another type).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Str {
+    pub text: String,
+    pub plain: bool,
+}
+
+impl Node {
+    /// What this is, for messages: "a mapping", "a list", "a string" …
+    pub fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) => "a whole number",
+            Value::Float(_) => "a number",
+            Value::Str(_) => "a string",
+            Value::Seq(_) => "a list",
+            Value::Map(_) => "a mapping",
+            Value::Tagged { .. } => "a tagged value",
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.value == Value::Null
+    }
+
+    /// The text of a string (not of a number or a boolean).
+    pub fn as_str(&self) -> Option<&str> {
+        match &self.value {
+            Value::Str(text) => Some(&text.text),
+            _ => None,
+        }
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        match self.value {
+            Value::Bool(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn as_i64(&self) -> Option<i64> {
+        match self.value {
+            Value::Int(value) => i64::try_from(value).ok(),
+            _ => None,
+        }
+    }
+
+    /// The value of a whole or fractional number.
+    pub fn as_f64(&self) -> Option<f64> {
+        match self.value {
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "what does not fit is rounded, as Python's float() does"
+            )]
+            Value::Int(value) => Some(value as f64),
+            Value::Float(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn as_seq(&self) -> Option<&[Node]> {
+        match &self.value {
+            Value::Seq(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    pub fn as_map(&self) -> Option<&[(Node, Node)]> {
+        match &self.value {
+            Value::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The value under a string key of a mapping.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        self.entry(key).map(|(_, value)| value)
+    }
+
+    /// The key and value under a string key of a mapping.
+    pub fn entry(&self, key: &str) -> Option<(&Node, &Node)> {
+        let found = self.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key))?;
+        Some((&found.0, &found.1))
+    }
+
+    /// The text of a scalar as Ansible makes it: `True`, `None`, numbers in decimal; none for collections.
+    pub fn scalar_text(&self) -> Option<String> {
+        match &self.value {
+            Value::Null => Some("None".to_owned()),
+            Value::Bool(true) => Some("True".to_owned()),
+            Value::Bool(false) => Some("False".to_owned()),
+            Value::Int(value) => Some(value.to_string()),
+            Value::Float(value) => Some(float_text(*value)),
+            Value::Str(text) => Some(text.text.clone()),
+            Value::Seq(_) | Value::Map(_) => None,
+            Value::Tagged { node, .. } => node.scalar_text(),
+        }
+    }
+
+    /// The text of this node as a key of a JSON object.
+    pub fn key_text(&self) -> String {
+        match &self.value {
+            Value::Null => "null".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            _ => self.scalar_text().unwrap_or_default(),
+        }
+    }
+
+    /// The tree without places. Tagged strings become what Ansible's own JSON has for them:
+    /// `{"__ansible_vault": text}` and `{"__ansible_unsafe": text}`; whole numbers beyond 64 bits become strings.
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(value) => Json::Bool(*value),
+            Value::Int(value) => int_json(*value),
+            Value::Float(value) => serde_json::Number::from_f64(*value)
+                .map_or_else(|| Json::String(float_text(*value)), Json::Number),
+            Value::Str(text) => Json::String(text.text.clone()),
+            Value::Seq(items) => Json::Array(items.iter().map(Node::to_json).collect()),
+            Value::Map(entries) => {
+                Json::Object(entries.iter().map(|(key, value)| (key.key_text(), value.to_json())).collect())
+            }
+            Value::Tagged { tag, node } => {
+                let name = match &**tag {
+                    "!vault" | "!vault-encrypted" => "__ansible_vault",
+                    "!unsafe" => "__ansible_unsafe",
+                    _ => return node.to_json(),
+                };
+                Json::Object([(name.to_owned(), node.to_json())].into_iter().collect())
+            }
+        }
+    }
+
+    /// The error for a value of the wrong type: "`serial` wants a list, got a string".
+    pub fn wrong_type(&self, what: &str, wanted: &str) -> Diagnostic {
+        Diagnostic::error(format!("{what} wants {wanted}, got {}", self.kind())).at(&self.span)
+    }
+
+    /// The entries of a mapping; `what` names the thing in the message, with its article or in backticks.
+    pub fn expect_map(&self, what: &str) -> Result<&[(Node, Node)], Diagnostics> {
+        self.as_map().ok_or_else(|| self.wrong_type(what, "a mapping").into())
+    }
+
+    pub fn expect_seq(&self, what: &str) -> Result<&[Node], Diagnostics> {
+        self.as_seq().ok_or_else(|| self.wrong_type(what, "a list").into())
+    }
+
+    pub fn expect_str(&self, what: &str) -> Result<&str, Diagnostics> {
+        self.as_str().ok_or_else(|| {
+            let mut error = self.wrong_type(what, "a string");
+            if matches!(self.value, Value::Bool(_) | Value::Int(_) | Value::Float(_)) {
+                error = error.help("put it in quotes to make it a string");
+            }
+            error.into()
+        })
+    }
+
+    pub fn expect_bool(&self, what: &str) -> Result<bool, Diagnostics> {
+        self.as_bool().ok_or_else(|| self.wrong_type(what, "true or false").into())
+    }
+
+    pub fn expect_i64(&self, what: &str) -> Result<i64, Diagnostics> {
+        self.as_i64().ok_or_else(|| self.wrong_type(what, "a whole number").into())
+    }
+
+    /// The errors for keys of a mapping that are not among `known`, each with a suggestion.
+    pub fn refuse_unknown_keys(&self, what: &str, known: &[&str]) -> Diagnostics {
+        let mut errors = Diagnostics::new();
+        for (key, _) in self.as_map().unwrap_or_default() {
+            let text = key.key_text();
+            if !known.contains(&text.as_str()) || key.as_str().is_none() {
+                errors.push(
+                    Diagnostic::error(format!("unknown key `{text}`"))
+                        .at(&key.span)
+                        .label(format!("not a key of {what}"))
+                        .suggest(&text, known.iter().copied()),
+                );
+            }
+        }
+        errors
+    }
+}
+
+fn int_json(value: i128) -> serde_json::Value {
+    if let Ok(value) = i64::try_from(value) {
+        value.into()
+    } else if let Ok(value) = u64::try_from(value) {
+        value.into()
+    } else {
+        value.to_string().into()
+    }
+}
+
+/// A float as Python's `str` writes it: an exponent has a sign and two digits.
+pub(crate) fn float_text(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
+        let text = format!("{value:e}");
+        let Some((digits, exponent)) = text.split_once('e') else { return text };
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(exponent) => ('-', exponent),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{exponent:0>2}");
+    }
+    format!("{value:?}")
+}

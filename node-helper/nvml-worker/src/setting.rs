@@ -1,0 +1,119 @@
+//! Setter calls, each named in its failure.
+
+use gpufleet_protocol::nvml::{Answer, Code, Reading, Setting};
+
+use crate::nvml::{Device, Instance, Nvml};
+
+const MOST_COMPUTE_PROFILES: u32 = 16;
+
+/// A failed call with NVML's name of it.
+struct Failure(&'static str, Code);
+
+/// Names the call of a result.
+trait Named<T> {
+    fn of(self, call: &'static str) -> Result<T, Failure>;
+}
+
+impl<T> Named<T> for Reading<T> {
+    fn of(self, call: &'static str) -> Result<T, Failure> {
+        self.map_err(|code| Failure(call, code))
+    }
+}
+
+pub fn apply(nvml: &Nvml, uuid: &str, setting: &Setting) -> Answer {
+    match device(nvml, uuid).and_then(|device| set(nvml, device, setting)) {
+        Ok(answer) => answer,
+        Err(Failure(call, code)) => Answer::Failed { call: call.to_owned(), code },
+    }
+}
+
+/// The handle is looked up for each setting, because a change of mode makes handles invalid.
+fn device(nvml: &Nvml, uuid: &str) -> Result<Device, Failure> {
+    for index in 0..nvml.device_count().of("nvmlDeviceGetCount")? {
+        if let Ok(device) = nvml.device(index)
+            && nvml.uuid(device).is_ok_and(|found| found == uuid)
+        {
+            return Ok(device);
+        }
+    }
+    Err(Failure("nvmlDeviceGetHandleByUUID", Code::NOT_FOUND))
+}
+
+fn set(nvml: &Nvml, device: Device, setting: &Setting) -> Result<Answer, Failure> {
+    match *setting {
+        Setting::Persistence(on) => nvml.set_persistence(device, on).of("nvmlDeviceSetPersistenceMode")?,
+        Setting::Ecc(on) => nvml.set_ecc(device, on).of("nvmlDeviceSetEccMode")?,
+        Setting::MigMode(on) => {
+            let activation = nvml.set_mig(device, on).of("nvmlDeviceSetMigMode")?;
+            return Ok(Answer::MigMode { activation });
+        }
+        Setting::PowerLimit { milliwatts } => {
+            nvml.set_power_limit(device, milliwatts).of("nvmlDeviceSetPowerManagementLimit")?;
+        }
+        Setting::LockGraphics { low_mhz, high_mhz } => {
+            nvml.lock_graphics(device, low_mhz, high_mhz).of("nvmlDeviceSetGpuLockedClocks")?;
+        }
+        Setting::UnlockGraphics => nvml.unlock_graphics(device).of("nvmlDeviceResetGpuLockedClocks")?,
+        Setting::LockMemory { low_mhz, high_mhz } => {
+            nvml.lock_memory(device, low_mhz, high_mhz).of("nvmlDeviceSetMemoryLockedClocks")?;
+        }
+        Setting::UnlockMemory => nvml.unlock_memory(device).of("nvmlDeviceResetMemoryLockedClocks")?,
+        Setting::ComputeMode(mode) => nvml.set_compute_mode(device, mode).of("nvmlDeviceSetComputeMode")?,
+        Setting::CreateGpuInstance { profile_id, placement } => {
+            let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
+            let instance = nvml.create_instance(device, profile_id, placement).of(call)?;
+            let id = nvml.instance_info(instance).of("nvmlGpuInstanceGetInfo")?.id;
+            return Ok(Answer::Created { id });
+        }
+        Setting::CreateComputeInstance { gpu_instance } => {
+            let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
+            let id = create_compute(nvml, device, instance)?;
+            return Ok(Answer::Created { id });
+        }
+        Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
+            let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
+            let compute =
+                nvml.compute(instance, compute_instance).of("nvmlGpuInstanceGetComputeInstanceById")?;
+            nvml.destroy_compute(compute).of("nvmlComputeInstanceDestroy")?;
+        }
+        Setting::DestroyGpuInstance { gpu_instance } => {
+            let instance = nvml.instance(device, gpu_instance).of("nvmlDeviceGetGpuInstanceById")?;
+            nvml.destroy_instance(instance).of("nvmlGpuInstanceDestroy")?;
+        }
+        Setting::Drain(on) => nvml.set_drain(device, on).of("nvmlDeviceModifyDrainState")?,
+    }
+    Ok(Answer::Done)
+}
+
+/// The profile that has all compute slices of the instance; of two such the first, which shares no engines less.
+fn create_compute(nvml: &Nvml, device: Device, instance: Instance) -> Result<u32, Failure> {
+    let info = nvml.instance_info(instance).of("nvmlGpuInstanceGetInfo")?;
+    let mut slices = None;
+    for number in 0..64 {
+        match nvml.profile(device, number) {
+            Ok(profile) if profile.id == info.profile_id => {
+                slices = Some(profile.slices);
+                break;
+            }
+            Ok(_) | Err(Code::NOT_SUPPORTED) => {}
+            Err(_) => break,
+        }
+    }
+    let call = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
+    let mut best: Option<(u32, u32)> = None;
+    for number in 0..MOST_COMPUTE_PROFILES {
+        match nvml.compute_profile(instance, number) {
+            Ok(profile) if slices.is_none_or(|all| profile.slices <= all) => {
+                if best.is_none_or(|(_, most)| profile.slices > most) {
+                    best = Some((profile.id, profile.slices));
+                }
+            }
+            Ok(_) | Err(Code::NOT_SUPPORTED) => {}
+            Err(Code::INVALID_ARGUMENT) => break,
+            Err(code) => return Err(Failure(call, code)),
+        }
+    }
+    let (profile, _) = best.ok_or(Failure(call, Code::NOT_SUPPORTED))?;
+    let compute = nvml.create_compute(instance, profile).of("nvmlGpuInstanceCreateComputeInstance")?;
+    Ok(nvml.compute_info(compute).of("nvmlComputeInstanceGetInfo")?.id)
+}

@@ -1,0 +1,218 @@
+//! One reading of everything that facts and plans need.
+//!
+//! Reads only. Nothing is decided by product name: what a GPU has is what its getters answer.
+
+use gpufleet_protocol::nvml::{
+    Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Reading, Snapshot,
+};
+
+use crate::nvml::{CLOCK_GRAPHICS, CLOCK_MEMORY, Device, Instance, Nvml, ProfileInfo};
+
+/// Profiles are numbered without gaps that answer `INVALID_ARGUMENT`; driver 580 has 17 (SEMANTICS of nvml.h).
+const MOST_PROFILES: u32 = 64;
+const MOST_COMPUTE_PROFILES: u32 = 16;
+const MOST_LINKS: u32 = 36;
+
+pub fn read(nvml: &Nvml) -> Snapshot {
+    let mut gpus = Vec::new();
+    let mut unreadable = Vec::new();
+    match nvml.device_count() {
+        Ok(count) => {
+            for index in 0..count {
+                match nvml.device(index).and_then(|device| Ok((device, nvml.uuid(device)?))) {
+                    Ok((device, uuid)) => gpus.push(gpu(nvml, index, device, uuid)),
+                    Err(code) => unreadable.push((index, code)),
+                }
+            }
+        }
+        Err(code) => unreadable.push((0, code)),
+    }
+    Snapshot {
+        driver_version: nvml.driver_version(),
+        nvml_version: nvml.nvml_version(),
+        cuda_version: nvml.cuda_version(),
+        gpus,
+        unreadable,
+    }
+}
+
+fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String) -> GpuReading {
+    let memory_bytes = nvml.memory_bytes(device);
+    let mig = nvml.mig(device);
+    let profiles = profiles(nvml, device, memory_bytes);
+    let instances = match (&mig, &profiles) {
+        (Ok(mode), Ok(profiles)) if mode.current => instances(nvml, device, profiles),
+        (Ok(_), Err(code)) if mig.is_ok_and(|mode| mode.current) => Err(*code),
+        _ => Ok(Vec::new()),
+    };
+    let supported_memory = nvml.supported_memory_clocks(device);
+    let supported_graphics = supported_memory.clone().and_then(|clocks| {
+        let highest = clocks.into_iter().max().ok_or(Code::NOT_FOUND)?;
+        nvml.supported_graphics_clocks(device, highest)
+    });
+    GpuReading {
+        index,
+        uuid,
+        pci: nvml.pci(device),
+        minor: nvml.minor(device),
+        name: nvml.name(device),
+        architecture: nvml.architecture(device),
+        compute_capability: nvml.compute_capability(device),
+        memory_bytes,
+        vbios: nvml.vbios(device),
+        serial: nvml.serial(device),
+        board_part: nvml.board_part(device),
+        persistence: nvml.persistence(device),
+        ecc: nvml.ecc(device),
+        mig,
+        power_limit_mw: nvml.power_limit(device),
+        power_default_mw: nvml.power_default(device),
+        power_range_mw: nvml.power_range(device),
+        power_enforced_mw: nvml.power_enforced(device),
+        compute_mode: nvml.compute_mode(device),
+        graphics_clock_mhz: nvml.clock(device, CLOCK_GRAPHICS),
+        memory_clock_mhz: nvml.clock(device, CLOCK_MEMORY),
+        max_graphics_clock_mhz: nvml.max_clock(device, CLOCK_GRAPHICS),
+        max_memory_clock_mhz: nvml.max_clock(device, CLOCK_MEMORY),
+        supported_memory_clocks_mhz: supported_memory,
+        supported_graphics_clocks_mhz: supported_graphics,
+        temperature_c: nvml.temperature(device),
+        pcie_generation: nvml.pcie_generation(device),
+        pcie_width: nvml.pcie_width(device),
+        active_nvlinks: active_links(nvml, device),
+        profiles,
+        instances,
+        processes: nvml.processes(device).map(|found| {
+            found
+                .into_iter()
+                .map(|process| GpuProcess {
+                    pid: process.pid,
+                    memory_bytes: process.memory_bytes,
+                    gpu_instance: process.gpu_instance,
+                })
+                .collect()
+        }),
+    }
+}
+
+/// Past the last link NVML answers `INVALID_ARGUMENT`; a card without links `NOT_SUPPORTED` for each.
+fn active_links(nvml: &Nvml, device: Device) -> Reading<u32> {
+    let mut active = 0;
+    for link in 0..MOST_LINKS {
+        match nvml.nvlink_active(device, link) {
+            Ok(up) => active += u32::from(up),
+            Err(Code::NOT_SUPPORTED) if link > 0 => {}
+            Err(Code::NOT_SUPPORTED | Code::INVALID_ARGUMENT) => break,
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(active)
+}
+
+fn profiles(nvml: &Nvml, device: Device, memory: Reading<u64>) -> Reading<Vec<MigProfile>> {
+    let mut found: Vec<MigProfile> = Vec::new();
+    for number in 0..MOST_PROFILES {
+        match nvml.profile(device, number) {
+            Ok(info) if found.iter().any(|known| known.id == info.id) => {}
+            Ok(info) => found.push(MigProfile {
+                id: info.id,
+                name: name(&info, memory),
+                slices: info.slices,
+                max_count: info.max_count,
+                memory_mib: info.memory_mib,
+                placements: nvml.placements(device, info.id).map(|mut places| {
+                    places.sort_unstable();
+                    places.dedup();
+                    places
+                }),
+            }),
+            Err(Code::NOT_SUPPORTED) => {}
+            // Why: drivers before 450 know no MIG at all.
+            Err(Code::INVALID_ARGUMENT | Code::FUNCTION_NOT_FOUND) => break,
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(found)
+}
+
+fn name(info: &ProfileInfo, memory: Reading<u64>) -> String {
+    match &info.name {
+        Some(name) => name.strip_prefix("MIG ").unwrap_or(name).to_owned(),
+        None => computed_name(info.slices, info.memory_mib, memory.unwrap_or(0)),
+    }
+}
+
+/// The name that NVIDIA's tools give: memory rounded to eighths of the GPU's. Source: go-nvlib.
+fn computed_name(slices: u32, memory_mib: u64, total_bytes: u64) -> String {
+    let total_mib = (total_bytes / (1024 * 1024)).max(1);
+    let eighths = (memory_mib * 8).div_ceil(total_mib).min(8);
+    let total_gib = total_mib.div_ceil(1024);
+    let gigabytes = (eighths * total_gib + 4) / 8;
+    format!("{slices}g.{gigabytes}gb")
+}
+
+fn instances(nvml: &Nvml, device: Device, profiles: &[MigProfile]) -> Reading<Vec<GpuInstance>> {
+    let mut all = Vec::new();
+    for profile in profiles {
+        let found = match nvml.instances(device, profile.id) {
+            Ok(found) => found,
+            // Why: a profile may be listed and yet not usable in the present mode.
+            Err(Code::NOT_SUPPORTED | Code::INVALID_ARGUMENT) => continue,
+            Err(code) => return Err(code),
+        };
+        for instance in found {
+            let info = nvml.instance_info(instance)?;
+            all.push(GpuInstance {
+                id: info.id,
+                profile_id: info.profile_id,
+                placement: info.placement,
+                compute_instances: computes(nvml, instance)?,
+            });
+        }
+    }
+    all.sort_by_key(|instance| instance.placement);
+    all.dedup_by_key(|instance| instance.id);
+    Ok(all)
+}
+
+fn computes(nvml: &Nvml, instance: Instance) -> Reading<Vec<ComputeInstance>> {
+    let mut all: Vec<ComputeInstance> = Vec::new();
+    for number in 0..MOST_COMPUTE_PROFILES {
+        let profile = match nvml.compute_profile(instance, number) {
+            Ok(profile) => profile,
+            Err(Code::NOT_SUPPORTED) => continue,
+            Err(Code::INVALID_ARGUMENT) => break,
+            Err(code) => return Err(code),
+        };
+        let found = match nvml.computes(instance, profile.id) {
+            Ok(found) => found,
+            Err(Code::NOT_SUPPORTED | Code::INVALID_ARGUMENT) => continue,
+            Err(code) => return Err(code),
+        };
+        for compute in found {
+            let info = nvml.compute_info(compute)?;
+            if all.iter().all(|known| known.id != info.id) {
+                let slices = if info.profile_id == profile.id { profile.slices } else { info.size };
+                all.push(ComputeInstance { id: info.id, profile_id: info.profile_id, slices });
+            }
+        }
+    }
+    all.sort_by_key(|compute| compute.id);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_nvidias_tools() {
+        // Memory of the profiles as an H100 80GB HBM3 and an H200 gave it.
+        let h100 = 85_520_809_984;
+        for (slices, mib, expected) in
+            [(1, 9984, "1g.10gb"), (1, 20096, "1g.20gb"), (3, 40448, "3g.40gb"), (7, 81152, "7g.80gb")]
+        {
+            assert_eq!(computed_name(slices, mib, h100), expected);
+        }
+    }
+}

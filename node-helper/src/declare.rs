@@ -1,0 +1,310 @@
+//! The contract of declarative kinds, and the one driver that predicts and applies them.
+//!
+//! A kind reads ([`Declaration::observe`]), compares ([`Declaration::plan`], pure), tells what would then be so
+//! ([`Declaration::after`], pure) and does exactly the planned steps ([`Declaration::apply`]). The driver decides
+//! whether steps may be done, observes again after them, and makes the outcome; a kind that left differences failed
+//! to converge. In a prediction nothing is written.
+
+use gpufleet_protocol::{
+    Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    deadline::{Deadline, Stop},
+    os::{
+        files::FileError,
+        roots::Roots,
+        users::{Identity, UserError, Users},
+    },
+    process::ProcessError,
+    world::{Effect, Overlay, ReadError, World},
+};
+
+/// Why an operation ends without an answer of its own.
+#[derive(Debug)]
+pub enum Trouble {
+    Failed {
+        kind: FailureKind,
+        message: String,
+    },
+    /// Only the run can tell, because an earlier task brings what this one reads.
+    Possible,
+}
+
+impl Trouble {
+    pub fn failed(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self::Failed { kind, message: message.into() }
+    }
+
+    /// The declaration cannot be had on this node.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::failed(FailureKind::Invalid, message)
+    }
+
+    pub fn io(message: impl Into<String>) -> Self {
+        Self::failed(FailureKind::Io, message)
+    }
+
+    pub fn stopped(stop: Stop) -> Self {
+        match stop {
+            Stop::TimedOut => {
+                Self::failed(FailureKind::TimedOut, "it did not end within the time that it has")
+            }
+            Stop::Cancelled => Self::failed(FailureKind::Cancelled, "it was cancelled"),
+        }
+    }
+
+    /// The outcome that says so.
+    pub fn outcome(self) -> OpOutcome {
+        OpOutcome::new(match self {
+            Self::Failed { kind, message } => OpStatus::Failed { kind, message },
+            Self::Possible => OpStatus::Possible,
+        })
+    }
+
+    /// The same for a prediction, where a failed reading is a state that nobody knows.
+    fn predicted(self) -> OpOutcome {
+        match self {
+            Self::Failed { kind: FailureKind::Io | FailureKind::Exit | FailureKind::TimedOut, message } => {
+                OpOutcome::new(OpStatus::Unknown { reason: message })
+            }
+            other => other.outcome(),
+        }
+    }
+}
+
+impl From<FileError> for Trouble {
+    fn from(error: FileError) -> Self {
+        Self::io(error.to_string())
+    }
+}
+
+impl From<ReadError> for Trouble {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::File(error) => error.into(),
+            ReadError::Foreseen(_) => Self::Possible,
+        }
+    }
+}
+
+impl From<UserError> for Trouble {
+    fn from(error: UserError) -> Self {
+        let kind = match error {
+            UserError::NoUser(_) | UserError::NoGroup(_) => FailureKind::Invalid,
+            UserError::NotRoot(_) => FailureKind::Refused,
+            UserError::Read { .. } | UserError::Switch { .. } => FailureKind::Io,
+        };
+        Self::failed(kind, error.to_string())
+    }
+}
+
+impl From<ProcessError> for Trouble {
+    fn from(error: ProcessError) -> Self {
+        let kind = match &error {
+            ProcessError::Stopped { stop: Stop::TimedOut, .. } => FailureKind::TimedOut,
+            ProcessError::Stopped { stop: Stop::Cancelled, .. } => FailureKind::Cancelled,
+            ProcessError::Watch { .. } => FailureKind::Io,
+            _ => FailureKind::Invalid,
+        };
+        Self::failed(kind, error.to_string())
+    }
+}
+
+/// Brings content that the controller holds.
+pub trait Fetch: Sync {
+    /// Gives the content piece by piece to `sink`; returns when it was whole and had the right digest.
+    ///
+    /// # Errors
+    /// The controller has none, sends something else, or the deadline came.
+    fn fetch(
+        &self,
+        blob: &Blob,
+        deadline: &Deadline,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble>;
+}
+
+/// What a kind works with.
+pub struct Node<'a> {
+    pub roots: &'a Roots,
+    pub users: &'a Users,
+    pub world: World,
+    /// Whom processes run as; `None` is the helper's own user.
+    pub user: Option<Identity>,
+    pub environment: &'a [(String, String)],
+    pub deadline: &'a Deadline,
+    pub fetch: &'a dyn Fetch,
+    pub progress: &'a (dyn Fn(String) + Sync),
+}
+
+impl Node<'_> {
+    /// # Errors
+    /// It is time to stop.
+    pub fn check_time(&self) -> Result<(), Trouble> {
+        self.deadline.stop().map_or(Ok(()), |stop| Err(Trouble::stopped(stop)))
+    }
+}
+
+/// What a kind would do.
+#[derive(Debug)]
+pub struct Plan<S> {
+    pub steps: Vec<S>,
+    pub changes: Vec<Change>,
+    pub awaiting: Vec<Awaiting>,
+    pub warnings: Vec<String>,
+    /// What doing the steps disturbs right now.
+    pub needs: Disruption,
+}
+
+impl<S> Default for Plan<S> {
+    fn default() -> Self {
+        Self {
+            steps: Vec::new(),
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            warnings: Vec::new(),
+            needs: Disruption::Live,
+        }
+    }
+}
+
+impl<S> Plan<S> {
+    pub fn push(&mut self, step: S, change: Change) {
+        self.steps.push(step);
+        self.changes.push(change);
+    }
+}
+
+/// A declarative kind.
+pub trait Declaration: Sync {
+    type State: Send;
+    type Step: Send;
+
+    /// Reads what the plan compares; writes nothing.
+    ///
+    /// # Errors
+    /// What cannot be read is never taken for declared.
+    fn observe(&self, node: &Node<'_>) -> Result<Self::State, Trouble>;
+
+    /// What differs and what to do about it. Pure.
+    ///
+    /// # Errors
+    /// The declaration cannot be had in this state.
+    fn plan(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble>;
+
+    /// What is so once the plan is done. Pure.
+    fn after(&self, state: &Self::State, plan: &Plan<Self::Step>) -> Vec<Effect>;
+
+    /// Does the steps of the plan and nothing else; gives what `register` gets.
+    ///
+    /// # Errors
+    /// A step failed; steps before it are done.
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &Self::State,
+        plan: &Plan<Self::Step>,
+    ) -> Result<Map<String, Value>, Trouble>;
+
+    /// What still differs after the steps. Kinds with steps that are asked for each time leave those out.
+    ///
+    /// # Errors
+    /// As [`Declaration::plan`].
+    fn left(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble> {
+        self.plan(state)
+    }
+
+    /// What `register` gets whether anything changed or not.
+    fn data(&self, _state: &Self::State) -> Map<String, Value> {
+        Map::new()
+    }
+}
+
+/// Whether steps may be done, asked right before they are.
+pub type Gate<'a> = &'a (dyn Fn(Disruption) -> Result<(), Trouble> + Sync);
+
+/// Predicts or applies a declaration.
+pub fn drive<D: Declaration>(
+    declaration: &D,
+    node: &Node<'_>,
+    mode: Mode,
+    overlay: &Overlay,
+    allowed: Disruption,
+    gate: Gate<'_>,
+) -> OpOutcome {
+    let node = Node {
+        roots: node.roots,
+        users: node.users,
+        world: match mode {
+            Mode::Predict => World::overlaid(overlay),
+            Mode::Apply => World::real(),
+        },
+        user: node.user.clone(),
+        environment: node.environment,
+        deadline: node.deadline,
+        fetch: node.fetch,
+        progress: node.progress,
+    };
+    match mode {
+        Mode::Predict => predict(declaration, &node, overlay).unwrap_or_else(Trouble::predicted),
+        Mode::Apply => apply(declaration, &node, allowed, gate).unwrap_or_else(Trouble::outcome),
+    }
+}
+
+fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
+    let status = if plan.steps.is_empty() { OpStatus::Ok } else { OpStatus::Changed };
+    let mut outcome = OpOutcome::new(status);
+    outcome.changes.clone_from(&plan.changes);
+    outcome.awaiting.clone_from(&plan.awaiting);
+    outcome.warnings.clone_from(&plan.warnings);
+    outcome.data = data;
+    outcome
+}
+
+fn predict<D: Declaration>(
+    declaration: &D,
+    node: &Node<'_>,
+    overlay: &Overlay,
+) -> Result<OpOutcome, Trouble> {
+    let state = declaration.observe(node)?;
+    let plan = declaration.plan(&state)?;
+    overlay.assume(declaration.after(&state, &plan));
+    Ok(outcome(&plan, declaration.data(&state)))
+}
+
+fn apply<D: Declaration>(
+    declaration: &D,
+    node: &Node<'_>,
+    allowed: Disruption,
+    gate: Gate<'_>,
+) -> Result<OpOutcome, Trouble> {
+    let before = declaration.observe(node)?;
+    let plan = declaration.plan(&before)?;
+    if plan.steps.is_empty() {
+        return Ok(outcome(&plan, declaration.data(&before)));
+    }
+    if plan.needs > allowed {
+        let mut answer = OpOutcome::new(OpStatus::NeedsPermit { class: plan.needs });
+        answer.changes = plan.changes;
+        answer.awaiting = plan.awaiting;
+        return Ok(answer);
+    }
+    node.check_time()?;
+    gate(plan.needs)?;
+    let done = declaration.apply(node, &before, &plan)?;
+    let now = declaration.observe(node)?;
+    let left = declaration.left(&now)?;
+    if let Some(change) = left.changes.first() {
+        let (found, wanted) = (change.from.as_deref().unwrap_or("nothing"), &change.to);
+        return Err(Trouble::failed(
+            FailureKind::Unconverged,
+            format!("{} was set to {wanted}, but reads {found} afterwards", change.what),
+        ));
+    }
+    let mut answer = outcome(&plan, declaration.data(&now));
+    answer.awaiting = left.awaiting;
+    answer.data.extend(done);
+    Ok(answer)
+}

@@ -1,0 +1,203 @@
+//! What becomes of a state: the truths about what an act, a reset or a reboot keeps and loses.
+//!
+//! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent the loss is
+//! assumed, so that a plan asserts the value again.
+
+use gpufleet_protocol::{Disruption, nvml::Staged};
+
+use super::{
+    desired::LockWant,
+    mps::{self, MpsWant},
+    plan::Act,
+    state::{Compute, Gpu, Instance, Lock, State},
+};
+
+/// Something that happens to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Act(Act),
+    /// GPUs by UUID, reset together; persistence was given up before and taken again after.
+    Reset(Vec<String>),
+    Reboot,
+}
+
+impl Event {
+    /// An activation that somebody else makes. Resets are made here alone, and predictions contain them.
+    pub const fn of_activation(class: Disruption) -> Option<Self> {
+        match class {
+            Disruption::Reboot => Some(Self::Reboot),
+            Disruption::Live | Disruption::Clients | Disruption::GpuReset => None,
+        }
+    }
+}
+
+/// The state after an event.
+#[must_use]
+pub fn after(mut state: State, event: &Event) -> State {
+    match event {
+        Event::Act(act) => acted(&mut state, act),
+        Event::Reset(uuids) => {
+            for gpu in state.gpus.iter_mut().filter(|gpu| uuids.contains(&gpu.uuid)) {
+                reset(gpu);
+            }
+        }
+        Event::Reboot => {
+            for gpu in &mut state.gpus {
+                reset(gpu);
+                unloaded(gpu);
+            }
+            let persistenced = &mut state.host.persistenced;
+            persistenced.active = persistenced.enabled;
+            let on = persistenced.active;
+            set_persistence(&mut state, on);
+            let mps = &mut state.host.mps;
+            mps.unit.active = mps.unit.enabled;
+            mps.answers = mps.unit.enabled;
+            mps.stale = false;
+            mps.percentage = mps.answers.then(|| started_percentage(mps.unit_text.as_deref()));
+        }
+    }
+    state
+}
+
+/// Pending becomes current; instances, clock locks, and what the driver holds in memory are lost.
+///
+/// Why power limit and compute mode too: a reset needs persistence to be given up, and with its last client the
+/// driver forgets them (nvml.h).
+fn reset(gpu: &mut Gpu) {
+    gpu.ecc = gpu.ecc.map(|mode| Staged::settled(mode.pending));
+    gpu.mig = gpu.mig.map(|mode| Staged::settled(mode.pending));
+    gpu.instances = gpu.instances.as_ref().map(|_| Vec::new()).map_err(|code| *code);
+    forget(gpu);
+}
+
+fn forget(gpu: &mut Gpu) {
+    (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
+    if let (Ok(limit), Ok(default)) = (&mut gpu.power_mw, gpu.power_default_mw) {
+        *limit = default;
+    }
+    if let Ok(mode) = &mut gpu.compute_mode {
+        *mode = 0;
+    }
+}
+
+/// Hopper and later keep the MIG mode only while the module is loaded; Ampere has it in the InfoROM.
+fn unloaded(gpu: &mut Gpu) {
+    if gpu.architecture.has_volatile_mig() {
+        gpu.mig = gpu.mig.map(|_| Staged::settled(false));
+    }
+}
+
+fn set_persistence(state: &mut State, on: bool) {
+    for gpu in &mut state.gpus {
+        gpu.persistence = gpu.persistence.map(|_| on);
+        if !on {
+            (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
+        }
+    }
+}
+
+fn started_percentage(unit_text: Option<&str>) -> u32 {
+    unit_text
+        .and_then(|text| text.split_once("set_default_active_thread_percentage "))
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(mps::DEFAULT_PERCENTAGE)
+}
+
+fn lock(want: LockWant) -> Lock {
+    match want {
+        LockWant::Free => Lock::Free,
+        LockWant::Range { low, high } => Lock::Locked { low, high },
+    }
+}
+
+fn acted(state: &mut State, act: &Act) {
+    match act {
+        Act::Persistenced { on } => {
+            (state.host.persistenced.active, state.host.persistenced.enabled) = (*on, *on);
+            set_persistence(state, *on);
+        }
+        Act::StartMps { text, want } => {
+            let mps = &mut state.host.mps;
+            (mps.unit.exists, mps.unit.active, mps.unit.enabled) = (true, true, true);
+            (mps.answers, mps.stale) = (true, false);
+            mps.percentage = match want {
+                MpsWant::Started { percentage, .. } => Some(percentage.unwrap_or(mps::DEFAULT_PERCENTAGE)),
+                MpsWant::Stopped => None,
+            };
+            mps.unit_text = Some(text.clone());
+        }
+        Act::StopMps => {
+            let mps = &mut state.host.mps;
+            (mps.unit.active, mps.unit.enabled) = (false, false);
+            (mps.answers, mps.stale, mps.percentage) = (false, false, None);
+        }
+        Act::RefreshCdi => {}
+        _ => {
+            if let Some(gpu) = act.uuid().map(str::to_owned).and_then(|uuid| state.gpu_mut(&uuid)) {
+                acted_on_gpu(gpu, act);
+            }
+        }
+    }
+}
+
+fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
+    let slices = |gpu: &Gpu, id: u32| gpu.slices(id).unwrap_or(1);
+    match act {
+        Act::DestroyInstance { placement, .. } => {
+            if let Ok(instances) = &mut gpu.instances {
+                instances.retain(|instance| instance.placement != *placement);
+            }
+        }
+        Act::ClearInstance { placement, .. } => {
+            if let Ok(instances) = &mut gpu.instances {
+                for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
+                    instance.computes.clear();
+                }
+            }
+        }
+        Act::Ecc { on, .. } => gpu.ecc = gpu.ecc.map(|mode| Staged { pending: *on, ..mode }),
+        Act::Mig { on, .. } => {
+            let volatile = gpu.architecture.has_volatile_mig();
+            gpu.mig = gpu.mig.map(|mode| match volatile {
+                true => Staged::settled(*on),
+                false => Staged { pending: *on, ..mode },
+            });
+        }
+        Act::Persistence { on, .. } => {
+            gpu.persistence = gpu.persistence.map(|_| *on);
+            if !on {
+                (gpu.graphics, gpu.memory) = (Lock::Unknown, Lock::Unknown);
+            }
+        }
+        Act::CreateInstance { profile_id, placement, .. } => {
+            let instance =
+                Instance { id: None, profile_id: *profile_id, placement: *placement, computes: Vec::new() };
+            if let Ok(instances) = &mut gpu.instances {
+                instances.push(instance);
+                instances.sort_by_key(|instance| instance.placement);
+            }
+        }
+        Act::CreateCompute { placement, .. } => {
+            let profile =
+                gpu.present().iter().find(|instance| instance.placement == *placement).map(|i| i.profile_id);
+            let slices = profile.map_or(1, |id| slices(gpu, id));
+            if let Ok(instances) = &mut gpu.instances {
+                for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {
+                    instance.computes.push(Compute { id: 0, slices });
+                }
+            }
+        }
+        Act::Power { milliwatts, .. } => gpu.power_mw = gpu.power_mw.map(|_| *milliwatts),
+        // Why: without persistence the lock goes with the driver's last client, so nothing may be relied on.
+        Act::Graphics { want, .. } if gpu.persistence == Ok(true) => gpu.graphics = lock(*want),
+        Act::Memory { want, .. } if gpu.persistence == Ok(true) => gpu.memory = lock(*want),
+        Act::Compute { mode, .. } => gpu.compute_mode = gpu.compute_mode.map(|_| *mode),
+        Act::Graphics { .. }
+        | Act::Memory { .. }
+        | Act::Persistenced { .. }
+        | Act::StartMps { .. }
+        | Act::StopMps
+        | Act::RefreshCdi => {}
+    }
+}

@@ -1,0 +1,786 @@
+//! Carries out a planned group: stages, the reset between them, and what must be put back whatever happens.
+//!
+//! Owns the order of effects and the ways back. It plans nothing itself: after every activation the state is read and
+//! planned again. Invariants: a unit that was stopped is recorded before and started again on every way out; a GPU
+//! whose layout could not be changed gets its previous one back; the NVML worker is ended before a reset; nothing
+//! that needs a free GPU starts while somebody holds it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use gpufleet_protocol::{
+    Disruption, FailureKind,
+    message::{GpuClient, IdleReport, IdleVerdict},
+    nvml::{Code, Placement, Setting},
+    op::GpuGroup,
+};
+
+use super::{
+    after::{Event, after},
+    desired::{LockWant, merge},
+    idle,
+    machine::{Machine, ResetError, UnitAction},
+    mps,
+    observe::{locks, minors, observe, put_locks, put_released, put_stopped_units, released, stopped_units},
+    plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
+    state::{Instance, Lock, Locks, Mps, State},
+    worker::{NvmlError, SetAnswer, SetError},
+};
+use crate::{
+    deadline::{Deadline, Stop},
+    state::Record,
+};
+
+/// How long what holds a GPU gets to go away after its unit was stopped.
+const LETTING_GO: Duration = Duration::from_secs(5);
+/// MPS daemons, which others may work through.
+const MPS_UNITS: [&str; 2] = [mps::UNIT, "nvidia-mps.service"];
+/// How long the way back may take when the operation's own time is up.
+const WAY_BACK: Duration = Duration::from_secs(120);
+
+/// Why an act failed, and for which member.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    pub member: usize,
+    pub kind: FailureKind,
+    pub message: String,
+    pub idle: Option<IdleReport>,
+}
+
+/// What became of a group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// Changes made, as seen from before the run.
+    pub made: Vec<Planned>,
+    /// First failure, and after it what did not converge.
+    pub failures: Vec<Failure>,
+    pub activated: Option<Disruption>,
+    /// What waits for a reboot, by member.
+    pub awaiting: Vec<(usize, String)>,
+    pub warnings: Vec<String>,
+}
+
+/// One run.
+pub struct Job<'a> {
+    pub machine: &'a mut dyn Machine,
+    pub record: &'a Record,
+    pub group: &'a GpuGroup,
+    pub deadline: &'a Deadline,
+    pub progress: &'a dyn Fn(String),
+}
+
+/// What a run has to remember for the way back.
+struct Running<'a> {
+    job: Job<'a>,
+    state: State,
+    applied: Applied,
+    stopped: Vec<String>,
+    released: Vec<String>,
+    /// Instances destroyed and made by the stage at work, by GPU.
+    destroyed: Vec<(String, Instance)>,
+    created: Vec<(String, u32)>,
+    /// Our MPS daemon as it was before it was stopped for a while.
+    paused_mps: Option<Mps>,
+    reboot: bool,
+}
+
+type Done = Result<(), Failure>;
+
+impl<'a> Job<'a> {
+    /// Applies the group to the state that was just observed; the NVML worker is ended afterwards.
+    pub fn apply(self, state: State, reboot: bool) -> Applied {
+        let stopped = stopped_units(self.record);
+        let released = released(self.record, &self.machine.boot_mark());
+        let mut running = Running {
+            job: self,
+            state,
+            applied: Applied::default(),
+            stopped,
+            released,
+            destroyed: Vec::new(),
+            created: Vec::new(),
+            paused_mps: None,
+            reboot,
+        };
+        // Why first: what a run that died left without persistence is planned with it.
+        let done = running.take_leftovers().and_then(|()| running.stages());
+        if let Err(failure) = done {
+            running.applied.failures.insert(0, failure);
+        }
+        running.way_back();
+        running.applied
+    }
+}
+
+impl Running<'_> {
+    fn take_leftovers(&mut self) -> Done {
+        if self.released.is_empty() {
+            return Ok(());
+        }
+        let problems = self.take_persistence(self.job.deadline);
+        self.applied.warnings.extend(problems);
+        self.refresh(0)
+    }
+
+    fn stages(&mut self) -> Done {
+        let desired = merge(self.job.group, &self.state);
+        let seen = before(&self.state, &desired);
+        let first = stage(&self.state, &desired, self.reboot);
+        let left = left_to_reboot(&self.state, &desired, &first);
+        self.perform(&first, None)?;
+        match first.activation.as_ref().map(|activation| activation.class) {
+            None => self.verify(None),
+            Some(Disruption::GpuReset) => {
+                let Some(activation) = &first.activation else { return Ok(()) };
+                if !self.reset(activation)? {
+                    self.reboot = true;
+                    self.made_by_activation(&first);
+                    self.await_reboot(activation, left);
+                    return self.verify(Some(activation));
+                }
+                self.made_by_activation(&first);
+                self.applied.activated = Some(Disruption::GpuReset);
+                self.refresh(activation.reasons.first().map_or(0, |(member, _)| *member))?;
+                let desired = merge(self.job.group, &self.state);
+                let second = stage(&self.state, &desired, self.reboot);
+                if let Some(still) = &second.activation {
+                    return Err(still_pending(still));
+                }
+                self.perform(&second, Some(&seen))?;
+                self.verify(None)
+            }
+            Some(_) => {
+                if let Some(activation) = &first.activation {
+                    self.await_reboot(activation, left);
+                }
+                self.verify(first.activation.as_ref())
+            }
+        }
+    }
+
+    fn await_reboot(&mut self, activation: &Activation, left: Vec<(usize, String)>) {
+        self.applied.awaiting.extend(activation.reasons.iter().cloned());
+        self.applied.awaiting.extend(left);
+    }
+
+    /// Changes that a reset makes true count only after it.
+    fn made_by_activation(&mut self, stage: &Stage) {
+        let by_reset =
+            stage.changes.iter().filter(|planned| planned.change.disruption == Disruption::GpuReset);
+        self.applied.made.extend(by_reset.cloned());
+    }
+
+    fn perform(&mut self, stage: &Stage, seen: Option<&Before>) -> Done {
+        let member = stage.steps.first().map_or(0, |step| step.member);
+        self.destroyed.clear();
+        self.created.clear();
+        let disturbs = stage.class() >= Disruption::Clients;
+        if stage.stops_units() {
+            let units = self.units_to_stop(disturbs);
+            // Why all GPUs: whoever works through MPS loses its server, wherever it works.
+            let all = units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
+            if disturbs {
+                self.wait_free(stage.must_be_free().filter(|_| !all), member)?;
+            }
+            self.stop_units(&units, member)?;
+        }
+        if disturbs {
+            self.wait_free(stage.must_be_free(), member)?;
+        }
+        if let Some(activation) = stage.activation.as_ref().filter(|a| a.class == Disruption::GpuReset) {
+            self.release_persistence(activation, member)?;
+        }
+        let mut left: BTreeMap<usize, usize> = BTreeMap::new();
+        for at in stage.steps.iter().flat_map(|step| &step.changes) {
+            *left.entry(*at).or_default() += 1;
+        }
+        let mut failure = None;
+        for step in &stage.steps {
+            if let Err(why) = self.step(step) {
+                failure = Some(self.with_layout_back(stage, step, why, &mut left));
+                break;
+            }
+            for at in &step.changes {
+                if let Some(count) = left.get_mut(at) {
+                    *count -= 1;
+                }
+            }
+        }
+        for (at, planned) in stage.changes.iter().enumerate() {
+            let by_reset = stage.activation.is_some() && planned.change.disruption == Disruption::GpuReset;
+            if left.get(&at) == Some(&0) && !by_reset {
+                let planned = planned.clone();
+                self.applied.made.push(match seen {
+                    Some(seen) => as_seen_before(planned, seen),
+                    None => planned,
+                });
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn step(&mut self, step: &Step) -> Done {
+        let member = step.member;
+        if let Some(stop) = self.job.deadline.stop() {
+            return Err(stopped(member, stop));
+        }
+        (self.job.progress)(step.act.text(&self.state));
+        self.act(&step.act, member)?;
+        match &step.act {
+            // Why read again: the daemon sets the flags, and a mode may change what the GPU offers.
+            Act::Persistenced { .. } => self.refresh(member),
+            Act::Mig { uuid, .. }
+                if self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig()) =>
+            {
+                self.refresh(member)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set(&mut self, uuid: &str, setting: Setting, member: usize) -> Result<SetAnswer, Failure> {
+        let answer = self.job.machine.set(uuid, setting, self.job.deadline);
+        answer.map_err(|error| self.refused(uuid, member, error))
+    }
+
+    fn refused(&mut self, uuid: &str, member: usize, error: SetError) -> Failure {
+        let label = self.state.gpu(uuid).map_or_else(|| uuid.to_owned(), super::state::Gpu::label);
+        match error {
+            SetError::Refused { code: Code::IN_USE, call } => {
+                let only = BTreeSet::from([uuid.to_owned()]);
+                let holders = self.holders(Some(&only));
+                busy(member, format!("{label}: {call}: {}", Code::IN_USE), holders)
+            }
+            SetError::Refused { call, code } => {
+                let kind = match code {
+                    Code::INVALID_ARGUMENT | Code::NOT_SUPPORTED => FailureKind::Invalid,
+                    _ => FailureKind::Io,
+                };
+                Failure { member, kind, message: format!("{label}: {call}: {code}"), idle: None }
+            }
+            SetError::Nvml(error) => nvml(member, &error),
+        }
+    }
+
+    fn act(&mut self, act: &Act, member: usize) -> Done {
+        let state_after = after(self.state.clone(), &Event::Act(act.clone()));
+        match act {
+            Act::DestroyInstance { uuid, placement } => {
+                let Some(instance) = self.instance(uuid, *placement) else { return Ok(()) };
+                self.destroyed.push((uuid.clone(), instance.clone()));
+                self.destroy(uuid, &instance, true, member)?;
+            }
+            Act::ClearInstance { uuid, placement } => {
+                let Some(instance) = self.instance(uuid, *placement) else { return Ok(()) };
+                self.destroyed.push((uuid.clone(), instance.clone()));
+                self.destroy(uuid, &instance, false, member)?;
+            }
+            Act::CreateInstance { uuid, profile_id, placement } => {
+                let setting = Setting::CreateGpuInstance { profile_id: *profile_id, placement: *placement };
+                let SetAnswer::Created { id } = self.set(uuid, setting, member)? else {
+                    return Err(odd(member, "no id came back for a GPU instance"));
+                };
+                self.created.push((uuid.clone(), id));
+                self.state = state_after;
+                if let Some(Ok(instances)) = self.state.gpu_mut(uuid).map(|gpu| &mut gpu.instances)
+                    && let Some(made) = instances.iter_mut().find(|instance| instance.placement == *placement)
+                {
+                    made.id = Some(id);
+                }
+                return Ok(());
+            }
+            Act::CreateCompute { uuid, placement } => {
+                let Some(gpu_instance) = self.instance(uuid, *placement).and_then(|instance| instance.id)
+                else {
+                    return Err(odd(member, "a GPU instance that was just made is gone"));
+                };
+                self.set(uuid, Setting::CreateComputeInstance { gpu_instance }, member)?;
+            }
+            Act::Ecc { uuid, on } => {
+                self.set(uuid, Setting::Ecc(*on), member)?;
+            }
+            Act::Mig { uuid, on } => self.mig(uuid, *on, member)?,
+            Act::Persistenced { on } => {
+                let unit = "nvidia-persistenced.service";
+                let actions = match on {
+                    true => [UnitAction::Enable, UnitAction::Start],
+                    false => [UnitAction::Stop, UnitAction::Disable],
+                };
+                for action in actions {
+                    self.unit(unit, action, member)?;
+                }
+            }
+            Act::Persistence { uuid, on } => {
+                if self.state.gpu(uuid).is_none_or(|gpu| gpu.persistence != Ok(*on)) {
+                    self.set(uuid, Setting::Persistence(*on), member)?;
+                }
+            }
+            Act::Power { uuid, milliwatts } => {
+                self.set(uuid, Setting::PowerLimit { milliwatts: *milliwatts }, member)?;
+            }
+            Act::Graphics { uuid, want } => {
+                let setting = match *want {
+                    LockWant::Free => Setting::UnlockGraphics,
+                    LockWant::Range { low, high } => Setting::LockGraphics { low_mhz: low, high_mhz: high },
+                };
+                self.set(uuid, setting, member)?;
+                self.record_lock(uuid, |locks| locks.graphics = lock(*want));
+            }
+            Act::Memory { uuid, want } => {
+                let setting = match *want {
+                    LockWant::Free => Setting::UnlockMemory,
+                    LockWant::Range { low, high } => Setting::LockMemory { low_mhz: low, high_mhz: high },
+                };
+                self.set(uuid, setting, member)?;
+                self.record_lock(uuid, |locks| locks.memory = lock(*want));
+            }
+            Act::Compute { uuid, mode } => {
+                self.set(uuid, Setting::ComputeMode(*mode), member)?;
+            }
+            Act::StartMps { text, .. } => self.start_mps(text, member)?,
+            Act::StopMps => self.stop_mps(member)?,
+            Act::RefreshCdi => {
+                let unit = "nvidia-cdi-refresh.service";
+                if let Err(why) = self.job.machine.unit(unit, UnitAction::Start, self.job.deadline) {
+                    self.applied.warnings.push(format!("the CDI specification is stale: {why}"));
+                }
+            }
+        }
+        self.state = state_after;
+        Ok(())
+    }
+
+    fn instance(&self, uuid: &str, placement: Placement) -> Option<Instance> {
+        self.state.gpu(uuid)?.present().iter().find(|instance| instance.placement == placement).cloned()
+    }
+
+    fn destroy(&mut self, uuid: &str, instance: &Instance, whole: bool, member: usize) -> Done {
+        let Some(gpu_instance) = instance.id else { return Ok(()) };
+        for compute in &instance.computes {
+            let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
+            self.set(uuid, setting, member)?;
+        }
+        if whole {
+            self.set(uuid, Setting::DestroyGpuInstance { gpu_instance }, member)?;
+        }
+        Ok(())
+    }
+
+    fn mig(&mut self, uuid: &str, on: bool, member: usize) -> Done {
+        let answer = self.set(uuid, Setting::MigMode(on), member)?;
+        let SetAnswer::MigMode { activation } = answer else {
+            return Err(odd(member, "no activation status came back for the MIG mode"));
+        };
+        let at_once = self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig());
+        match activation {
+            Code::SUCCESS => Ok(()),
+            // Why fine: there the value is pending, and the activation that follows makes it current.
+            Code::IN_USE | Code::RESET_REQUIRED if !at_once => Ok(()),
+            code => {
+                let call = "nvmlDeviceSetMigMode (activation)".to_owned();
+                Err(self.refused(uuid, member, SetError::Refused { call, code }))
+            }
+        }
+    }
+
+    fn record_lock(&mut self, uuid: &str, edit: impl FnOnce(&mut Locks)) {
+        let mark = self.job.machine.boot_mark();
+        let mut all = locks(self.job.record, uuid, &mark);
+        edit(&mut all);
+        if let Err(why) = put_locks(self.job.record, uuid, &mark, all) {
+            let text = format!("the locked clock cannot be recorded, so the next run locks it again: {why}");
+            if !self.applied.warnings.contains(&text) {
+                self.applied.warnings.push(text);
+            }
+        }
+    }
+
+    fn unit(&mut self, unit: &str, action: UnitAction, member: usize) -> Done {
+        self.job.machine.unit(unit, action, self.job.deadline).map_err(|message| Failure {
+            member,
+            kind: FailureKind::Io,
+            message,
+            idle: None,
+        })
+    }
+
+    fn start_mps(&mut self, text: &str, member: usize) -> Done {
+        self.paused_mps = None;
+        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
+        if self.state.host.mps.unit.active {
+            self.unit(mps::UNIT, UnitAction::Stop, member)?;
+        }
+        if self.state.host.mps.answers || self.state.host.mps.stale {
+            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
+        }
+        self.job.machine.write_mps_unit(Some(text), self.job.deadline).map_err(io)?;
+        self.unit(mps::UNIT, UnitAction::Enable, member)?;
+        self.unit(mps::UNIT, UnitAction::Start, member)
+    }
+
+    fn stop_mps(&mut self, member: usize) -> Done {
+        self.paused_mps = None;
+        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
+        let mps = self.state.host.mps.clone();
+        if mps.unit.active {
+            self.unit(mps::UNIT, UnitAction::Stop, member)?;
+        }
+        if mps.unit.enabled {
+            self.unit(mps::UNIT, UnitAction::Disable, member)?;
+        }
+        if mps.answers || mps.stale {
+            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
+        }
+        self.stopped.retain(|unit| unit != mps::UNIT);
+        self.remember_stopped();
+        Ok(())
+    }
+
+    /// Units that hold GPUs and run. MPS stays where clients are not to be disturbed.
+    fn units_to_stop(&self, disturbs: bool) -> Vec<String> {
+        let meant = |unit: &&String| {
+            !self.stopped.contains(unit) && (disturbs || !MPS_UNITS.contains(&unit.as_str()))
+        };
+        self.state.host.client_units.iter().filter(meant).cloned().collect()
+    }
+
+    fn stop_units(&mut self, units: &[String], member: usize) -> Done {
+        if units.is_empty() {
+            return Ok(());
+        }
+        self.stopped.extend(units.iter().cloned());
+        self.remember_stopped();
+        for unit in units {
+            (self.job.progress)(format!("stopping {unit}"));
+            self.unit(unit, UnitAction::Stop, member)?;
+            if unit == mps::UNIT {
+                self.paused_mps = Some(self.state.host.mps.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn remember_stopped(&mut self) {
+        if let Err(why) = put_stopped_units(self.job.record, &self.stopped) {
+            self.applied.warnings.push(format!("which units are stopped cannot be recorded: {why}"));
+        }
+    }
+
+    /// Who works on these GPUs, or on any.
+    fn holders(&mut self, uuids: Option<&BTreeSet<String>>) -> IdleReport {
+        let snapshot = self.job.machine.snapshot(self.job.deadline).ok();
+        let minors = snapshot.as_ref().map(minors).unwrap_or_default();
+        let scan = self.job.machine.scan(&minors, snapshot.as_ref());
+        let meant: Option<BTreeSet<u32>> = uuids
+            .map(|uuids| uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).map(|gpu| gpu.index).collect());
+        let hits = |client: &&GpuClient| match &meant {
+            None => true,
+            Some(indexes) => client.gpus.iter().any(|index| indexes.contains(index)),
+        };
+        let clients: Vec<GpuClient> = scan.workloads().filter(hits).cloned().collect();
+        let mut reasons = idle::sentences(&clients);
+        let verdict = match (clients.is_empty(), scan.unknown.is_empty()) {
+            (false, _) => IdleVerdict::Busy,
+            (true, true) => IdleVerdict::Idle,
+            (true, false) => IdleVerdict::Unknown,
+        };
+        reasons.extend(scan.unknown);
+        IdleReport { verdict, clients, reasons }
+    }
+
+    fn wait_free(&mut self, uuids: Option<BTreeSet<String>>, member: usize) -> Done {
+        if uuids.as_ref().is_some_and(BTreeSet::is_empty) {
+            return Ok(());
+        }
+        let until = Instant::now() + LETTING_GO.min(self.job.deadline.remaining());
+        loop {
+            let report = self.holders(uuids.as_ref());
+            if report.verdict == IdleVerdict::Idle {
+                return Ok(());
+            }
+            // Why no patience without a stopped unit: a job will not end within seconds.
+            if Instant::now() >= until || self.stopped.is_empty() {
+                return Err(busy(member, "the GPUs are in use".to_owned(), report));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn release_persistence(&mut self, activation: &Activation, member: usize) -> Done {
+        let held = |uuid: &&String| self.state.gpu(uuid).is_some_and(|gpu| gpu.persistence == Ok(true));
+        let uuids: Vec<String> = activation.uuids.iter().filter(held).cloned().collect();
+        self.released.extend(uuids.iter().cloned());
+        self.remember_released();
+        for uuid in uuids {
+            self.set(&uuid, Setting::Persistence(false), member)?;
+        }
+        Ok(())
+    }
+
+    fn remember_released(&mut self) {
+        let mark = self.job.machine.boot_mark();
+        if let Err(why) = put_released(self.job.record, &mark, &self.released) {
+            self.applied
+                .warnings
+                .push(format!("which GPUs are without persistence cannot be recorded: {why}"));
+        }
+    }
+
+    fn take_persistence(&mut self, deadline: &Deadline) -> Vec<String> {
+        if self.released.is_empty() {
+            return Vec::new();
+        }
+        let (mut problems, mut still) = (Vec::new(), Vec::new());
+        for uuid in std::mem::take(&mut self.released) {
+            if let Err(error) = self.job.machine.set(&uuid, Setting::Persistence(true), deadline) {
+                let label = self.state.gpu(&uuid).map_or_else(|| uuid.clone(), super::state::Gpu::label);
+                problems
+                    .push(format!("{label}: persistence is off and could not be switched on again: {error}"));
+                still.push(uuid);
+            }
+        }
+        self.released = still;
+        self.remember_released();
+        problems
+    }
+
+    /// `false` where this machine cannot reset, so that a reboot has to do it.
+    fn reset(&mut self, activation: &Activation) -> Result<bool, Failure> {
+        let member = activation.reasons.first().map_or(0, |(member, _)| *member);
+        let uuids: BTreeSet<String> = activation.uuids.iter().cloned().collect();
+        let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
+        let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
+        let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
+        // Source: mig-parted#181: up to Ada the display module blocks a reset.
+        let with_modules = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
+        // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
+        self.refresh(member)?;
+        let desired = merge(self.job.group, &self.state);
+        let needed = super::plan::activation(&self.state, &desired, false).is_some();
+        if needed {
+            self.wait_free(Some(uuids), member)?;
+            let modules = self.job.machine.module_holders();
+            if with_modules && let Some((module, count)) = modules.first() {
+                let message =
+                    format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
+                let mut report = self.holders(None);
+                (report.verdict, report.reasons) = (IdleVerdict::Busy, vec![message.clone()]);
+                return Err(busy(member, message, report));
+            }
+            (self.job.progress)(format!("resetting {}", labels.join(", ")));
+        }
+        self.job.machine.release();
+        let mut done = true;
+        if needed {
+            match self.job.machine.reset(&pcis, self.job.deadline) {
+                Ok(()) => {}
+                Err(ResetError::Unsupported(why)) => {
+                    self.applied.warnings.push(format!(
+                        "{} cannot be reset here, a reboot is needed: {why}",
+                        labels.join(", ")
+                    ));
+                    done = false;
+                }
+                Err(ResetError::InUse(why)) => {
+                    let all = self.holders(None);
+                    return Err(busy(
+                        member,
+                        format!("{} could not be reset: {why}", labels.join(", ")),
+                        all,
+                    ));
+                }
+                Err(ResetError::Failed(message)) => {
+                    return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
+                }
+            }
+        }
+        let mark = self.job.machine.boot_mark();
+        for uuid in &activation.uuids {
+            let _ = put_locks(self.job.record, uuid, &mark, Locks::UNKNOWN);
+        }
+        let problems = self.take_persistence(self.job.deadline);
+        self.applied.warnings.extend(problems);
+        Ok(done)
+    }
+
+    fn refresh(&mut self, member: usize) -> Done {
+        match observe(self.job.machine, self.job.record, self.job.deadline) {
+            Ok((mut state, _)) => {
+                // Why: what comes back by itself at the end of the run is not missing.
+                if let Some(mps) = &self.paused_mps {
+                    state.host.mps = mps.clone();
+                }
+                self.state = state;
+                Ok(())
+            }
+            Err(error) => Err(nvml(member, &error)),
+        }
+    }
+
+    /// Reads everything once more; what still differs was not made.
+    fn verify(&mut self, awaited: Option<&Activation>) -> Done {
+        self.refresh(0)?;
+        let desired = merge(self.job.group, &self.state);
+        let rest = stage(&self.state, &desired, self.reboot);
+        if let (Some(still), None) = (&rest.activation, awaited) {
+            return Err(still_pending(still));
+        }
+        for Planned { member, change } in rest.changes {
+            // Why: without persistence nobody can vouch for a lock, and the warning says so.
+            if change.what.ends_with(" clock") && change.from.is_none() {
+                continue;
+            }
+            let reads = change.from.as_deref().unwrap_or("nothing");
+            let message = format!("{} was set to {} and reads {reads}", change.what, change.to);
+            self.applied.made.retain(|made| !(made.member == member && made.change.what == change.what));
+            self.applied.failures.push(Failure {
+                member,
+                kind: FailureKind::Unconverged,
+                message,
+                idle: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives a GPU whose layout or mode could not be changed its instances back.
+    fn with_layout_back(
+        &mut self,
+        stage: &Stage,
+        step: &Step,
+        mut failure: Failure,
+        left: &mut BTreeMap<usize, usize>,
+    ) -> Failure {
+        let Some(uuid) = step.act.uuid() else { return failure };
+        let made: Vec<u32> = self.created.iter().filter(|(of, _)| of == uuid).map(|(_, id)| *id).collect();
+        let gone: Vec<Instance> = self
+            .destroyed
+            .iter()
+            .filter(|(of, _)| of == uuid)
+            .map(|(_, instance)| instance.clone())
+            .collect();
+        if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
+            return failure;
+        }
+        // Why: what is put back is not made.
+        let instances = |act: &Act| {
+            matches!(
+                act,
+                Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. }
+            )
+        };
+        let undone =
+            stage.steps.iter().filter(|other| other.act.uuid() == Some(uuid) && instances(&other.act));
+        for at in undone.chain([step]).flat_map(|step| &step.changes) {
+            left.insert(*at, usize::MAX);
+        }
+        let grace = Deadline::after(WAY_BACK);
+        let mut problems = Vec::new();
+        let present: Vec<Instance> =
+            self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
+                let host = self.state.host.clone();
+                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
+                state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
+            });
+        for instance in present.iter().filter(|instance| instance.id.is_some_and(|id| made.contains(&id))) {
+            let Some(gpu_instance) = instance.id else { continue };
+            for compute in &instance.computes {
+                let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
+                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+            }
+            let setting = Setting::DestroyGpuInstance { gpu_instance };
+            problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+        }
+        for instance in &gone {
+            // Why looked at: the failure may have come between compute and GPU instance.
+            let there = present.iter().find(|other| other.placement == instance.placement);
+            let setting =
+                Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
+            let id = match there.and_then(|other| other.id) {
+                Some(id) => Ok(SetAnswer::Created { id }),
+                None => self.job.machine.set(uuid, setting, &grace),
+            };
+            let has_compute = there.is_some_and(|other| !other.computes.is_empty());
+            match id {
+                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() && !has_compute => {
+                    let setting = Setting::CreateComputeInstance { gpu_instance: id };
+                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                }
+                Ok(_) => {}
+                Err(error) => problems.push(error),
+            }
+        }
+        failure.message = match problems.first() {
+            None if gone.is_empty() => format!("{}; the GPU is as it was before", failure.message),
+            None => format!("{}; the previous MIG layout was restored", failure.message),
+            Some(error) => {
+                format!("{}; the previous MIG layout could not be restored: {error}", failure.message)
+            }
+        };
+        failure
+    }
+
+    /// Persistence, units, and the end of the worker, whatever happened before.
+    fn way_back(&mut self) {
+        let grace = Deadline::after(WAY_BACK);
+        // Why again where it failed before: the driver may have been busy with the reset.
+        self.applied.warnings.retain(|warning| !warning.contains("could not be switched on again"));
+        let problems = self.take_persistence(&grace);
+        self.applied.warnings.extend(problems);
+        self.job.machine.release();
+        for unit in self.stopped.clone().into_iter().rev() {
+            (self.job.progress)(format!("starting {unit}"));
+            match self.job.machine.unit(&unit, UnitAction::Start, &grace) {
+                Ok(()) => self.stopped.retain(|stopped| *stopped != unit),
+                Err(why) => self.applied.warnings.push(format!("{unit} could not be started again: {why}")),
+            }
+        }
+        self.remember_stopped();
+    }
+}
+
+fn lock(want: LockWant) -> Lock {
+    match want {
+        LockWant::Free => Lock::Free,
+        LockWant::Range { low, high } => Lock::Locked { low, high },
+    }
+}
+
+fn busy(member: usize, message: String, report: IdleReport) -> Failure {
+    let mut message = message;
+    for reason in
+        report.reasons.iter().take(3).filter(|reason| **reason != message).cloned().collect::<Vec<_>>()
+    {
+        message = format!("{message}; {reason}");
+    }
+    Failure { member, kind: FailureKind::Busy, message, idle: Some(report) }
+}
+
+fn odd(member: usize, message: &str) -> Failure {
+    Failure { member, kind: FailureKind::Io, message: message.to_owned(), idle: None }
+}
+
+fn stopped(member: usize, stop: Stop) -> Failure {
+    let (kind, message) = match stop {
+        Stop::TimedOut => (FailureKind::TimedOut, "the time was up before everything was done"),
+        Stop::Cancelled => (FailureKind::Cancelled, "cancelled before everything was done"),
+    };
+    Failure { member, kind, message: message.to_owned(), idle: None }
+}
+
+fn still_pending(activation: &Activation) -> Failure {
+    let reasons: Vec<&str> = activation.reasons.iter().map(|(_, text)| text.as_str()).collect();
+    let member = activation.reasons.first().map_or(0, |(member, _)| *member);
+    let message =
+        format!("the reset did not take effect: {}; a reboot or power cycle is needed", reasons.join(", "));
+    Failure { member, kind: FailureKind::Unconverged, message, idle: None }
+}
+
+fn nvml(member: usize, error: &NvmlError) -> Failure {
+    match error {
+        NvmlError::Stopped(stop) => stopped(member, *stop),
+        other => Failure { member, kind: FailureKind::Nvml, message: other.to_string(), idle: None },
+    }
+}

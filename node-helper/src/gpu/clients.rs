@@ -1,0 +1,255 @@
+//! Which processes hold GPUs: the scan of `/proc/*/fd` that `fuser` does, joined with NVML's process lists.
+//!
+//! Owns what a process is called, whose it is and which unit, job or pod it belongs to. It does not judge whether a
+//! node is idle ([`super::idle`]). Invariant: what cannot be looked into is reported as unknown, never left out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use gpufleet_protocol::{message::GpuClient, nvml::Snapshot};
+
+use crate::os::users::Users;
+
+/// Units that hold GPUs without working on them, in the order in which they are stopped.
+pub const CLIENT_UNITS: &[&str] = &[
+    super::mps::UNIT,
+    "nvidia-mps.service",
+    "dcgm-exporter.service",
+    "nvidia-dcgm-exporter.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",
+    "nvsm-notifier.service",
+    "nvsm-api-gateway.service",
+    "nvsm-mqtt.service",
+    "nvsm-core.service",
+    "nvsm.service",
+];
+
+/// Units that belong to the driver and stay up.
+const DRIVER_UNITS: &[&str] = &["nvidia-persistenced.service", "nvidia-fabricmanager.service"];
+/// Programs that belong to the driver, by the 15 characters that the kernel keeps of a name.
+const DRIVER_PROGRAMS: &[&str] = &["nvidia-persiste", "nv-fabricmanage"];
+/// How much of a command line is shown, in characters.
+const COMMAND: usize = 100;
+
+/// Where the process table and the accounts are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    pub proc: PathBuf,
+    pub etc: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { proc: PathBuf::from("/proc"), etc: PathBuf::from("/etc") }
+    }
+}
+
+/// One process of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// The 15 characters that the kernel keeps.
+    pub comm: String,
+    pub cgroup: String,
+}
+
+/// A process that holds a device file of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub client: GpuClient,
+    /// Belongs to the driver or to a unit that gpufleet stops itself: no workload.
+    pub service: bool,
+    /// Has a device file open, and is not only in NVML's list.
+    pub open: bool,
+}
+
+/// One look at the process table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    pub holders: Vec<Holder>,
+    pub processes: Vec<Process>,
+    /// What could not be looked at, one sentence each.
+    pub unknown: Vec<String>,
+}
+
+impl Scan {
+    /// Processes that work on GPUs.
+    pub fn workloads(&self) -> impl Iterator<Item = &GpuClient> {
+        self.holders.iter().filter(|holder| !holder.service).map(|holder| &holder.client)
+    }
+}
+
+/// Looks at all processes but those in `own`.
+///
+/// `services` are main processes of units that gpufleet stops itself, for systems without their cgroups.
+/// `minors` maps the number of `/dev/nvidiaN` to the GPU's index; `snapshot` adds what NVML lists.
+pub fn scan(
+    places: &Places,
+    own: &[u32],
+    services: &[u32],
+    minors: &BTreeMap<u32, u32>,
+    snapshot: Option<&Snapshot>,
+) -> Scan {
+    let mut scan = Scan::default();
+    let mut found: BTreeMap<u32, (BTreeSet<u32>, bool)> = BTreeMap::new();
+    let pids = match pids(&places.proc) {
+        Ok(pids) => pids,
+        Err(error) => {
+            scan.unknown.push(format!("the processes cannot be listed: {error}"));
+            Vec::new()
+        }
+    };
+    let mut closed = 0;
+    for pid in pids {
+        let folder = places.proc.join(pid.to_string());
+        let Ok(comm) = fs::read_to_string(folder.join("comm")) else { continue };
+        let cgroup = fs::read_to_string(folder.join("cgroup")).unwrap_or_default();
+        scan.processes.push(Process { pid, comm: comm.trim().to_owned(), cgroup: cgroup_path(&cgroup) });
+        if own.contains(&pid) {
+            continue;
+        }
+        match devices(&folder.join("fd"), minors) {
+            Ok(Some(gpus)) => {
+                found.insert(pid, (gpus, true));
+            }
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => closed += 1,
+            // Why silently: the process ended between two looks.
+            Err(_) => {}
+        }
+    }
+    if closed > 0 {
+        scan.unknown.push(format!("{closed} processes may not be looked into; gpufleet needs root for that"));
+    }
+    for gpu in snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
+        // Why no word where NVML lists nothing: the scan of open files sees the same processes.
+        for process in gpu.processes.iter().flatten().filter(|process| !own.contains(&process.pid)) {
+            found.entry(process.pid).or_default().0.insert(gpu.index);
+        }
+    }
+    let users = Users::of(&places.etc);
+    for (pid, (gpus, open)) in found {
+        let process = scan.processes.iter().find(|process| process.pid == pid);
+        let client = GpuClient {
+            pid,
+            command: command(&places.proc, pid),
+            user: user(&places.proc, pid, &users),
+            gpus: gpus.into_iter().collect(),
+            unit: process.and_then(|process| owner(&process.cgroup)),
+        };
+        let service = services.contains(&pid) || process.is_some_and(is_service);
+        scan.holders.push(Holder { client, service, open });
+    }
+    scan
+}
+
+fn pids(proc: &Path) -> io::Result<Vec<u32>> {
+    let mut pids: Vec<u32> = fs::read_dir(proc)?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
+        .collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The GPUs whose device files are open; `Some` of none for the control devices alone.
+fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet<u32>>> {
+    let mut gpus: Option<BTreeSet<u32>> = None;
+    for entry in fs::read_dir(fd)?.flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        let Some(name) = target.to_str().and_then(|text| text.strip_prefix("/dev/")) else { continue };
+        let name = name.trim_end_matches(" (deleted)");
+        if let Some(minor) = name.strip_prefix("nvidia").and_then(|rest| rest.parse::<u32>().ok()) {
+            gpus.get_or_insert_default().insert(minors.get(&minor).copied().unwrap_or(minor));
+        } else if matches!(name, "nvidiactl" | "nvidia-uvm" | "nvidia-uvm-tools") {
+            gpus.get_or_insert_default();
+        }
+    }
+    Ok(gpus)
+}
+
+/// The path of the unified hierarchy, or of systemd's own where there is none.
+fn cgroup_path(text: &str) -> String {
+    let of =
+        |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path.to_owned()));
+    of("0::").filter(|path| path != "/").or_else(|| of(":name=systemd:")).unwrap_or_default()
+}
+
+fn is_service(process: &Process) -> bool {
+    let ours = |unit: &str| CLIENT_UNITS.contains(&unit) || DRIVER_UNITS.contains(&unit);
+    DRIVER_PROGRAMS.contains(&process.comm.as_str()) || unit(&process.cgroup).is_some_and(ours)
+}
+
+/// The systemd unit of a cgroup path.
+pub fn unit(cgroup: &str) -> Option<&str> {
+    cgroup.split('/').rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))
+}
+
+/// The pod of a cgroup path as (UID with dashes, whether the kubelet made it itself).
+///
+/// Source: kubelet's cgroup names, `pod<UID>` or `…-pod<UID_with_underscores>.slice`; the UID of a static pod is the
+/// hexadecimal hash of its file, without dashes.
+pub fn pod(cgroup: &str) -> Option<(String, bool)> {
+    if !cgroup.contains("kubepods") {
+        return None;
+    }
+    let part = cgroup.split('/').find_map(|part| {
+        let part = part.strip_suffix(".slice").unwrap_or(part);
+        part.rsplit_once("pod").map(|(_, uid)| uid).filter(|uid| uid.len() >= 32)
+    })?;
+    let uid = part.replace('_', "-");
+    let fixed = !uid.contains('-');
+    Some((uid, fixed))
+}
+
+/// The Slurm job of a cgroup path.
+pub fn job(cgroup: &str) -> Option<&str> {
+    cgroup.split('/').find_map(|part| part.strip_prefix("job_"))
+}
+
+/// Job, pod or unit, the most telling of them.
+fn owner(cgroup: &str) -> Option<String> {
+    if let Some(job) = job(cgroup) {
+        return Some(format!("Slurm job {job}"));
+    }
+    if let Some((uid, _)) = pod(cgroup) {
+        return Some(format!("pod {uid}"));
+    }
+    unit(cgroup).map(str::to_owned)
+}
+
+fn command(proc: &Path, pid: u32) -> String {
+    let folder = proc.join(pid.to_string());
+    let line = fs::read(folder.join("cmdline")).unwrap_or_default();
+    let words: Vec<_> =
+        line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
+    let mut text = words.join(" ");
+    if text.is_empty() {
+        text = fs::read_to_string(folder.join("comm"))
+            .map_or_else(|_| "unknown".to_owned(), |c| c.trim().to_owned());
+    }
+    if text.chars().count() > COMMAND {
+        text = text.chars().take(COMMAND - 1).chain(['…']).collect();
+    }
+    text
+}
+
+fn user(proc: &Path, pid: u32, users: &Users) -> String {
+    let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
+    let uid = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u32>().ok());
+    match uid {
+        Some(uid) => users.user_name(uid).unwrap_or_else(|| format!("uid {uid}")),
+        None => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[path = "clients_tests.rs"]
+mod tests;

@@ -1,0 +1,122 @@
+use std::os::unix::fs::symlink;
+
+use gpufleet_protocol::message::IdleVerdict;
+
+use super::*;
+use crate::gpu::idle::judge;
+
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("etc")).unwrap();
+        fs::write(
+            folder.path().join("etc/passwd"),
+            "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/h:/bin/sh\n",
+        )
+        .unwrap();
+        fs::create_dir(folder.path().join("proc")).unwrap();
+        Self(folder)
+    }
+
+    fn process(&self, pid: u32, command: &str, uid: u32, cgroup: &str, files: &[&str]) -> &Self {
+        let folder = self.0.path().join("proc").join(pid.to_string());
+        fs::create_dir_all(folder.join("fd")).unwrap();
+        let name = command.split(' ').next().unwrap().rsplit('/').next().unwrap();
+        let comm: String = name.chars().take(15).collect();
+        fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+        fs::write(folder.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+        fs::write(folder.join("status"), format!("Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")).unwrap();
+        for (number, file) in files.iter().enumerate() {
+            symlink(file, folder.join("fd").join(number.to_string())).unwrap();
+        }
+        self
+    }
+
+    fn scan(&self, own: &[u32]) -> Scan {
+        let places = Places { proc: self.0.path().join("proc"), etc: self.0.path().join("etc") };
+        scan(&places, own, &[], &BTreeMap::from([(0, 0), (1, 1), (7, 2)]), None)
+    }
+}
+
+#[test]
+fn a_training_job_is_named_with_its_gpus_user_and_unit() {
+    let node = Node::new();
+    node.process(
+        41,
+        "python train.py",
+        1000,
+        "/user.slice/session-3.scope",
+        &["/dev/nvidia0", "/dev/nvidia7", "/dev/nvidiactl"],
+    )
+    .process(42, "bash", 1000, "/user.slice/session-3.scope", &["/dev/pts/0"]);
+    let report = judge(&node.scan(&[]), None);
+    assert_eq!(report.verdict, IdleVerdict::Busy);
+    assert_eq!(report.reasons, ["process 41 (python train.py, user ana) in session-3.scope holds GPUs 0, 2"]);
+}
+
+#[test]
+fn the_driver_its_daemons_and_ourselves_are_no_workload() {
+    let node = Node::new();
+    node.process(
+        10,
+        "/usr/bin/nvidia-persistenced --user x",
+        0,
+        "/system.slice/nvidia-persistenced.service",
+        &["/dev/nvidia0"],
+    )
+    .process(11, "/usr/bin/nv-hostengine -n", 0, "/system.slice/nvidia-dcgm.service", &["/dev/nvidia0"])
+    .process(12, "gpufleet-nvml", 0, "/user.slice", &["/dev/nvidia0"])
+    .process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]);
+    let scan = node.scan(&[12]);
+    assert_eq!(judge(&scan, None).verdict, IdleVerdict::Idle);
+    assert_eq!(scan.holders.len(), 2);
+    assert!(scan.holders.iter().all(|holder| holder.service && holder.open));
+}
+
+#[test]
+fn a_running_step_makes_a_node_busy_without_a_gpu() {
+    let node = Node::new();
+    node.process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]).process(
+        14,
+        "slurmstepd: [77.0]",
+        0,
+        "/system.slice/slurmstepd.scope/job_77/step_0/slurm",
+        &[],
+    );
+    // Why: the kernel keeps the name of the program, not the rewritten command line.
+    fs::write(node.0.path().join("proc/14/comm"), "slurmstepd\n").unwrap();
+    let report = judge(&node.scan(&[]), None);
+    assert_eq!((report.verdict, report.reasons), (IdleVerdict::Busy, vec!["slurmd runs jobs 77".to_owned()]));
+}
+
+#[test]
+fn pods_count_unless_the_kubelet_made_them() {
+    let node = Node::new();
+    let fixed = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0123456789abcdef0123456789abcdef.slice/x.scope";
+    node.process(20, "kubelet", 0, "/system.slice/kubelet.service", &[]).process(21, "etcd", 0, fixed, &[]);
+    assert_eq!(judge(&node.scan(&[]), None).verdict, IdleVerdict::Idle);
+    let uid = "8a1f0b1e-1111-2222-3333-444455556666";
+    let cgroup = format!("/kubepods.slice/kubepods-pod{}.slice/cri-x.scope", uid.replace('-', "_"));
+    node.process(22, "pause", 0, &cgroup, &[]);
+    let report = judge(&node.scan(&[]), None);
+    assert_eq!(
+        (report.verdict, report.reasons),
+        (IdleVerdict::Busy, vec![format!("the kubelet runs pod {uid}")])
+    );
+}
+
+#[test]
+fn what_cannot_be_seen_is_unknown_and_not_idle() {
+    let node = Node::new();
+    let scan = node.scan(&[]);
+    assert_eq!(
+        judge(&scan, Some("NVML did not answer in 10 s (worker killed)".to_owned())).verdict,
+        IdleVerdict::Unknown
+    );
+    let places = Places { proc: "/no/such".into(), etc: "/etc".into() };
+    let blind = super::scan(&places, &[], &[], &BTreeMap::new(), None);
+    assert_eq!(judge(&blind, None).verdict, IdleVerdict::Unknown);
+}

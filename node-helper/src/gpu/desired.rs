@@ -1,0 +1,620 @@
+//! What a group declares, merged by (GPU, knob) and checked against what the GPUs can do.
+//!
+//! Pure. Owns selectors, units, snapping, conflicts and which wishes a GPU cannot have. How the node gets there is
+//! [`super::plan`]. Invariant: a member whose wish is impossible leaves nothing in the merged state.
+
+use std::collections::BTreeMap;
+
+use gpufleet_protocol::{
+    FailureKind,
+    nvml::{Code, Reading},
+    op::{GpuGroup, GpuTask},
+    tasks::{
+        ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem, MigLayout,
+        MigMode, MigStrategy, PersistenceMode,
+    },
+};
+
+use super::{
+    mig::{self, Item, MigError, Slot},
+    mps::MpsWant,
+    state::{Gpu, State},
+};
+
+/// A wish and the member that has it; where several have the same, the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want<T> {
+    pub member: usize,
+    pub value: T,
+}
+
+/// What a clock shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWant {
+    Free,
+    Range { low: u32, high: u32 },
+}
+
+/// The instances that a GPU shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutWant {
+    pub items: Vec<Item>,
+    /// Solved for the instances there are now.
+    pub slots: Vec<Slot>,
+    pub strategy: MigStrategy,
+    /// Declared by places, so that texts show places.
+    pub by_place: bool,
+}
+
+/// Everything declared for one GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuWants {
+    pub persistence: Option<Want<PersistenceMode>>,
+    pub ecc: Option<Want<bool>>,
+    pub mig: Option<Want<bool>>,
+    pub layout: Option<Want<LayoutWant>>,
+    /// Milliwatts.
+    pub power: Option<Want<u32>>,
+    pub graphics: Option<Want<LockWant>>,
+    pub memory: Option<Want<LockWant>>,
+    /// `nvmlComputeMode_t`.
+    pub compute: Option<Want<u32>>,
+}
+
+/// Whether a member's wish can be had.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub failures: Vec<String>,
+    pub unknown: Vec<String>,
+    pub not_applicable: Vec<String>,
+    /// GPUs, or the node, for which the wish stands.
+    pub applies: usize,
+    pub warnings: Vec<String>,
+}
+
+/// The merged state.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// By UUID.
+    pub gpus: BTreeMap<String, GpuWants>,
+    pub mps: Option<Want<MpsWant>>,
+    pub members: Vec<Verdict>,
+}
+
+impl Desired {
+    /// The first member that cannot have its wish, and why.
+    pub fn failure(&self) -> Option<(usize, String)> {
+        self.members
+            .iter()
+            .enumerate()
+            .find(|(_, verdict)| !verdict.failures.is_empty())
+            .map(|(member, verdict)| (member, verdict.failures.join("; ")))
+    }
+
+    pub fn unknown(&self) -> Option<(usize, String)> {
+        self.members
+            .iter()
+            .enumerate()
+            .find(|(_, verdict)| !verdict.unknown.is_empty())
+            .map(|(member, verdict)| (member, verdict.unknown.join("; ")))
+    }
+}
+
+/// The kind that a task is written as.
+pub const fn kind(task: &GpuTask) -> &'static str {
+    match task {
+        GpuTask::GpuPersistence(_) => "gpu_persistence",
+        GpuTask::GpuEcc(_) => "gpu_ecc",
+        GpuTask::GpuMig(_) => "gpu_mig",
+        GpuTask::GpuPower(_) => "gpu_power",
+        GpuTask::GpuClocks(_) => "gpu_clocks",
+        GpuTask::GpuComputeMode(_) => "gpu_compute_mode",
+        GpuTask::GpuMps(_) => "gpu_mps",
+    }
+}
+
+fn selector(task: &GpuTask) -> &[GpuSelectorItem] {
+    match task {
+        GpuTask::GpuPersistence(task) => &task.gpus,
+        GpuTask::GpuEcc(task) => &task.gpus,
+        GpuTask::GpuMig(task) => &task.gpus,
+        GpuTask::GpuPower(task) => &task.gpus,
+        GpuTask::GpuClocks(task) => &task.gpus,
+        GpuTask::GpuComputeMode(task) => &task.gpus,
+        GpuTask::GpuMps(task) => &task.gpus,
+    }
+}
+
+/// PCI addresses as NVML (`00000000:5D:00.0`), sysfs and people (`5d:00.0`) write them.
+fn normal_pci(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let (rest, function) = lower.rsplit_once('.')?;
+    let parts: Vec<&str> = rest.split(':').collect();
+    let (domain, bus, device) = match parts.as_slice() {
+        [domain, bus, device] => (u32::from_str_radix(domain, 16).ok()?, *bus, *device),
+        [bus, device] => (0, *bus, *device),
+        _ => return None,
+    };
+    let (bus, device) = (u32::from_str_radix(bus, 16).ok()?, u32::from_str_radix(device, 16).ok()?);
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
+}
+
+/// The GPUs meant, as positions, or why an entry names none; and the unreadable ones among them.
+fn select(state: &State, selector: &[GpuSelectorItem]) -> (Vec<usize>, Vec<String>, Vec<String>) {
+    let lost = |index: u32, code: &Code| format!("GPU {index} cannot be read: {code}");
+    if selector.is_empty() {
+        let unknown = state.unreadable.iter().map(|(index, code)| lost(*index, code)).collect();
+        return ((0..state.gpus.len()).collect(), Vec::new(), unknown);
+    }
+    let (mut found, mut wrong, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+    for item in selector {
+        let before = (found.len(), unknown.len());
+        let matching = |gpu: &Gpu| match item {
+            GpuSelectorItem::Index(index) => gpu.index == *index,
+            GpuSelectorItem::Text(text) => {
+                gpu.uuid.eq_ignore_ascii_case(text)
+                    || normal_pci(text).is_some_and(|pci| pci == gpu.pci)
+                    || gpu.name.to_ascii_lowercase().contains(&text.to_ascii_lowercase())
+            }
+        };
+        found.extend(state.gpus.iter().enumerate().filter(|(_, gpu)| matching(gpu)).map(|(at, _)| at));
+        if let GpuSelectorItem::Index(index) = item {
+            unknown
+                .extend(state.unreadable.iter().filter(|(i, _)| i == index).map(|(i, code)| lost(*i, code)));
+        }
+        if before == (found.len(), unknown.len()) {
+            let text = match item {
+                GpuSelectorItem::Index(index) => index.to_string(),
+                GpuSelectorItem::Text(text) => text.clone(),
+            };
+            let has: Vec<String> =
+                state.gpus.iter().map(|gpu| format!("{} ({})", gpu.label(), gpu.name)).collect();
+            wrong.push(format!("`gpus: {text}` names no GPU of this node; it has {}", has.join(", ")));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    (found, wrong, unknown)
+}
+
+/// The nearest of the supported clocks; the value itself where none are known.
+fn snap(clock: u32, supported: &[u32]) -> u32 {
+    supported.iter().copied().min_by_key(|candidate| (candidate.abs_diff(clock), *candidate)).unwrap_or(clock)
+}
+
+struct Merge<'a> {
+    state: &'a State,
+    group: &'a GpuGroup,
+    desired: Desired,
+    /// The member at work.
+    member: usize,
+    nobody: Verdict,
+}
+
+/// Merges a group over a state.
+pub fn merge(group: &GpuGroup, state: &State) -> Desired {
+    let members = vec![Verdict::default(); group.members.len()];
+    let mut merge = Merge {
+        state,
+        group,
+        desired: Desired { members, ..Desired::default() },
+        member: 0,
+        nobody: Verdict::default(),
+    };
+    for (at, member) in group.members.iter().enumerate() {
+        merge.member = at;
+        merge.add(&member.task);
+    }
+    merge.across_members();
+    merge.desired
+}
+
+impl<'a> Merge<'a> {
+    fn verdict(&mut self) -> &mut Verdict {
+        match self.desired.members.get_mut(self.member) {
+            Some(verdict) => verdict,
+            // Why unreached: `merge` makes a verdict for each member; writing here keeps the method total.
+            None => &mut self.nobody,
+        }
+    }
+
+    fn fail(&mut self, text: String) {
+        self.verdict().failures.push(text);
+    }
+
+    fn add(&mut self, task: &GpuTask) {
+        let (chosen, wrong, unknown) = select(self.state, selector(task));
+        self.verdict().failures.extend(wrong);
+        self.verdict().unknown.extend(unknown);
+        if self.state.gpus.is_empty() && self.state.unreadable.is_empty() {
+            self.fail("the driver shows no GPU on this node".to_owned());
+        }
+        if let GpuTask::GpuMps(task) = task {
+            let all = chosen.len() == self.state.gpus.len();
+            let uuids =
+                chosen.iter().filter_map(|at| self.state.gpus.get(*at)).map(|gpu| gpu.uuid.clone()).collect();
+            match MpsWant::of(task, (!all).then_some(uuids), chosen.len()) {
+                Ok(want) => self.add_mps(want),
+                Err(text) => self.fail(text),
+            }
+            return;
+        }
+        let state = self.state;
+        for gpu in chosen.iter().filter_map(|at| state.gpus.get(*at)) {
+            match task {
+                GpuTask::GpuPersistence(task) => self.persistence(gpu, task.mode),
+                GpuTask::GpuEcc(task) => self.ecc(gpu, task.mode == EccMode::Enabled),
+                GpuTask::GpuMig(task) => self.mig(gpu, task),
+                GpuTask::GpuPower(task) => self.power(gpu, task),
+                GpuTask::GpuClocks(task) => self.clocks(gpu, task),
+                GpuTask::GpuComputeMode(task) => self.compute(gpu, task.mode),
+                GpuTask::GpuMps(_) => {}
+            }
+        }
+    }
+
+    /// Sorts out a reading that gave no value: `Some` of it when the knob is there.
+    fn readable<T: Copy>(&mut self, gpu: &Gpu, what: &str, reading: Reading<T>, asked: bool) -> Option<T> {
+        match reading {
+            Ok(value) => Some(value),
+            Err(Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND) => {
+                let text = format!("{} ({}) has no {what}", gpu.label(), gpu.name);
+                if asked {
+                    self.fail(text);
+                } else {
+                    self.verdict().not_applicable.push(text);
+                }
+                None
+            }
+            Err(code) => {
+                self.verdict().unknown.push(format!("the {what} of {} cannot be read: {code}", gpu.label()));
+                None
+            }
+        }
+    }
+
+    /// Takes a wish, unless an earlier member wishes something else.
+    fn put<T: PartialEq>(
+        &mut self,
+        gpu: &Gpu,
+        what: &str,
+        value: T,
+        slot: impl Fn(&mut GpuWants) -> &mut Option<Want<T>>,
+        text: impl Fn(&T) -> String,
+    ) {
+        let member = self.member;
+        let wants = self.desired.gpus.entry(gpu.uuid.clone()).or_default();
+        let slot = slot(wants);
+        let conflict = match slot {
+            Some(other) if other.value != value => Some((other.member, text(&other.value))),
+            Some(_) => None,
+            None => {
+                *slot = Some(Want { member, value });
+                self.verdict().applies += 1;
+                return;
+            }
+        };
+        let Some((first, said)) = conflict else {
+            self.verdict().applies += 1;
+            return;
+        };
+        let here = text(&value);
+        let label = |at: usize| {
+            let name = self.group.members.get(at).map_or("", |member| kind(&member.task));
+            format!("task {} of the group ({name})", at + 1)
+        };
+        let message = format!(
+            "{} and {} contradict each other: {} {what} shall be {said} and {here}",
+            label(first),
+            label(member),
+            gpu.label()
+        );
+        for at in [first, member] {
+            self.member = at;
+            if !self.verdict().failures.contains(&message) {
+                self.fail(message.clone());
+            }
+        }
+        self.member = member;
+    }
+
+    fn persistence(&mut self, gpu: &Gpu, mode: PersistenceMode) {
+        if self.readable(gpu, "persistence mode", gpu.persistence, mode != PersistenceMode::Off).is_none() {
+            return;
+        }
+        if mode == PersistenceMode::Daemon && !self.state.host.persistenced.exists {
+            let text = "there is no unit nvidia-persistenced.service on this node; install it, or declare `mode: legacy`";
+            if !self.verdict().failures.iter().any(|known| known == text) {
+                self.fail(text.to_owned());
+            }
+            return;
+        }
+        self.put(gpu, "persistence", mode, |wants| &mut wants.persistence, |mode| mode.to_string());
+    }
+
+    fn ecc(&mut self, gpu: &Gpu, on: bool) {
+        if self.readable(gpu, "ECC mode", gpu.ecc, on).is_some() {
+            self.put(gpu, "ECC", on, |wants| &mut wants.ecc, |on| on_off(*on).to_owned());
+        }
+    }
+
+    fn mig(&mut self, gpu: &Gpu, task: &GpuMig) {
+        let on = task.mode == MigMode::Enabled;
+        if self.readable(gpu, "MIG mode", gpu.mig, on).is_none() {
+            return;
+        }
+        let profiles = match &gpu.profiles {
+            Ok(profiles) if profiles.is_empty() && on => {
+                self.fail(format!("{} ({}) has no MIG profiles", gpu.label(), gpu.name));
+                return;
+            }
+            Ok(profiles) => profiles.as_slice(),
+            Err(_) if !on => &[],
+            Err(code) => {
+                let text = format!("the MIG profiles of {} cannot be read: {code}", gpu.label());
+                self.verdict().unknown.push(text);
+                return;
+            }
+        };
+        if let Err(code) = &gpu.instances {
+            let text = format!("the MIG instances of {} cannot be read: {code}", gpu.label());
+            self.verdict().unknown.push(text);
+            return;
+        }
+        let layout = match task.layout.as_ref().filter(|_| on).map(|layout| items(profiles, layout)) {
+            None => None,
+            Some(Ok(found)) => Some(found),
+            Some(Err(error)) => return self.fail(format!("{}: {error}", gpu.label())),
+        };
+        if let Some((items, by_place)) = layout {
+            let whole: Vec<Slot> = gpu
+                .present()
+                .iter()
+                .filter(|instance| gpu.is_whole(instance) || instance.computes.is_empty())
+                .map(|instance| Slot { placement: instance.placement, profile_id: instance.profile_id })
+                .collect();
+            match mig::solve(profiles, &items, &whole) {
+                Ok(slots) => {
+                    let want = LayoutWant { items, slots, strategy: task.strategy, by_place };
+                    self.put(
+                        gpu,
+                        "MIG layout",
+                        want,
+                        |wants| &mut wants.layout,
+                        |want| mig::counts_text(profiles, want.items.iter().map(|item| item.profile_id)),
+                    );
+                    // Why: mode and layout are one wish of one member.
+                    let verdict = self.verdict();
+                    verdict.applies = verdict.applies.saturating_sub(1);
+                }
+                Err(error @ MigError::Unreadable { .. }) => {
+                    self.verdict().unknown.push(format!("{}: {error}", gpu.label()));
+                    return;
+                }
+                Err(error) => return self.fail(format!("{}: {error}", gpu.label())),
+            }
+        }
+        self.put(gpu, "MIG mode", on, |wants| &mut wants.mig, |on| on_off(*on).to_owned());
+    }
+
+    fn power(&mut self, gpu: &Gpu, task: &GpuPower) {
+        let Some((low, high)) = self.readable(gpu, "power limit", gpu.power_range_mw, true) else { return };
+        let wanted = match (task.limit_watts, task.limit_percent) {
+            (Some(watts), _) => u64::from(watts) * 1000,
+            (None, Some(percent)) => {
+                let Some(default) = self.readable(gpu, "default power limit", gpu.power_default_mw, true)
+                else {
+                    return;
+                };
+                u64::from(default) * u64::from(percent) / 100
+            }
+            (None, None) => return self.fail("no power limit is given".to_owned()),
+        };
+        match u32::try_from(wanted).ok().filter(|limit| (low..=high).contains(limit)) {
+            Some(limit) => {
+                if self.readable(gpu, "power limit", gpu.power_mw, true).is_some() {
+                    self.put(gpu, "power limit", limit, |wants| &mut wants.power, |limit| watts(*limit));
+                }
+            }
+            None => {
+                let wanted = watts(u32::try_from(wanted).unwrap_or(u32::MAX));
+                let (low, high) = (watts(low), watts(high));
+                self.fail(format!("{} takes a power limit from {low} to {high}, not {wanted}", gpu.label()));
+            }
+        }
+    }
+
+    fn clocks(&mut self, gpu: &Gpu, task: &GpuClocks) {
+        let lock_text = |want: &LockWant| match want {
+            LockWant::Free => "not locked".to_owned(),
+            LockWant::Range { low, high } => clock_text(*low, *high),
+        };
+        let late = gpu.architecture.has_volatile_mig();
+        if task.memory_mhz.is_some() && late {
+            // Source: nvidia-smi documentation: Hopper and later lock memory clocks only at the next start of the driver.
+            self.fail(format!(
+                "{} ({}) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+                gpu.label(),
+                gpu.architecture.name()
+            ));
+            return;
+        }
+        let graphics = match (task.graphics_mhz, task.reset) {
+            (Some(range), _) => Some(self.range(gpu, "graphics", range, &gpu.graphics_clocks_mhz)),
+            (None, true) => Some(LockWant::Free),
+            (None, false) => None,
+        };
+        let memory = match (task.memory_mhz, task.reset) {
+            (Some(range), _) => Some(self.range(gpu, "memory", range, &gpu.memory_clocks_mhz)),
+            (None, true) if !late => Some(LockWant::Free),
+            (None, _) => None,
+        };
+        if let Some(want) = graphics {
+            self.put(gpu, "graphics clock", want, |wants| &mut wants.graphics, lock_text);
+        }
+        if let Some(want) = memory {
+            self.put(gpu, "memory clock", want, |wants| &mut wants.memory, lock_text);
+        }
+    }
+
+    fn range(&mut self, gpu: &Gpu, what: &str, range: ClockRange, supported: &[u32]) -> LockWant {
+        let (low, high) = range.bounds();
+        let (near_low, near_high) = (snap(low, supported), snap(high, supported));
+        if (near_low, near_high) != (low, high) {
+            let warning = format!(
+                "{}: the {what} clock {} is not supported exactly; {} is used",
+                gpu.label(),
+                clock_text(low, high),
+                clock_text(near_low, near_high)
+            );
+            self.verdict().warnings.push(warning);
+        }
+        LockWant::Range { low: near_low, high: near_high }
+    }
+
+    fn compute(&mut self, gpu: &Gpu, mode: ComputeModeName) {
+        let number = match mode {
+            ComputeModeName::Default => 0,
+            ComputeModeName::Prohibited => 2,
+            ComputeModeName::ExclusiveProcess => 3,
+        };
+        if self.readable(gpu, "compute mode", gpu.compute_mode, number != 0).is_some() {
+            self.put(
+                gpu,
+                "compute mode",
+                number,
+                |wants| &mut wants.compute,
+                |mode| super::facts::compute_mode_name(*mode),
+            );
+        }
+    }
+
+    fn add_mps(&mut self, want: MpsWant) {
+        if want != MpsWant::Stopped && self.state.host.mps.program.is_none() {
+            self.fail(format!("{} is not installed on this node", super::mps::PROGRAM));
+            return;
+        }
+        let member = self.member;
+        match &self.desired.mps {
+            None => {
+                self.desired.mps = Some(Want { member, value: want });
+                self.verdict().applies += 1;
+            }
+            Some(other) if other.value == want => self.verdict().applies += 1,
+            Some(other) => {
+                let first = other.member;
+                let text = format!(
+                    "task {} and task {} of the group (gpu_mps) contradict each other",
+                    first + 1,
+                    member + 1
+                );
+                for at in [first, member] {
+                    self.member = at;
+                    self.fail(text.clone());
+                }
+            }
+        }
+    }
+
+    /// What no member can see alone.
+    fn across_members(&mut self) {
+        let mut failures: Vec<(usize, String)> = Vec::new();
+        let persistence: Vec<Want<PersistenceMode>> =
+            self.desired.gpus.values().filter_map(|wants| wants.persistence.clone()).collect();
+        let of = |mode: PersistenceMode| persistence.iter().find(|want| want.value == mode);
+        if let (Some(daemon), Some(legacy)) = (of(PersistenceMode::Daemon), of(PersistenceMode::Legacy)) {
+            let text = "the persistence daemon and the legacy flag exclude each other on one node".to_owned();
+            failures.push((daemon.member, text.clone()));
+            failures.push((legacy.member, text));
+        }
+        for gpu in &self.state.gpus {
+            let Some(wants) = self.desired.gpus.get(&gpu.uuid) else { continue };
+            let mig_on = wants.mig.as_ref().map_or_else(|| gpu.mig_on(), |want| want.value);
+            if let Some(want) = wants.compute.as_ref().filter(|want| mig_on && want.value != 0) {
+                let mode = super::facts::compute_mode_name(want.value);
+                let text = format!(
+                    "{} is in MIG mode, where the compute mode {mode} cannot be set on the whole GPU",
+                    gpu.label()
+                );
+                failures.push((want.member, text));
+            }
+            let off = wants
+                .persistence
+                .as_ref()
+                .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
+            let kept: [(&str, Option<usize>); 4] = [
+                ("power limit", wants.power.as_ref().map(|want| want.member)),
+                ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
+                ("memory clock", wants.memory.as_ref().map(|want| want.member)),
+                (
+                    "compute mode",
+                    wants.compute.as_ref().filter(|want| want.value != 0).map(|want| want.member),
+                ),
+            ];
+            for (what, member) in kept {
+                if let (true, Some(member)) = (off, member)
+                    && let Some(verdict) = self.desired.members.get_mut(member)
+                {
+                    verdict.warnings.push(format!(
+                        "{}: persistence is off, so the driver forgets the {what} when its last client ends",
+                        gpu.label()
+                    ));
+                }
+            }
+        }
+        for (member, text) in failures {
+            if let Some(verdict) = self.desired.members.get_mut(member)
+                && !verdict.failures.contains(&text)
+            {
+                verdict.failures.push(text);
+            }
+        }
+    }
+}
+
+fn items(
+    profiles: &[gpufleet_protocol::nvml::MigProfile],
+    layout: &MigLayout,
+) -> Result<(Vec<Item>, bool), MigError> {
+    let mut items = Vec::new();
+    match layout {
+        MigLayout::Counts(counts) => {
+            for (name, count) in counts {
+                let profile_id = mig::find(profiles, name)?.id;
+                // Why a bound: more than this never fits, and the message needs no exact number.
+                items.extend(std::iter::repeat_n(
+                    Item { profile_id, start: None },
+                    (*count).min(1000) as usize,
+                ));
+            }
+        }
+        MigLayout::Placements(places) => {
+            for place in places {
+                items.push(Item { profile_id: mig::find(profiles, &place.profile)?.id, start: place.start });
+            }
+        }
+    }
+    items.sort_unstable();
+    let by_place = items.iter().any(|item| item.start.is_some());
+    Ok((items, by_place))
+}
+
+pub const fn on_off(on: bool) -> &'static str {
+    if on { "enabled" } else { "disabled" }
+}
+
+/// `600 W`, with a decimal only where there is one.
+pub fn watts(milliwatts: u32) -> String {
+    if milliwatts.is_multiple_of(1000) {
+        format!("{} W", milliwatts / 1000)
+    } else {
+        format!("{:.1} W", f64::from(milliwatts) / 1000.0)
+    }
+}
+
+pub fn clock_text(low: u32, high: u32) -> String {
+    if low == high { format!("{low} MHz") } else { format!("{low}-{high} MHz") }
+}
+
+/// Every impossible wish is the declaration's fault.
+pub const IMPOSSIBLE: FailureKind = FailureKind::Invalid;

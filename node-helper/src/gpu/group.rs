@@ -1,0 +1,406 @@
+//! The session's view of the GPUs: predictions, runs of a group, facts, idleness.
+//!
+//! Owns what predictions assumed so far, and how plans and results become outcomes, one a member.
+
+use std::path::PathBuf;
+
+use gpufleet_protocol::{
+    Awaiting, Disruption, FailureKind, OpOutcome, OpStatus,
+    facts::{GpuSystem, GpuSystemState},
+    message::{IdleReport, Mode},
+    op::GpuGroup,
+};
+
+use super::{
+    after::{Event, after},
+    apply::{Applied, Failure, Job},
+    desired::{Desired, IMPOSSIBLE, kind},
+    facts,
+    host::RealMachine,
+    idle,
+    machine::Machine,
+    observe::{has_leftovers, minors, observe},
+    plan::{Forecast, Planned, forecast},
+    state::State,
+    worker::{NvmlError, Worker, WorkerFile},
+};
+use crate::{
+    deadline::{Deadline, Stop},
+    state::Record,
+};
+
+/// What the GPU side needs of the session.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the worker's file may lie when it cannot run from memory.
+    pub state_dir: PathBuf,
+    pub record: Record,
+}
+
+/// The GPUs, for one session.
+pub struct Gpus {
+    machine: Box<dyn Machine>,
+    record: Record,
+    /// What predictions made of the node so far.
+    predicted: Option<State>,
+    /// Activations that happened, in predictions, before the node was first looked at.
+    assumed: Vec<Disruption>,
+}
+
+impl std::fmt::Debug for Gpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gpus").field("predicted", &self.predicted.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Gpus {
+    /// With the worker that the running node file carries.
+    pub fn new(settings: Settings) -> Self {
+        Self::with_worker(settings, WorkerFile::Embedded)
+    }
+
+    /// With a worker from elsewhere; for tests and development.
+    pub fn with_worker(settings: Settings, file: WorkerFile) -> Self {
+        let worker = Worker::new(file, settings.state_dir);
+        Self::with_machine(Box::new(RealMachine::new(worker)), settings.record)
+    }
+
+    /// On any machine.
+    pub fn with_machine(machine: Box<dyn Machine>, record: Record) -> Self {
+        Self { machine, record, predicted: None, assumed: Vec::new() }
+    }
+
+    /// Plans a group, and applies it when its class is allowed.
+    ///
+    /// In `Predict` the plan is made over what earlier predictions assumed, and nothing is changed.
+    pub fn run(
+        &mut self,
+        group: &GpuGroup,
+        mode: Mode,
+        allowed: Disruption,
+        deadline: &Deadline,
+        progress: &dyn Fn(String),
+    ) -> OpOutcome {
+        let state = match mode {
+            Mode::Predict => self.predicted_state(deadline),
+            Mode::Apply => self.observed(deadline),
+        };
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => return self.unreadable(group, &error),
+        };
+        let forecast = forecast(&state, group, group.defer_to_reboot);
+        let blocked = blocked(group, &forecast.desired);
+        let outcome = match mode {
+            _ if blocked.is_some() => planned_outcome(group, &forecast, blocked.as_ref(), None),
+            Mode::Predict => {
+                let outcome = planned_outcome(group, &forecast, None, None);
+                self.predicted = Some(forecast.end);
+                return outcome;
+            }
+            Mode::Apply if forecast.class > allowed => {
+                planned_outcome(group, &forecast, None, Some(forecast.class))
+            }
+            Mode::Apply => {
+                self.predicted = None;
+                let leftovers = has_leftovers(&self.record, &self.machine.boot_mark());
+                if forecast.changes.is_empty() && !leftovers {
+                    planned_outcome(group, &forecast, None, None)
+                } else {
+                    let job = Job {
+                        machine: self.machine.as_mut(),
+                        record: &self.record,
+                        group,
+                        deadline,
+                        progress,
+                    };
+                    let applied = job.apply(state, group.defer_to_reboot);
+                    applied_outcome(group, &forecast, applied)
+                }
+            }
+        };
+        self.machine.release();
+        outcome
+    }
+
+    /// The next prediction starts from the node as it is.
+    pub fn forget_predictions(&mut self) {
+        self.predicted = None;
+        self.assumed.clear();
+    }
+
+    /// In predictions from here on, the node was rebooted.
+    ///
+    /// A GPU reset changes nothing here: only this module resets GPUs, and its predictions contain what that loses.
+    pub fn assume_activation(&mut self, class: Disruption) {
+        match (self.predicted.take(), Event::of_activation(class)) {
+            (Some(state), Some(event)) => self.predicted = Some(after(state, &event)),
+            (None, Some(_)) => self.assumed.push(class),
+            (state, None) => self.predicted = state,
+        }
+    }
+
+    /// Reads the GPUs.
+    pub fn facts(&mut self, deadline: &Deadline) -> GpuSystem {
+        let (pci_count, module) = (self.machine.pci_count(), self.machine.module_version());
+        let read = self.machine.snapshot(deadline);
+        self.machine.release();
+        match read {
+            Ok(snapshot) => facts::system(&snapshot, pci_count, module),
+            Err(error) => facts::unread(error.state(), pci_count, module),
+        }
+    }
+
+    /// Tells whether anything works on the node. Unknown counts as busy.
+    pub fn idle(&mut self, deadline: &Deadline) -> IdleReport {
+        // Why the units too: their processes hold GPUs without working on them.
+        let _ = self.machine.host(deadline);
+        let read = self.machine.snapshot(deadline);
+        self.machine.release();
+        match read {
+            Ok(snapshot) => {
+                let scan = self.machine.scan(&minors(&snapshot), Some(&snapshot));
+                idle::judge(&scan, None)
+            }
+            Err(error) => {
+                let scan = self.machine.scan(&Default::default(), None);
+                // Why no problem: without a driver nobody can use a GPU.
+                let problem = match &error {
+                    NvmlError::NoDriver { .. } | NvmlError::VersionMismatch { .. } => None,
+                    other => Some(format!("what NVML lists is unknown: {other}")),
+                };
+                idle::judge(&scan, problem)
+            }
+        }
+    }
+
+    fn observed(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
+        let read = observe(self.machine.as_mut(), &self.record, deadline);
+        if read.is_err() {
+            self.machine.release();
+        }
+        read.map(|(state, _)| state)
+    }
+
+    fn predicted_state(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
+        if let Some(state) = &self.predicted {
+            return Ok(state.clone());
+        }
+        let mut state = self.observed(deadline)?;
+        self.machine.release();
+        for class in self.assumed.drain(..) {
+            if let Some(event) = Event::of_activation(class) {
+                state = after(state, &event);
+            }
+        }
+        self.predicted = Some(state.clone());
+        Ok(state)
+    }
+
+    /// The outcome where NVML gave no state: what stands in the way, and what to do.
+    fn unreadable(&mut self, group: &GpuGroup, error: &NvmlError) -> OpOutcome {
+        let status = match error.state() {
+            GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu if self.machine.pci_count() == 0 => {
+                let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
+                OpStatus::Failed { kind: FailureKind::Invalid, message }
+            }
+            GpuSystemState::NoDriver { detail } => {
+                let message = format!(
+                    "no NVIDIA driver: {detail}; next step: install the driver, or load it with `modprobe nvidia`"
+                );
+                OpStatus::Failed { kind: FailureKind::Nvml, message }
+            }
+            GpuSystemState::VersionMismatch { detail } => {
+                let loaded =
+                    self.machine.module_version().map(|v| format!(", {v} is loaded")).unwrap_or_default();
+                let message = format!(
+                    "the driver was upgraded under a running kernel module: {detail}{loaded}; \
+                     next step: unload and load the nvidia modules, or reboot the node"
+                );
+                OpStatus::Failed { kind: FailureKind::Nvml, message }
+            }
+            _ => match error {
+                NvmlError::Stopped(Stop::TimedOut) => {
+                    OpStatus::Failed { kind: FailureKind::TimedOut, message: error.to_string() }
+                }
+                NvmlError::Stopped(Stop::Cancelled) => {
+                    OpStatus::Failed { kind: FailureKind::Cancelled, message: error.to_string() }
+                }
+                other => OpStatus::Unknown { reason: other.to_string() },
+            },
+        };
+        let mut outcome = OpOutcome::new(status.clone());
+        outcome.members = group.members.iter().map(|_| OpOutcome::new(status.clone())).collect();
+        outcome
+    }
+}
+
+/// Why nothing of a group is done: the member, and its reason.
+struct Blocked {
+    member: usize,
+    failed: bool,
+    reason: String,
+}
+
+fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
+    let label = |member: usize| group.members.get(member).map_or("", |member| kind(&member.task));
+    let (found, failed) = match (desired.failure(), desired.unknown()) {
+        (Some(found), _) => (found, true),
+        (None, Some(found)) => (found, false),
+        (None, None) => return None,
+    };
+    let (member, reason) = found;
+    let verb = if failed { "cannot be" } else { "is unknown" };
+    let reason =
+        format!("not applied, because task {} of the group ({}) {verb}: {reason}", member + 1, label(member));
+    Some(Blocked { member, failed, reason })
+}
+
+fn own_status(desired: &Desired, member: usize) -> Option<OpStatus> {
+    let verdict = desired.members.get(member)?;
+    if !verdict.failures.is_empty() {
+        return Some(OpStatus::Failed { kind: IMPOSSIBLE, message: verdict.failures.join("; ") });
+    }
+    if !verdict.unknown.is_empty() {
+        return Some(OpStatus::Unknown { reason: verdict.unknown.join("; ") });
+    }
+    if verdict.applies == 0 && !verdict.not_applicable.is_empty() {
+        return Some(OpStatus::NotApplicable { reason: verdict.not_applicable.join("; ") });
+    }
+    None
+}
+
+fn changes_of(all: &[Planned], member: usize) -> Vec<gpufleet_protocol::Change> {
+    all.iter().filter(|planned| planned.member == member).map(|planned| planned.change.clone()).collect()
+}
+
+fn awaiting_of(all: &[(usize, String)], member: usize) -> Vec<Awaiting> {
+    all.iter()
+        .filter(|(of, _)| *of == member)
+        .map(|(_, reason)| Awaiting { activation: Disruption::Reboot, reason: reason.clone() })
+        .collect()
+}
+
+/// What waits for a reboot according to a forecast.
+fn forecast_awaiting(forecast: &Forecast) -> Vec<(usize, String)> {
+    match &forecast.activation {
+        Some(activation) if activation.class == Disruption::Reboot => {
+            activation.reasons.iter().chain(&forecast.deferred).cloned().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn planned_outcome(
+    group: &GpuGroup,
+    forecast: &Forecast,
+    blocked: Option<&Blocked>,
+    needs: Option<Disruption>,
+) -> OpOutcome {
+    let awaiting = forecast_awaiting(forecast);
+    let members = (0..group.members.len())
+        .map(|at| {
+            let changes = changes_of(&forecast.changes, at);
+            let status = match (own_status(&forecast.desired, at), blocked, needs) {
+                (Some(status), _, _) => status,
+                (None, Some(blocked), _) if !changes.is_empty() && blocked.member != at => {
+                    match blocked.failed {
+                        true => OpStatus::Failed { kind: IMPOSSIBLE, message: blocked.reason.clone() },
+                        false => OpStatus::Unknown { reason: blocked.reason.clone() },
+                    }
+                }
+                (None, _, Some(class)) if !changes.is_empty() => OpStatus::NeedsPermit { class },
+                (None, _, _) if changes.is_empty() => OpStatus::Ok,
+                (None, _, _) => OpStatus::Changed,
+            };
+            let mut outcome = OpOutcome::new(status);
+            if blocked.is_none() {
+                outcome.changes = changes;
+                outcome.awaiting = awaiting_of(&awaiting, at);
+            }
+            outcome.warnings =
+                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome
+        })
+        .collect();
+    let reset =
+        forecast.activation.as_ref().is_some_and(|activation| activation.class == Disruption::GpuReset);
+    let activated = (reset && blocked.is_none() && needs.is_none()).then_some(Disruption::GpuReset);
+    summed(members, activated, None)
+}
+
+fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> OpOutcome {
+    let first = applied.failures.first().cloned();
+    let members = (0..group.members.len())
+        .map(|at| {
+            let own: Vec<&Failure> = applied.failures.iter().filter(|failure| failure.member == at).collect();
+            let changes = changes_of(&applied.made, at);
+            let planned = changes_of(&forecast.changes, at);
+            let status = match (own.first(), own_status(&forecast.desired, at), &first) {
+                (Some(failure), _, _) => {
+                    let messages: Vec<&str> = own.iter().map(|failure| failure.message.as_str()).collect();
+                    OpStatus::Failed { kind: failure.kind, message: messages.join("; ") }
+                }
+                (None, Some(status), _) => status,
+                (None, None, Some(failure)) if changes.len() < planned.len() => {
+                    let name = group.members.get(failure.member).map_or("", |member| kind(&member.task));
+                    let message = format!(
+                        "not applied, because task {} of the group ({name}) failed: {}",
+                        failure.member + 1,
+                        failure.message
+                    );
+                    OpStatus::Failed { kind: failure.kind, message }
+                }
+                (None, None, _) if changes.is_empty() => OpStatus::Ok,
+                (None, None, _) => OpStatus::Changed,
+            };
+            let mut outcome = OpOutcome::new(status);
+            outcome.changes = changes;
+            outcome.awaiting = awaiting_of(&applied.awaiting, at);
+            outcome.idle = own.first().and_then(|failure| failure.idle.clone());
+            outcome.warnings =
+                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome
+        })
+        .collect();
+    let mut outcome = summed(members, applied.activated, first.and_then(|failure| failure.idle));
+    outcome.warnings.extend(applied.warnings);
+    outcome
+}
+
+/// How bad a status is; the worst member speaks for the group.
+const fn rank(status: &OpStatus) -> u8 {
+    match status {
+        OpStatus::Failed { .. } => 7,
+        OpStatus::Unknown { .. } => 6,
+        OpStatus::NeedsPermit { .. } => 5,
+        OpStatus::Possible => 4,
+        OpStatus::Changed => 3,
+        OpStatus::Ok => 2,
+        OpStatus::NotApplicable { .. } => 1,
+        OpStatus::Skipped { .. } => 0,
+    }
+}
+
+fn summed(members: Vec<OpOutcome>, activated: Option<Disruption>, idle: Option<IdleReport>) -> OpOutcome {
+    // Why the first of the worst: a task that only stopped because of another one comes after it or says so.
+    let mut status = OpStatus::Ok;
+    let mut worst: Option<u8> = None;
+    for member in &members {
+        if worst.is_none_or(|worst| rank(&member.status) > worst) {
+            worst = Some(rank(&member.status));
+            status = member.status.clone();
+        }
+    }
+    let mut outcome = OpOutcome::new(status);
+    outcome.changes = members.iter().flat_map(|member| member.changes.iter().cloned()).collect();
+    outcome.awaiting = members.iter().flat_map(|member| member.awaiting.iter().cloned()).collect();
+    let mut warnings: Vec<String> =
+        members.iter().flat_map(|member| member.warnings.iter().cloned()).collect();
+    warnings.dedup();
+    outcome.warnings = warnings;
+    outcome.activated = activated;
+    outcome.idle = idle;
+    outcome.members = members;
+    outcome
+}

@@ -1,0 +1,297 @@
+//! A real node: systemd, sysfs, `nvidia-smi -r`, the MPS control program, and the NVML worker.
+//!
+//! Every command has a deadline. It decides nothing.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use gpufleet_protocol::nvml::{Setting, Snapshot};
+
+use super::{
+    clients::{self, CLIENT_UNITS, Places, Scan},
+    machine::{BootMark, Machine, ResetError, UnitAction},
+    mps,
+    state::{Host, Mps, Unit},
+    worker::{NvmlError, SetAnswer, SetError, Worker},
+};
+use crate::{deadline::Deadline, process::Run};
+
+const PERSISTENCED: &str = "nvidia-persistenced.service";
+const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
+const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
+/// How long systemd may take for one unit; stopping DCGM takes seconds.
+const UNIT_TIME: Duration = Duration::from_secs(90);
+/// How long a GPU reset may take.
+const RESET_TIME: Duration = Duration::from_secs(180);
+/// PCI classes of GPUs: VGA and 3D controllers.
+const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
+
+/// This machine.
+#[derive(Debug)]
+pub struct RealMachine {
+    worker: Worker,
+    places: Places,
+    /// Main processes of the units that gpufleet stops itself.
+    service_pids: Vec<u32>,
+    /// `/`, or another one in tests.
+    root: PathBuf,
+}
+
+impl RealMachine {
+    pub fn new(worker: Worker) -> Self {
+        Self { worker, places: Places::default(), service_pids: Vec::new(), root: PathBuf::from("/") }
+    }
+
+    fn path(&self, absolute: &str) -> PathBuf {
+        self.root.join(absolute.trim_start_matches('/'))
+    }
+
+    fn text(&self, absolute: &str) -> Option<String> {
+        fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
+    }
+
+    fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, (Unit, u32)> {
+        let run = Run::new("systemctl")
+            .args(["show", "--property=Id,LoadState,ActiveState,UnitFileState,MainPID"])
+            .args(names)
+            .finish(&deadline.within(Duration::from_secs(20)));
+        run.map(|finished| parse_units(&finished.stdout())).unwrap_or_default()
+    }
+
+    fn systemctl(&self, arguments: &[&str], deadline: &Deadline) -> Result<(), String> {
+        let run = Run::new("systemctl").args(arguments).finish(&deadline.within(UNIT_TIME));
+        match run {
+            Ok(finished) if finished.exit.success() => Ok(()),
+            Ok(finished) => Err(finished.complaint(&format!("systemctl {}", arguments.join(" ")))),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Blocks of `systemctl show`, one a unit, with the unit's main process or 0.
+fn parse_units(text: &str) -> BTreeMap<String, (Unit, u32)> {
+    let mut units = BTreeMap::new();
+    for block in text.split("\n\n") {
+        let value = |name: &str| {
+            block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
+        };
+        let id = value("Id");
+        if id.is_empty() {
+            continue;
+        }
+        let unit = Unit {
+            exists: matches!(value("LoadState"), "loaded" | "masked"),
+            active: matches!(value("ActiveState"), "active" | "activating" | "reloading"),
+            enabled: value("UnitFileState").starts_with("enabled"),
+        };
+        units.insert(id.to_owned(), (unit, value("MainPID").parse().unwrap_or(0)));
+    }
+    units
+}
+
+impl Machine for RealMachine {
+    fn snapshot(&mut self, deadline: &Deadline) -> Result<Snapshot, NvmlError> {
+        self.worker.snapshot(deadline)
+    }
+
+    fn set(&mut self, uuid: &str, setting: Setting, deadline: &Deadline) -> Result<SetAnswer, SetError> {
+        self.worker.set(uuid, setting, deadline)
+    }
+
+    fn release(&mut self) {
+        self.worker.close();
+    }
+
+    fn host(&mut self, deadline: &Deadline) -> Host {
+        let mut names = vec![PERSISTENCED, FABRIC_MANAGER, CDI_REFRESH];
+        names.extend(CLIENT_UNITS);
+        let units = self.units(&names, deadline);
+        self.service_pids = units.values().map(|(_, pid)| *pid).filter(|pid| *pid > 1).collect();
+        let unit = |name: &str| units.get(name).map(|(unit, _)| *unit).unwrap_or_default();
+        let mut mps = Mps { unit: unit(mps::UNIT), ..Mps::default() };
+        mps.unit_text = fs::read_to_string(self.path(&format!("/etc/systemd/system/{}", mps::UNIT))).ok();
+        if let Some(program) = find_program(mps::PROGRAM) {
+            mps.program = Some(program.display().to_string());
+            mps::observe(&mut mps, &program, &self.root, deadline);
+        }
+        Host {
+            persistenced: unit(PERSISTENCED),
+            fabric_manager: unit(FABRIC_MANAGER).active,
+            mps,
+            client_units: CLIENT_UNITS
+                .iter()
+                .filter(|name| unit(name).active)
+                .map(|name| (*name).to_owned())
+                .collect(),
+            cdi_refresh: unit(CDI_REFRESH).exists,
+        }
+    }
+
+    fn resettable(&mut self, pci: &str) -> bool {
+        !pci.is_empty() && self.path(&format!("/sys/bus/pci/devices/{pci}/reset")).exists()
+    }
+
+    fn boot_mark(&mut self) -> BootMark {
+        let boot_id = self.text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // Why the inode: the kernel numbers the folders of sysfs upwards, so a module that was loaded again has another
+        // one, while their times change with the page cache.
+        let driver = match fs::metadata(self.path("/sys/module/nvidia")) {
+            Ok(folder) => format!("{}-{}", self.module_version().unwrap_or_default(), folder.ino()),
+            Err(_) => String::new(),
+        };
+        BootMark { boot_id, driver }
+    }
+
+    fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String> {
+        self.systemctl(&[action.verb(), unit], deadline)
+    }
+
+    fn reset(&mut self, pcis: &[String], deadline: &Deadline) -> Result<(), ResetError> {
+        let run = Run::new("nvidia-smi")
+            .args(["--gpu-reset", "-i"])
+            .arg(pcis.join(","))
+            .finish(&deadline.within(RESET_TIME));
+        let finished = match run {
+            Ok(finished) if finished.exit.success() => return Ok(()),
+            Ok(finished) => finished,
+            Err(error) => return Err(ResetError::Failed(error.to_string())),
+        };
+        let said = format!("{}\n{}", finished.stdout(), finished.stderr());
+        let said = said.trim().replace('\n', "; ");
+        let lower = said.to_ascii_lowercase();
+        // Why by text: nvidia-smi has no exit code for either.
+        if lower.contains("in use") || lower.contains("being used") {
+            Err(ResetError::InUse(said))
+        } else if lower.contains("not supported")
+            || lower.contains("unable to reset") && lower.contains("virtual")
+        {
+            Err(ResetError::Unsupported(said))
+        } else {
+            Err(ResetError::Failed(format!("nvidia-smi --gpu-reset: {}: {said}", finished.exit)))
+        }
+    }
+
+    fn scan(&mut self, minors: &BTreeMap<u32, u32>, snapshot: Option<&Snapshot>) -> Scan {
+        let mut own = self.worker.pids();
+        own.push(std::process::id());
+        clients::scan(&self.places, &own, &self.service_pids, minors, snapshot)
+    }
+
+    fn module_holders(&mut self) -> Vec<(String, u32)> {
+        let count = |name: &str| self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok();
+        ["nvidia_drm", "nvidia_peermem"]
+            .iter()
+            .filter_map(|name| count(name).filter(|refs| *refs > 0).map(|refs| ((*name).to_owned(), refs)))
+            .collect()
+    }
+
+    fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String> {
+        let path = self.path(&format!("/etc/systemd/system/{}", mps::UNIT));
+        let done = match text {
+            Some(text) => write_atomically(&path, text),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            },
+        };
+        done.map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        self.systemctl(&["daemon-reload"], deadline)
+    }
+
+    fn quit_mps(&mut self, deadline: &Deadline) -> Result<(), String> {
+        match find_program(mps::PROGRAM) {
+            Some(program) => mps::quit(&program, &self.root, deadline),
+            None => Ok(()),
+        }
+    }
+
+    fn pci_count(&mut self) -> u32 {
+        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
+        let is_gpu = |folder: &Path| {
+            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+            read("vendor").trim() == "0x10de"
+                && GPU_CLASSES.iter().any(|class| read("class").starts_with(class))
+        };
+        let count = devices.flatten().filter(|device| is_gpu(&device.path())).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn module_version(&mut self) -> Option<String> {
+        self.text("/sys/module/nvidia/version").or_else(|| {
+            let text = self.text("/proc/driver/nvidia/version")?;
+            // `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …`
+            let (_, rest) = text.split_once("Module")?;
+            let dotted =
+                |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            rest.split_whitespace().find(dotted).map(str::to_owned)
+        })
+    }
+}
+
+fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = path.with_extension(format!("service.gpufleet-{}", std::process::id()));
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&fresh)
+        .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written
+}
+
+/// A program on the helper's PATH.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read_from_one_answer() {
+        let text = "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\nMainPID=71\n\n\
+                    Id=dcgm.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n\
+                    Id=nvsm.service\nLoadState=loaded\nActiveState=failed\nUnitFileState=disabled\n";
+        let units = parse_units(text);
+        assert_eq!(
+            units["nvidia-persistenced.service"],
+            (Unit { exists: true, active: true, enabled: true }, 71)
+        );
+        assert_eq!(units["dcgm.service"], (Unit::default(), 0));
+        assert_eq!(units["nvsm.service"], (Unit { exists: true, active: false, enabled: false }, 0));
+    }
+
+    #[test]
+    fn only_nvidia_display_controllers_count_as_gpus() {
+        let root = tempfile::tempdir().unwrap();
+        for (slot, vendor, class) in [
+            ("0000:1b:00.0", "0x10de", "0x030200"),
+            ("0000:1b:00.1", "0x10de", "0x040300"),
+            ("0000:02:00.0", "0x10de", "0x030000"),
+            ("0000:03:00.0", "0x8086", "0x030000"),
+        ] {
+            let folder = root.path().join("sys/bus/pci/devices").join(slot);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), vendor).unwrap();
+            fs::write(folder.join("class"), class).unwrap();
+        }
+        fs::write(root.path().join("sys/bus/pci/devices/0000:1b:00.0/reset"), "").unwrap();
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        machine.root = root.path().to_owned();
+        assert_eq!(machine.pci_count(), 2);
+        assert!(machine.resettable("0000:1b:00.0"));
+        assert!(!machine.resettable("0000:02:00.0"));
+    }
+}

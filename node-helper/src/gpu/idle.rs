@@ -1,0 +1,90 @@
+//! Whether anything works on the node: GPU clients, Slurm steps, pods.
+//!
+//! Pure judgement over one [`Scan`]. Unknown counts as busy, and every reason is a sentence that can be shown.
+
+use std::collections::BTreeSet;
+
+use gpufleet_protocol::message::{GpuClient, IdleReport, IdleVerdict};
+
+use super::clients::{Scan, job, pod};
+
+/// How many clients are named one by one.
+const NAMED: usize = 8;
+
+/// `nvml_problem` says why NVML's process lists are missing, where they are.
+pub fn judge(scan: &Scan, nvml_problem: Option<String>) -> IdleReport {
+    let clients: Vec<GpuClient> = scan.workloads().cloned().collect();
+    let mut reasons = sentences(&clients);
+    reasons.extend(slurm(scan));
+    reasons.extend(kubernetes(scan));
+    let busy = !reasons.is_empty();
+    let unknown: Vec<String> = scan.unknown.iter().cloned().chain(nvml_problem).collect();
+    let verdict = match (busy, unknown.is_empty()) {
+        (true, _) => IdleVerdict::Busy,
+        (false, true) => IdleVerdict::Idle,
+        (false, false) => IdleVerdict::Unknown,
+    };
+    reasons.extend(unknown);
+    IdleReport { verdict, clients, reasons }
+}
+
+/// One sentence a client.
+pub fn sentences(clients: &[GpuClient]) -> Vec<String> {
+    let mut reasons: Vec<String> = clients.iter().take(NAMED).map(sentence).collect();
+    if clients.len() > NAMED {
+        reasons.push(format!("{} more processes hold GPUs", clients.len() - NAMED));
+    }
+    reasons
+}
+
+fn sentence(client: &GpuClient) -> String {
+    let gpus = match client.gpus.as_slice() {
+        [] => "the driver's control device".to_owned(),
+        [one] => format!("GPU {one}"),
+        many => {
+            let list: Vec<String> = many.iter().map(u32::to_string).collect();
+            format!("GPUs {}", list.join(", "))
+        }
+    };
+    let unit = client.unit.as_ref().map(|unit| format!(" in {unit}")).unwrap_or_default();
+    format!("process {} ({}, user {}){unit} holds {gpus}", client.pid, client.command, client.user)
+}
+
+/// A step that runs is a `slurmstepd`; `slurmd` alone is idle.
+fn slurm(scan: &Scan) -> Vec<String> {
+    let mut jobs = BTreeSet::new();
+    let mut steps = 0;
+    for process in scan.processes.iter().filter(|process| process.comm == "slurmstepd") {
+        steps += 1;
+        if let Some(job) = job(&process.cgroup) {
+            jobs.insert(job.to_owned());
+        }
+    }
+    match (steps, jobs.len()) {
+        (0, _) => Vec::new(),
+        (_, 0) => vec![format!("slurmd has {steps} running job steps")],
+        _ => vec![format!("slurmd runs jobs {}", jobs.into_iter().collect::<Vec<_>>().join(", "))],
+    }
+}
+
+/// Pods that the kubelet runs from its own files (static pods) belong to the node; all others are work.
+fn kubernetes(scan: &Scan) -> Vec<String> {
+    if !scan.processes.iter().any(|process| process.comm == "kubelet") {
+        return Vec::new();
+    }
+    let pods: BTreeSet<String> = scan
+        .processes
+        .iter()
+        .filter_map(|process| pod(&process.cgroup))
+        .filter(|(_, fixed)| !fixed)
+        .map(|(uid, _)| uid)
+        .collect();
+    match pods.len() {
+        0 => Vec::new(),
+        1 => vec![format!("the kubelet runs pod {}", pods.into_iter().collect::<String>())],
+        count => {
+            let some: Vec<String> = pods.into_iter().take(3).collect();
+            vec![format!("the kubelet runs {count} pods, {} first", some.join(", "))]
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Where GPU instances go: an exact search over the placements that the device itself lists.
+//!
+//! Pure. It knows no products and no tables; grids have at most a few dozen slices. Rules: an instance sits on one of
+//! its profile's placements, no two overlap, no profile exceeds its count, one `+me` a GPU, and `+me.all` excludes
+//! everything but `-me` profiles (nvml.h). Of all layouts that fit, one that keeps most of the present instances is
+//! taken, and of those the one with the lowest places.
+
+use gpufleet_protocol::nvml::{MigProfile, Placement};
+
+/// An instance wanted, at a place or anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Item {
+    pub profile_id: u32,
+    pub start: Option<u32>,
+}
+
+/// An instance of a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    pub placement: Placement,
+    pub profile_id: u32,
+}
+
+/// Why a layout cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MigError {
+    #[error("there is no MIG profile `{name}`; the GPU has {known}")]
+    UnknownProfile { name: String, known: String },
+    #[error("`{name}` cannot start at slice {start}; it can at {starts}")]
+    NoSuchPlace { name: String, start: u32, starts: String },
+    #[error("{wanted} do not fit together; {fitting} would")]
+    DoesNotFit { wanted: String, fitting: String },
+    #[error("the placements of `{name}` cannot be read: {why}")]
+    Unreadable { name: String, why: String },
+}
+
+/// The profile of a name, which people may write with or without `MIG `.
+///
+/// # Errors
+/// [`MigError::UnknownProfile`] with the names that there are.
+pub fn find<'a>(profiles: &'a [MigProfile], name: &str) -> Result<&'a MigProfile, MigError> {
+    let wanted = name.trim();
+    let wanted = wanted.strip_prefix("MIG ").unwrap_or(wanted);
+    profiles.iter().find(|profile| profile.name.eq_ignore_ascii_case(wanted)).ok_or_else(|| {
+        let known: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+        MigError::UnknownProfile { name: name.to_owned(), known: known.join(", ") }
+    })
+}
+
+/// `2x 3g.40gb + 1x 1g.10gb`, largest first; `none` for nothing.
+pub fn counts_text(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) -> String {
+    let mut counts: Vec<(u32, usize)> = Vec::new();
+    for id in ids {
+        match counts.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((id, 1)),
+        }
+    }
+    if counts.is_empty() {
+        return "none".to_owned();
+    }
+    counts.sort_by_key(|(id, _)| rank(profiles, *id));
+    let parts: Vec<String> =
+        counts.iter().map(|(id, count)| format!("{count}x {}", name_of(profiles, *id))).collect();
+    parts.join(" + ")
+}
+
+/// `3g.40gb at 0 + 3g.40gb at 4`, by place.
+pub fn places_text(profiles: &[MigProfile], slots: &[Slot]) -> String {
+    if slots.is_empty() {
+        return "none".to_owned();
+    }
+    let mut slots = slots.to_vec();
+    slots.sort_unstable();
+    let parts: Vec<String> = slots
+        .iter()
+        .map(|slot| format!("{} at {}", name_of(profiles, slot.profile_id), slot.placement.start))
+        .collect();
+    parts.join(" + ")
+}
+
+fn name_of(profiles: &[MigProfile], id: u32) -> String {
+    profiles
+        .iter()
+        .find(|profile| profile.id == id)
+        .map_or_else(|| format!("profile {id}"), |p| p.name.clone())
+}
+
+/// Large before small, then by name.
+fn rank(profiles: &[MigProfile], id: u32) -> (std::cmp::Reverse<(u32, u32)>, String) {
+    let profile = profiles.iter().find(|profile| profile.id == id);
+    let size = profile.and_then(|p| p.placements.as_ref().ok()?.first().map(|place| place.size)).unwrap_or(0);
+    let slices = profile.map_or(0, |p| p.slices);
+    (std::cmp::Reverse((slices, size)), name_of(profiles, id))
+}
+
+/// One item with the places that it may take, in order of their start.
+struct Choice {
+    item: Item,
+    places: Vec<Placement>,
+}
+
+struct Search<'a> {
+    choices: Vec<Choice>,
+    present: &'a [Slot],
+    best: Option<(usize, Vec<Slot>)>,
+}
+
+impl Search<'_> {
+    fn step(&mut self, at: usize, used: u128, kept: usize, taken: &mut Vec<Slot>) {
+        // Why: the rest can at best all be kept.
+        let left = self.choices.len() - at;
+        if self.best.as_ref().is_some_and(|(most, _)| kept + left <= *most) {
+            return;
+        }
+        let Some(choice) = self.choices.get(at) else {
+            self.best = Some((kept, taken.clone()));
+            return;
+        };
+        let (item, places) = (choice.item, choice.places.clone());
+        // Why: equal items are taken in order of their places, so that no arrangement is tried twice.
+        let after = match (at.checked_sub(1).and_then(|before| self.choices.get(before)), taken.last()) {
+            (Some(before), Some(slot)) if before.item == item && item.start.is_none() => {
+                Some(slot.placement.start)
+            }
+            _ => None,
+        };
+        for placement in places {
+            let mask = mask(placement);
+            if used & mask != 0 || after.is_some_and(|start| placement.start <= start) {
+                continue;
+            }
+            let slot = Slot { placement, profile_id: item.profile_id };
+            taken.push(slot);
+            self.step(at + 1, used | mask, kept + usize::from(self.present.contains(&slot)), taken);
+            taken.pop();
+        }
+    }
+}
+
+fn mask(placement: Placement) -> u128 {
+    let ones = 1u128.checked_shl(placement.size).map_or(u128::MAX, |bit| bit - 1);
+    ones.checked_shl(placement.start).unwrap_or(u128::MAX)
+}
+
+/// Whether counts and media engines allow these profiles together.
+fn counts_allow(profiles: &[MigProfile], items: &[Item]) -> bool {
+    let names: Vec<&str> = items
+        .iter()
+        .filter_map(|item| profiles.iter().find(|profile| profile.id == item.profile_id))
+        .map(|profile| profile.name.as_str())
+        .collect();
+    let all_media = names.iter().filter(|name| name.ends_with("+me.all")).count();
+    let media = names.iter().filter(|name| name.ends_with("+me")).count();
+    let others = names.iter().filter(|name| !name.ends_with("+me.all") && !name.ends_with("-me")).count();
+    let within = profiles.iter().all(|profile| {
+        items.iter().filter(|item| item.profile_id == profile.id).count() <= profile.max_count as usize
+    });
+    within && media <= 1 && all_media <= 1 && (all_media == 0 || others == 0)
+}
+
+fn search(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<Option<Vec<Slot>>, MigError> {
+    if !counts_allow(profiles, items) {
+        return Ok(None);
+    }
+    let mut choices = Vec::new();
+    for item in items {
+        let Some(profile) = profiles.iter().find(|profile| profile.id == item.profile_id) else {
+            return Ok(None);
+        };
+        let mut places = profile
+            .placements
+            .clone()
+            .map_err(|code| MigError::Unreadable { name: profile.name.clone(), why: code.to_string() })?;
+        places.sort_unstable();
+        if let Some(start) = item.start {
+            let starts: Vec<String> = places.iter().map(|place| place.start.to_string()).collect();
+            places.retain(|place| place.start == start);
+            if places.is_empty() {
+                let (name, starts) = (profile.name.clone(), starts.join(", "));
+                return Err(MigError::NoSuchPlace { name, start, starts });
+            }
+        }
+        choices.push(Choice { item: *item, places });
+    }
+    // Why: the tightest first finds contradictions early; equal items must be neighbours.
+    choices.sort_by_key(|choice| {
+        let size = choice.places.first().map_or(0, |place| place.size);
+        (choice.item.start.is_none(), std::cmp::Reverse(size), choice.item)
+    });
+    let mut search = Search { choices, present, best: None };
+    search.step(0, 0, 0, &mut Vec::new());
+    Ok(search.best.map(|(_, mut slots)| {
+        slots.sort_unstable();
+        slots
+    }))
+}
+
+/// A layout of exactly these items, by place.
+///
+/// # Errors
+/// No layout has them; the error says what would fit.
+pub fn solve(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<Vec<Slot>, MigError> {
+    // Why: no GPU has more slices than bits in a mask, so more items cannot fit and need no search.
+    if items.len() <= 64
+        && let Some(slots) = search(profiles, items, present)?
+    {
+        return Ok(slots);
+    }
+    let wanted = counts_text(profiles, items.iter().map(|item| item.profile_id));
+    Err(MigError::DoesNotFit { wanted, fitting: largest_fitting(profiles, items) })
+}
+
+/// The part of the wish that fills most slices.
+fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
+    let mut kinds: Vec<(u32, usize)> = Vec::new();
+    for item in items {
+        match kinds.iter_mut().find(|(id, _)| *id == item.profile_id) {
+            Some((_, count)) => *count = (*count + 1).min(16),
+            None => kinds.push((item.profile_id, 1)),
+        }
+    }
+    let size = |id: u32| {
+        let profile = profiles.iter().find(|profile| profile.id == id);
+        profile
+            .and_then(|p| p.placements.as_ref().ok()?.first().map(|place| place.size as usize))
+            .unwrap_or(0)
+    };
+    let mut best: Option<(usize, Vec<u32>)> = None;
+    let mut counts = vec![0usize; kinds.len()];
+    for _ in 0..20_000 {
+        let ids: Vec<u32> =
+            kinds.iter().zip(&counts).flat_map(|((id, _), count)| std::iter::repeat_n(*id, *count)).collect();
+        let filled: usize = ids.iter().map(|id| size(*id)).sum();
+        let items: Vec<Item> = ids.iter().map(|id| Item { profile_id: *id, start: None }).collect();
+        if best.as_ref().is_none_or(|(most, _)| filled > *most)
+            && filled <= 128
+            && matches!(search(profiles, &items, &[]), Ok(Some(_)))
+        {
+            best = Some((filled, ids));
+        }
+        // Counts up like a number whose digits have the wished counts as their highest.
+        let Some(digit) = counts.iter().zip(&kinds).position(|(count, (_, most))| count < most) else {
+            break;
+        };
+        for (place, count) in counts.iter_mut().enumerate() {
+            match place.cmp(&digit) {
+                std::cmp::Ordering::Less => *count = 0,
+                std::cmp::Ordering::Equal => *count += 1,
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+    }
+    counts_text(profiles, best.map(|(_, ids)| ids).unwrap_or_default())
+}
+
+#[cfg(test)]
+#[path = "mig_tests.rs"]
+pub mod tests;

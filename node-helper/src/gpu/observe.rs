@@ -1,0 +1,126 @@
+//! From the machine to a [`State`]: one snapshot, the units, and the record of what cannot be read back.
+//!
+//! Owns the record's keys. A recorded clock lock counts only for the boot and the load of the driver it was made in.
+
+use std::collections::BTreeMap;
+
+use gpufleet_protocol::nvml::Snapshot;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    machine::{BootMark, Machine},
+    state::{Lock, Locks, State},
+    worker::NvmlError,
+};
+use crate::{deadline::Deadline, state::Record};
+
+const STOPPED: &str = "gpu/stopped-units";
+const RELEASED: &str = "gpu/released-persistence";
+
+/// A reboot starts from what is enabled, so what was released before it is past.
+#[derive(Debug, Serialize, Deserialize)]
+struct Released {
+    boot_id: String,
+    uuids: Vec<String>,
+}
+
+/// What is recorded of one GPU.
+#[derive(Debug, Serialize, Deserialize)]
+struct RecordedLocks {
+    mark: BootMark,
+    locks: Locks,
+}
+
+fn locks_key(uuid: &str) -> String {
+    format!("gpu/locked-clocks/{uuid}")
+}
+
+/// The clock locks of a GPU, unknown unless they were made in this boot with this driver.
+pub fn locks(record: &Record, uuid: &str, mark: &BootMark) -> Locks {
+    let recorded = record.get(&locks_key(uuid)).ok().flatten();
+    match recorded.and_then(|value| serde_json::from_value::<RecordedLocks>(value).ok()) {
+        Some(recorded) if recorded.mark == *mark && !mark.boot_id.is_empty() => recorded.locks,
+        _ => Locks::UNKNOWN,
+    }
+}
+
+/// Records the locks of a GPU.
+///
+/// # Errors
+/// What the record says; the lock itself was made and is made again by the next run.
+pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> Result<(), String> {
+    let key = locks_key(uuid);
+    let done = if locks.graphics == Lock::Unknown && locks.memory == Lock::Unknown {
+        record.remove(&key)
+    } else {
+        let value =
+            serde_json::to_value(RecordedLocks { mark: mark.clone(), locks }).map_err(|e| e.to_string())?;
+        record.put(&key, value)
+    };
+    done.map_err(|error| error.to_string())
+}
+
+/// Units that a run stopped and has not started again.
+pub fn stopped_units(record: &Record) -> Vec<String> {
+    let value = record.get(STOPPED).ok().flatten();
+    value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
+}
+
+/// Records which units are stopped, before they are.
+///
+/// # Errors
+/// What the record says.
+pub fn put_stopped_units(record: &Record, units: &[String]) -> Result<(), String> {
+    let done = if units.is_empty() { record.remove(STOPPED) } else { record.put(STOPPED, units.into()) };
+    done.map_err(|error| error.to_string())
+}
+
+/// GPUs whose persistence a run of this boot gave up for a reset and has not taken again.
+pub fn released(record: &Record, mark: &BootMark) -> Vec<String> {
+    let value = record.get(RELEASED).ok().flatten();
+    match value.and_then(|value| serde_json::from_value::<Released>(value).ok()) {
+        Some(released) if released.boot_id == mark.boot_id => released.uuids,
+        _ => Vec::new(),
+    }
+}
+
+/// Records which GPUs are without persistence, before they are.
+///
+/// # Errors
+/// What the record says.
+pub fn put_released(record: &Record, mark: &BootMark, uuids: &[String]) -> Result<(), String> {
+    let done = if uuids.is_empty() {
+        record.remove(RELEASED)
+    } else {
+        let released = Released { boot_id: mark.boot_id.clone(), uuids: uuids.to_vec() };
+        record.put(RELEASED, serde_json::to_value(released).map_err(|error| error.to_string())?)
+    };
+    done.map_err(|error| error.to_string())
+}
+
+/// Whether an earlier run left something to put back.
+pub fn has_leftovers(record: &Record, mark: &BootMark) -> bool {
+    !stopped_units(record).is_empty() || !released(record, mark).is_empty()
+}
+
+/// Reads everything. The NVML worker lives on.
+///
+/// # Errors
+/// NVML cannot be read.
+pub fn observe(
+    machine: &mut dyn Machine,
+    record: &Record,
+    deadline: &Deadline,
+) -> Result<(State, Snapshot), NvmlError> {
+    let snapshot = machine.snapshot(deadline)?;
+    let host = machine.host(deadline);
+    let mark = machine.boot_mark();
+    let state =
+        State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.resettable(pci));
+    Ok((state, snapshot))
+}
+
+/// Numbers of `/dev/nvidiaN` and the GPUs they are.
+pub fn minors(snapshot: &Snapshot) -> BTreeMap<u32, u32> {
+    snapshot.gpus.iter().filter_map(|gpu| Some((gpu.minor.ok()?, gpu.index))).collect()
+}

@@ -1,0 +1,781 @@
+//! What has to happen, in which order, for a state to become the desired one.
+//!
+//! Pure. Order and classes are those of the architecture: clients stop, instances that must go are destroyed, every
+//! pending value is written, **one** activation makes them current, then persistence, MIG mode of Hopper and later,
+//! instances, limits, clocks, compute mode, MPS. A stage is what can be done up to the next activation; a forecast
+//! strings stages together through [`super::after`].
+//!
+//! Invariants: pending values are compared with what is desired, never current ones; a stage that waits for a reboot
+//! holds only what is needed before it and what survives it; planning the end of a forecast gives nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufleet_protocol::{
+    Change, Disruption,
+    nvml::Placement,
+    op::GpuGroup,
+    tasks::{MigStrategy, PersistenceMode},
+};
+
+use super::{
+    after::{Event, after},
+    desired::{Desired, GpuWants, LayoutWant, LockWant, Want, clock_text, merge, on_off, watts},
+    facts::compute_mode_name,
+    mig::{self, Slot},
+    mps::{self, MpsWant},
+    state::{Architecture, Gpu, Instance, Lock, State, Unit},
+};
+
+/// One act on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// With its compute instances.
+    DestroyInstance {
+        uuid: String,
+        placement: Placement,
+    },
+    /// Compute instances alone.
+    ClearInstance {
+        uuid: String,
+        placement: Placement,
+    },
+    Ecc {
+        uuid: String,
+        on: bool,
+    },
+    Mig {
+        uuid: String,
+        on: bool,
+    },
+    Persistenced {
+        on: bool,
+    },
+    Persistence {
+        uuid: String,
+        on: bool,
+    },
+    CreateInstance {
+        uuid: String,
+        profile_id: u32,
+        placement: Placement,
+    },
+    CreateCompute {
+        uuid: String,
+        placement: Placement,
+    },
+    Power {
+        uuid: String,
+        milliwatts: u32,
+    },
+    Graphics {
+        uuid: String,
+        want: LockWant,
+    },
+    Memory {
+        uuid: String,
+        want: LockWant,
+    },
+    Compute {
+        uuid: String,
+        mode: u32,
+    },
+    StartMps {
+        text: String,
+        want: MpsWant,
+    },
+    StopMps,
+    RefreshCdi,
+}
+
+impl Act {
+    /// The GPU that it works on.
+    pub fn uuid(&self) -> Option<&str> {
+        match self {
+            Self::DestroyInstance { uuid, .. }
+            | Self::ClearInstance { uuid, .. }
+            | Self::Ecc { uuid, .. }
+            | Self::Mig { uuid, .. }
+            | Self::Persistence { uuid, .. }
+            | Self::CreateInstance { uuid, .. }
+            | Self::CreateCompute { uuid, .. }
+            | Self::Power { uuid, .. }
+            | Self::Graphics { uuid, .. }
+            | Self::Memory { uuid, .. }
+            | Self::Compute { uuid, .. } => Some(uuid),
+            Self::Persistenced { .. } | Self::StartMps { .. } | Self::StopMps | Self::RefreshCdi => None,
+        }
+    }
+
+    /// What the screen shows while it runs.
+    pub fn text(&self, state: &State) -> String {
+        let gpu = self.uuid().and_then(|uuid| state.gpu(uuid)).map_or_else(|| "GPU".to_owned(), Gpu::label);
+        match self {
+            Self::DestroyInstance { .. } => format!("{gpu}: destroying a MIG instance"),
+            Self::ClearInstance { .. } => format!("{gpu}: destroying compute instances"),
+            Self::Ecc { on, .. } => format!("{gpu}: ECC {}", on_off(*on)),
+            Self::Mig { on, .. } => format!("{gpu}: MIG mode {}", on_off(*on)),
+            Self::Persistenced { on: true } => "starting nvidia-persistenced".to_owned(),
+            Self::Persistenced { on: false } => "stopping nvidia-persistenced".to_owned(),
+            Self::Persistence { on, .. } => format!("{gpu}: persistence {}", on_off(*on)),
+            Self::CreateInstance { .. } => format!("{gpu}: creating a MIG instance"),
+            Self::CreateCompute { .. } => format!("{gpu}: creating a compute instance"),
+            Self::Power { milliwatts, .. } => format!("{gpu}: power limit {}", watts(*milliwatts)),
+            Self::Graphics { .. } => format!("{gpu}: graphics clock"),
+            Self::Memory { .. } => format!("{gpu}: memory clock"),
+            Self::Compute { mode, .. } => format!("{gpu}: compute mode {}", compute_mode_name(*mode)),
+            Self::StartMps { .. } => "starting the MPS control daemon".to_owned(),
+            Self::StopMps => "stopping the MPS control daemon".to_owned(),
+            Self::RefreshCdi => "refreshing the CDI specification".to_owned(),
+        }
+    }
+}
+
+/// A change with the member that declared it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    pub member: usize,
+    pub change: Change,
+}
+
+/// An act, and the changes (by position in the stage) that are made once it and all other acts of theirs are done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub act: Act,
+    pub member: usize,
+    pub changes: Vec<usize>,
+}
+
+/// What makes pending values current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Activation {
+    /// `GpuReset` or `Reboot`.
+    pub class: Disruption,
+    /// GPUs that are reset together; those that wait, for a reboot.
+    pub uuids: Vec<String>,
+    /// What waits and for which member.
+    pub reasons: Vec<(usize, String)>,
+}
+
+/// What can be done up to the next activation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    pub changes: Vec<Planned>,
+    pub steps: Vec<Step>,
+    pub activation: Option<Activation>,
+}
+
+impl Stage {
+    pub fn class(&self) -> Disruption {
+        let activation = match &self.activation {
+            Some(activation) if activation.class == Disruption::GpuReset => Disruption::GpuReset,
+            _ => Disruption::Live,
+        };
+        self.changes.iter().map(|planned| planned.change.disruption).max().unwrap_or_default().max(activation)
+    }
+
+    /// GPUs that nobody may use meanwhile; `None` stands for all.
+    pub fn must_be_free(&self) -> Option<BTreeSet<String>> {
+        let mut uuids = BTreeSet::new();
+        for step in &self.steps {
+            match &step.act {
+                Act::DestroyInstance { uuid, .. } | Act::ClearInstance { uuid, .. } => {
+                    uuids.insert(uuid.clone());
+                }
+                Act::Mig { uuid, .. } if self.disturbs_clients(step) => {
+                    uuids.insert(uuid.clone());
+                }
+                Act::StopMps | Act::StartMps { .. } if self.disturbs_clients(step) => return None,
+                _ => {}
+            }
+        }
+        if let Some(activation) = self.activation.as_ref().filter(|a| a.class == Disruption::GpuReset) {
+            uuids.extend(activation.uuids.iter().cloned());
+        }
+        Some(uuids)
+    }
+
+    fn disturbs_clients(&self, step: &Step) -> bool {
+        let mut changes = step.changes.iter().filter_map(|at| self.changes.get(*at));
+        changes.any(|planned| planned.change.disruption == Disruption::Clients)
+    }
+
+    /// Whether units that hold GPUs, such as DCGM, are stopped for it: for a reset, and whenever instances or the MIG
+    /// mode change at once, because they must see the new ones.
+    pub fn stops_units(&self) -> bool {
+        let reset = self.activation.as_ref().is_some_and(|a| a.class == Disruption::GpuReset);
+        reset
+            || self.steps.iter().any(|step| match step.act {
+                Act::DestroyInstance { .. }
+                | Act::ClearInstance { .. }
+                | Act::CreateInstance { .. }
+                | Act::CreateCompute { .. } => true,
+                Act::Mig { .. } => self.disturbs_clients(step),
+                _ => false,
+            })
+    }
+
+    fn change(&mut self, member: usize, change: Change) -> usize {
+        self.changes.push(Planned { member, change });
+        self.changes.len() - 1
+    }
+
+    fn step(&mut self, member: usize, act: Act, changes: &[usize]) {
+        self.steps.push(Step { act, member, changes: changes.to_vec() });
+    }
+}
+
+/// The GPUs that wait for an activation, with the reasons.
+fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String)>) {
+    let (mut uuids, mut reasons) = (Vec::new(), Vec::new());
+    for gpu in &state.gpus {
+        let Some(wants) = desired.gpus.get(&gpu.uuid) else { continue };
+        let before = reasons.len();
+        if let (Some(want), Ok(ecc)) = (&wants.ecc, gpu.ecc)
+            && ecc.current != want.value
+        {
+            reasons.push((want.member, format!("{} ECC {} is pending", gpu.label(), on_off(want.value))));
+        }
+        if let (Some(want), Ok(mig)) = (&wants.mig, gpu.mig)
+            && mig.current != want.value
+            && !gpu.architecture.has_volatile_mig()
+        {
+            reasons
+                .push((want.member, format!("{} MIG mode {} is pending", gpu.label(), on_off(want.value))));
+        }
+        if reasons.len() > before {
+            uuids.push(gpu.uuid.clone());
+        }
+    }
+    (uuids, reasons)
+}
+
+/// The GPUs that one reset of these takes along.
+///
+/// Source: nvidia-smi documentation: before Ampere all NVLink peers are reset in one command, and so they are on
+/// Ampere while the fabric manager does not run; later GPUs are reset alone.
+fn reset_group(state: &State, uuids: &[String]) -> Vec<String> {
+    let together = uuids.iter().filter_map(|uuid| state.gpu(uuid)).any(|gpu| {
+        gpu.nvlinks > 0
+            && (gpu.architecture < Architecture::AMPERE
+                || gpu.architecture == Architecture::AMPERE && !state.host.fabric_manager)
+    });
+    let with_peers = |gpu: &&Gpu| uuids.contains(&gpu.uuid) || together && gpu.nvlinks > 0;
+    state.gpus.iter().filter(with_peers).map(|gpu| gpu.uuid.clone()).collect()
+}
+
+/// The activation that a state needs, if any. `reboot` rules a reset out.
+pub fn activation(state: &State, desired: &Desired, reboot: bool) -> Option<Activation> {
+    let (uuids, reasons) = waiting(state, desired);
+    if uuids.is_empty() {
+        return None;
+    }
+    let group = reset_group(state, &uuids);
+    let can = !reboot && group.iter().all(|uuid| state.gpu(uuid).is_some_and(|gpu| gpu.resettable));
+    Some(match can {
+        true => Activation { class: Disruption::GpuReset, uuids: group, reasons },
+        false => Activation { class: Disruption::Reboot, uuids, reasons },
+    })
+}
+
+/// What can be done now.
+pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
+    let Some(activation) = activation(state, desired, reboot) else { return settled(state, desired) };
+    let mut stage = Stage::default();
+    stop_mps(&mut stage, state, desired);
+    for gpu in &state.gpus {
+        let Some(wants) = desired.gpus.get(&gpu.uuid) else { continue };
+        if !gpu.architecture.has_volatile_mig() && wants.mig.as_ref().is_some_and(|want| !want.value) {
+            clear_layout(&mut stage, gpu, wants);
+        }
+    }
+    if activation.class == Disruption::Reboot {
+        persistence_unit(&mut stage, state, desired);
+    }
+    for gpu in &state.gpus {
+        if let Some(wants) = desired.gpus.get(&gpu.uuid) {
+            pending(&mut stage, gpu, wants, activation.class);
+        }
+    }
+    if stage.steps.iter().any(|step| matches!(step.act, Act::DestroyInstance { .. })) {
+        refresh_cdi(&mut stage, state);
+    }
+    stage.activation = Some(activation);
+    stage
+}
+
+/// Writes values that an activation will make current.
+fn pending(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants, class: Disruption) {
+    let staged = [
+        ("ECC", wants.ecc.as_ref(), gpu.ecc.ok(), true),
+        ("MIG mode", wants.mig.as_ref(), gpu.mig.ok(), !gpu.architecture.has_volatile_mig()),
+    ];
+    for (name, want, mode, applies) in staged {
+        let (Some(want), Some(mode), true) = (want, mode, applies) else { continue };
+        let act = || match name {
+            "ECC" => Act::Ecc { uuid: gpu.uuid.clone(), on: want.value },
+            _ => Act::Mig { uuid: gpu.uuid.clone(), on: want.value },
+        };
+        let (from, to) = (Some(on_off(mode.current).to_owned()), on_off(want.value));
+        let what = format!("{} {name}", gpu.label());
+        if mode.current == want.value {
+            withdraw(stage, gpu, name, want, mode.pending, act());
+        } else if mode.pending != want.value {
+            let at = stage.change(want.member, Change::new(what, from, to, class));
+            stage.step(want.member, act(), &[at]);
+        } else if class == Disruption::GpuReset {
+            // Why a change without a step: the value was written by somebody before, and the reset makes it current.
+            stage.change(want.member, Change::new(what, from, to, class).with_note("was pending"));
+        }
+    }
+}
+
+/// A pending value that is no longer wanted, while the current one is.
+fn withdraw(stage: &mut Stage, gpu: &Gpu, name: &str, want: &Want<bool>, pending: bool, act: Act) {
+    if pending != want.value {
+        let what = format!("{} pending {name}", gpu.label());
+        let change =
+            Change::new(what, Some(on_off(pending).to_owned()), on_off(want.value), Disruption::Live);
+        let at = stage.change(want.member, change);
+        stage.step(want.member, act, &[at]);
+    }
+}
+
+/// Everything, where nothing waits for an activation.
+fn settled(state: &State, desired: &Desired) -> Stage {
+    let mut stage = Stage::default();
+    stop_mps(&mut stage, state, desired);
+    persistence_unit(&mut stage, state, desired);
+    for gpu in &state.gpus {
+        if let Some(wants) = desired.gpus.get(&gpu.uuid) {
+            persistence_flag(&mut stage, gpu, wants);
+        }
+    }
+    for gpu in &state.gpus {
+        let Some(wants) = desired.gpus.get(&gpu.uuid) else { continue };
+        withdrawn(&mut stage, gpu, wants);
+        mig_mode(&mut stage, gpu, wants);
+    }
+    for gpu in &state.gpus {
+        if let Some(wants) = desired.gpus.get(&gpu.uuid) {
+            layout(&mut stage, gpu, wants);
+        }
+    }
+    for gpu in &state.gpus {
+        if let Some(wants) = desired.gpus.get(&gpu.uuid) {
+            limits(&mut stage, gpu, wants);
+        }
+    }
+    start_mps(&mut stage, state, desired);
+    let mig = |step: &Step| {
+        matches!(
+            step.act,
+            Act::Mig { .. }
+                | Act::DestroyInstance { .. }
+                | Act::CreateInstance { .. }
+                | Act::CreateCompute { .. }
+                | Act::ClearInstance { .. }
+        )
+    };
+    if stage.steps.iter().any(mig) {
+        refresh_cdi(&mut stage, state);
+    }
+    stage
+}
+
+fn refresh_cdi(stage: &mut Stage, state: &State) {
+    if state.host.cdi_refresh {
+        let member = stage.steps.first().map_or(0, |step| step.member);
+        stage.step(member, Act::RefreshCdi, &[]);
+    }
+}
+
+/// Pending values that differ from what is wanted while the current ones do not.
+fn withdrawn(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    if let (Some(want), Ok(mode)) = (&wants.ecc, gpu.ecc)
+        && mode.current == want.value
+    {
+        let act = Act::Ecc { uuid: gpu.uuid.clone(), on: want.value };
+        withdraw(stage, gpu, "ECC", want, mode.pending, act);
+    }
+    if let (Some(want), Ok(mode)) = (&wants.mig, gpu.mig)
+        && mode.current == want.value
+    {
+        let act = Act::Mig { uuid: gpu.uuid.clone(), on: want.value };
+        withdraw(stage, gpu, "MIG mode", want, mode.pending, act);
+    }
+}
+
+fn unit_text(unit: Unit) -> String {
+    let active = if unit.active { "active" } else { "inactive" };
+    format!("{active}, {}", on_off(unit.enabled))
+}
+
+fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
+    let wants: Vec<_> = desired.gpus.values().filter_map(|wants| wants.persistence.as_ref()).collect();
+    let first = |mode: PersistenceMode| wants.iter().filter(|w| w.value == mode).map(|w| w.member).min();
+    let unit = state.host.persistenced;
+    if let Some(member) = first(PersistenceMode::Daemon) {
+        if !(unit.active && unit.enabled) {
+            let change = Change::new(
+                "nvidia-persistenced",
+                Some(unit_text(unit)),
+                "active, enabled",
+                Disruption::Live,
+            );
+            let at = stage.change(member, change);
+            stage.step(member, Act::Persistenced { on: true }, &[at]);
+        }
+        return;
+    }
+    let all_off =
+        wants.len() == state.gpus.len() && wants.iter().all(|want| want.value == PersistenceMode::Off);
+    let member = first(PersistenceMode::Legacy).or_else(|| first(PersistenceMode::Off).filter(|_| all_off));
+    if let Some(member) = member
+        && (unit.active || unit.enabled)
+    {
+        let change =
+            Change::new("nvidia-persistenced", Some(unit_text(unit)), "inactive, disabled", Disruption::Live);
+        let at = stage.change(member, change);
+        stage.step(member, Act::Persistenced { on: false }, &[at]);
+        // Why: the daemon takes the flag of every GPU with it.
+        for gpu in state.gpus.iter().filter(|gpu| gpu.persistence == Ok(true)) {
+            let off = desired.gpus.get(&gpu.uuid).and_then(|wants| wants.persistence.as_ref());
+            if off.is_none_or(|want| want.value != PersistenceMode::Off) {
+                stage.step(member, Act::Persistence { uuid: gpu.uuid.clone(), on: true }, &[at]);
+            }
+        }
+    }
+}
+
+fn persistence_flag(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let (Some(want), Ok(now)) = (&wants.persistence, gpu.persistence) else { return };
+    let on = want.value != PersistenceMode::Off;
+    if now != on {
+        let what = format!("{} persistence", gpu.label());
+        let change = Change::new(what, Some(on_off(now).to_owned()), on_off(on), Disruption::Live);
+        let at = stage.change(want.member, change);
+        stage.step(want.member, Act::Persistence { uuid: gpu.uuid.clone(), on }, &[at]);
+    }
+}
+
+/// MIG mode of Hopper and later, at once.
+fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let (Some(want), Ok(mode)) = (&wants.mig, gpu.mig) else { return };
+    if !gpu.architecture.has_volatile_mig() {
+        return;
+    }
+    if !want.value {
+        clear_layout(stage, gpu, wants);
+    }
+    if mode.current != want.value {
+        let from = Some(on_off(mode.current).to_owned());
+        let change =
+            Change::new(format!("{} MIG mode", gpu.label()), from, on_off(want.value), Disruption::Clients);
+        let at = stage.change(want.member, change);
+        stage.step(want.member, Act::Mig { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
+    }
+}
+
+fn slot_of(instance: &Instance) -> Slot {
+    Slot { placement: instance.placement, profile_id: instance.profile_id }
+}
+
+/// The layout there is, in the style of the declaration; instances that nobody can use are named.
+fn present_text(gpu: &Gpu, by_place: bool) -> String {
+    let profiles = gpu.profiles.as_deref().unwrap_or_default();
+    let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
+    let mut text = if by_place {
+        mig::places_text(profiles, &slots)
+    } else {
+        mig::counts_text(profiles, slots.iter().map(|slot| slot.profile_id))
+    };
+    let empty = gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
+    let split = gpu
+        .present()
+        .iter()
+        .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
+        .count();
+    if empty > 0 {
+        text.push_str(&format!(" ({empty} without compute instance)"));
+    }
+    if split > 0 {
+        text.push_str(&format!(" ({split} with partial compute instances)"));
+    }
+    text
+}
+
+/// Destroys all instances, because MIG goes off.
+fn clear_layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
+    let what = format!("{} MIG layout", gpu.label());
+    let at = stage
+        .change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
+    for instance in gpu.present() {
+        let act = Act::DestroyInstance { uuid: gpu.uuid.clone(), placement: instance.placement };
+        stage.step(want.member, act, &[at]);
+    }
+}
+
+/// Instances to destroy, to clear of compute instances, to create, and to give a compute instance.
+struct LayoutDiff {
+    destroy: Vec<Placement>,
+    clear: Vec<Placement>,
+    create: Vec<Slot>,
+    compute: Vec<Placement>,
+}
+
+fn layout_diff(gpu: &Gpu, want: &LayoutWant) -> LayoutDiff {
+    let mut diff =
+        LayoutDiff { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
+    for instance in gpu.present() {
+        if !want.slots.contains(&slot_of(instance)) {
+            diff.destroy.push(instance.placement);
+        } else if instance.computes.is_empty() {
+            diff.compute.push(instance.placement);
+        } else if !gpu.is_whole(instance) {
+            diff.clear.push(instance.placement);
+            diff.compute.push(instance.placement);
+        }
+    }
+    let is_there = |slot: &&Slot| gpu.present().iter().any(|instance| slot_of(instance) == **slot);
+    diff.create = want.slots.iter().filter(|slot| !is_there(slot)).copied().collect();
+    let differs = !(diff.destroy.is_empty() && diff.create.is_empty() && diff.clear.is_empty());
+    if want.strategy == MigStrategy::Rebuild && differs {
+        diff.destroy = gpu.present().iter().map(|instance| instance.placement).collect();
+        diff.create = want.slots.clone();
+        (diff.clear, diff.compute) = (Vec::new(), Vec::new());
+    }
+    diff
+}
+
+fn layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let Some(want) = &wants.layout else { return };
+    let diff = layout_diff(gpu, &want.value);
+    if diff.destroy.is_empty() && diff.clear.is_empty() && diff.create.is_empty() && diff.compute.is_empty() {
+        return;
+    }
+    let profiles = gpu.profiles.as_deref().unwrap_or_default();
+    let to = if want.value.by_place {
+        mig::places_text(profiles, &want.value.slots)
+    } else {
+        mig::counts_text(profiles, want.value.slots.iter().map(|slot| slot.profile_id))
+    };
+    let destroys = !(diff.destroy.is_empty() && diff.clear.is_empty());
+    let class = if destroys { Disruption::Clients } else { Disruption::Live };
+    let from = Some(present_text(gpu, want.value.by_place));
+    let at = stage.change(want.member, Change::new(format!("{} MIG layout", gpu.label()), from, to, class));
+    let uuid = || gpu.uuid.clone();
+    for placement in diff.destroy {
+        stage.step(want.member, Act::DestroyInstance { uuid: uuid(), placement }, &[at]);
+    }
+    for placement in diff.clear {
+        stage.step(want.member, Act::ClearInstance { uuid: uuid(), placement }, &[at]);
+    }
+    for slot in &diff.create {
+        let act =
+            Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
+        stage.step(want.member, act, &[at]);
+    }
+    for placement in diff.compute.into_iter().chain(diff.create.iter().map(|slot| slot.placement)) {
+        stage.step(want.member, Act::CreateCompute { uuid: uuid(), placement }, &[at]);
+    }
+}
+
+fn lock_text(lock: Lock) -> Option<String> {
+    match lock {
+        Lock::Unknown => None,
+        Lock::Free => Some("not locked".to_owned()),
+        Lock::Locked { low, high } => Some(clock_text(low, high)),
+    }
+}
+
+fn is_locked_so(lock: Lock, want: LockWant) -> bool {
+    match (lock, want) {
+        (Lock::Free, LockWant::Free) => true,
+        (Lock::Locked { low, high }, LockWant::Range { low: a, high: b }) => (low, high) == (a, b),
+        _ => false,
+    }
+}
+
+fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    if let (Some(want), Ok(now)) = (&wants.power, gpu.power_mw)
+        // Why a watt of tolerance: boards round.
+        && now.abs_diff(want.value) >= 1000
+    {
+        let what = format!("{} power limit", gpu.label());
+        let change = Change::new(what, Some(watts(now)), watts(want.value), Disruption::Live);
+        let at = stage.change(want.member, change);
+        stage.step(want.member, Act::Power { uuid: gpu.uuid.clone(), milliwatts: want.value }, &[at]);
+    }
+    let clocks = [("graphics", &wants.graphics, gpu.graphics), ("memory", &wants.memory, gpu.memory)];
+    for (name, want, lock) in clocks {
+        let Some(want) = want.as_ref().filter(|want| !is_locked_so(lock, want.value)) else { continue };
+        let to = match want.value {
+            LockWant::Free => "not locked".to_owned(),
+            LockWant::Range { low, high } => clock_text(low, high),
+        };
+        let what = format!("{} {name} clock", gpu.label());
+        let at = stage.change(want.member, Change::new(what, lock_text(lock), to, Disruption::Live));
+        let (uuid, value) = (gpu.uuid.clone(), want.value);
+        let act = match name {
+            "graphics" => Act::Graphics { uuid, want: value },
+            _ => Act::Memory { uuid, want: value },
+        };
+        stage.step(want.member, act, &[at]);
+    }
+    if let (Some(want), Ok(now)) = (&wants.compute, gpu.compute_mode)
+        && now != want.value
+    {
+        let what = format!("{} compute mode", gpu.label());
+        let from = Some(compute_mode_name(now));
+        let at = stage
+            .change(want.member, Change::new(what, from, compute_mode_name(want.value), Disruption::Live));
+        stage.step(want.member, Act::Compute { uuid: gpu.uuid.clone(), mode: want.value }, &[at]);
+    }
+}
+
+fn mps_text(state: &State) -> String {
+    let mps = &state.host.mps;
+    match (mps.answers, mps.unit.active, mps.unit.enabled) {
+        (true, true, true) => "started".to_owned(),
+        (true, true, false) => "started, not enabled".to_owned(),
+        (true, false, _) => "started outside of systemd".to_owned(),
+        (false, _, _) if mps.stale => "broken (stale socket)".to_owned(),
+        (false, true, _) => "broken (it does not answer)".to_owned(),
+        (false, false, true) => "stopped, enabled".to_owned(),
+        (false, false, false) => "stopped".to_owned(),
+    }
+}
+
+fn stop_mps(stage: &mut Stage, state: &State, desired: &Desired) {
+    let Some(want) = desired.mps.as_ref().filter(|want| want.value == MpsWant::Stopped) else { return };
+    let mps = &state.host.mps;
+    if mps.answers || mps.unit.active || mps.unit.enabled || mps.stale {
+        let class = if mps.answers || mps.unit.active { Disruption::Clients } else { Disruption::Live };
+        let at = stage
+            .change(want.member, Change::new("MPS control daemon", Some(mps_text(state)), "stopped", class));
+        stage.step(want.member, Act::StopMps, &[at]);
+    }
+}
+
+fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
+    let Some(want) = &desired.mps else { return };
+    let mps = &state.host.mps;
+    let program = mps.program.as_deref().unwrap_or(mps::PROGRAM);
+    let Some(text) = mps::unit_text(&want.value, program) else { return };
+    let MpsWant::Started { percentage, pinned, .. } = &want.value else { return };
+    // Why: a daemon that runs has to be started anew, and that ends its clients.
+    let class = if mps.answers { Disruption::Clients } else { Disruption::Live };
+    let mut made = Vec::new();
+    let percent = |share: u32| format!("{share} %");
+    if !(mps.answers && mps.unit.active && mps.unit.enabled) {
+        made.push(Change::new("MPS control daemon", Some(mps_text(state)), "started", class));
+    }
+    if let Some(share) = percentage
+        && mps.percentage != Some(*share)
+    {
+        let what = "MPS default active thread percentage";
+        made.push(Change::new(what, mps.percentage.map(percent), percent(*share), class));
+    }
+    let limit = mps.unit_text.as_deref().and_then(mps::pinned_of);
+    if let Some(wanted) = pinned
+        && limit.as_ref() != Some(wanted)
+    {
+        made.push(Change::new("MPS default pinned memory limit", limit, wanted.clone(), class));
+    }
+    if made.is_empty() && mps.unit_text.as_ref() != Some(&text) {
+        made.push(Change::new(
+            "MPS unit file",
+            mps.unit_text.as_ref().map(|_| "outdated".to_owned()),
+            "as declared",
+            class,
+        ));
+    }
+    if !made.is_empty() {
+        let changes: Vec<usize> = made.into_iter().map(|change| stage.change(want.member, change)).collect();
+        stage.step(want.member, Act::StartMps { text, want: want.value.clone() }, &changes);
+    }
+}
+
+/// Everything that a run of a group does to a state, activations included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    pub desired: Desired,
+    pub changes: Vec<Planned>,
+    /// Highest class of all changes, resets included.
+    pub class: Disruption,
+    pub activation: Option<Activation>,
+    /// What is left to after a reboot, by member.
+    pub deferred: Vec<(usize, String)>,
+    /// The state that the run leaves behind.
+    pub end: State,
+}
+
+/// `from` of what the first look already found different, so that a reset in between does not show.
+pub type Before = BTreeMap<(usize, String), Option<String>>;
+
+/// The values that were different before anything was done.
+pub fn before(state: &State, desired: &Desired) -> Before {
+    settled(state, desired)
+        .changes
+        .into_iter()
+        .map(|planned| ((planned.member, planned.change.what), planned.change.from))
+        .collect()
+}
+
+/// Words a change of a stage after a reset as seen from before it.
+pub fn as_seen_before(mut planned: Planned, before: &Before) -> Planned {
+    let key = (planned.member, planned.change.what.clone());
+    match before.get(&key) {
+        Some(from) => planned.change.from = from.clone(),
+        None => planned.change.note = Some("lost by the GPU reset".to_owned()),
+    }
+    planned
+}
+
+/// Plans a group over a state to the end. `reboot` rules a GPU reset out.
+pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
+    let desired = merge(group, state);
+    let first = stage(state, &desired, reboot);
+    let mut class = first.class();
+    let mut end = run_through(state.clone(), &first);
+    let mut changes = first.changes.clone();
+    let mut deferred = Vec::new();
+    match first.activation.as_ref().map(|activation| activation.class) {
+        None => {}
+        Some(Disruption::GpuReset) => {
+            let uuids =
+                first.activation.as_ref().map(|activation| activation.uuids.clone()).unwrap_or_default();
+            end = after(end, &Event::Reset(uuids));
+            let seen = before(state, &desired);
+            let second = stage(&end, &merge(group, &end), reboot);
+            class = class.max(second.class());
+            changes.extend(second.changes.iter().cloned().map(|planned| as_seen_before(planned, &seen)));
+            end = run_through(end, &second);
+        }
+        Some(_) => deferred = left_to_reboot(state, &desired, &first),
+    }
+    Forecast { desired, changes, class, activation: first.activation, deferred, end }
+}
+
+/// What a stage that ends in a reboot leaves to after it.
+pub fn left_to_reboot(state: &State, desired: &Desired, first: &Stage) -> Vec<(usize, String)> {
+    settled(state, desired)
+        .changes
+        .into_iter()
+        .filter(|planned| {
+            let same =
+                |done: &Planned| done.member == planned.member && done.change.what == planned.change.what;
+            !first.changes.iter().any(same)
+        })
+        .map(|planned| {
+            let text = format!("{} {} is set after the reboot", planned.change.what, planned.change.to);
+            (planned.member, text)
+        })
+        .collect()
+}
+
+/// The state after all steps of a stage.
+pub fn run_through(state: State, stage: &Stage) -> State {
+    stage.steps.iter().fold(state, |state, step| after(state, &Event::Act(step.act.clone())))
+}

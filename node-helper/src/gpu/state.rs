@@ -1,0 +1,263 @@
+//! What the GPUs of a node and what belongs to them are at one moment.
+//!
+//! Owns the pure picture that plans are made on, and how a reading becomes one. It does no I/O and does not know how
+//! a state changes (that is [`super::after`]).
+
+use gpufleet_protocol::nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged};
+use serde::{Deserialize, Serialize};
+
+/// `nvmlDeviceArchitecture_t`, ordered by age; unknown new ones are larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Architecture(pub u32);
+
+impl Architecture {
+    pub const AMPERE: Self = Self(7);
+    pub const HOPPER: Self = Self(9);
+
+    /// Whether the MIG mode changes at once and is forgotten when the driver is unloaded.
+    ///
+    /// Source: NVIDIA MIG User Guide r580: Ampere keeps the mode in the InfoROM and needs a reset, Hopper and later
+    /// do neither. An architecture that no header names yet is newer than Hopper.
+    pub fn has_volatile_mig(self) -> bool {
+        self >= Self::HOPPER
+    }
+
+    /// The name that NVIDIA gives.
+    pub fn name(self) -> String {
+        match self.0 {
+            2 => "Kepler".to_owned(),
+            3 => "Maxwell".to_owned(),
+            4 => "Pascal".to_owned(),
+            5 => "Volta".to_owned(),
+            6 => "Turing".to_owned(),
+            7 => "Ampere".to_owned(),
+            8 => "Ada".to_owned(),
+            9 => "Hopper".to_owned(),
+            10 => "Blackwell".to_owned(),
+            u32::MAX => "unknown".to_owned(),
+            other => format!("architecture {other}"),
+        }
+    }
+}
+
+/// What we know of a clock lock. NVML has no getter for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lock {
+    /// Nothing valid is recorded.
+    Unknown,
+    /// We gave the clock back to the driver.
+    Free,
+    /// We locked it between these, in MHz.
+    Locked { low: u32, high: u32 },
+}
+
+/// A compute instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compute {
+    pub id: u32,
+    pub slices: u32,
+}
+
+/// A GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// `None` for an instance that a prediction made.
+    pub id: Option<u32>,
+    pub profile_id: u32,
+    pub placement: Placement,
+    pub computes: Vec<Compute>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    pub index: u32,
+    pub uuid: String,
+    /// As sysfs writes it.
+    pub pci: String,
+    pub minor: Option<u32>,
+    pub name: String,
+    pub architecture: Architecture,
+    pub persistence: Reading<bool>,
+    pub ecc: Reading<Staged>,
+    pub mig: Reading<Staged>,
+    pub profiles: Reading<Vec<MigProfile>>,
+    pub instances: Reading<Vec<Instance>>,
+    /// Requested limit, milliwatts.
+    pub power_mw: Reading<u32>,
+    pub power_default_mw: Reading<u32>,
+    pub power_range_mw: Reading<(u32, u32)>,
+    pub compute_mode: Reading<u32>,
+    pub graphics: Lock,
+    pub memory: Lock,
+    pub graphics_clocks_mhz: Vec<u32>,
+    pub memory_clocks_mhz: Vec<u32>,
+    /// Whether the kernel can reset the device.
+    pub resettable: bool,
+    pub nvlinks: u32,
+}
+
+/// A systemd unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    pub exists: bool,
+    pub active: bool,
+    pub enabled: bool,
+}
+
+/// The CUDA MPS control daemon.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mps {
+    /// Path of `nvidia-cuda-mps-control`, where it is installed.
+    pub program: Option<String>,
+    pub unit: Unit,
+    /// What the unit file of ours says.
+    pub unit_text: Option<String>,
+    /// Whether a control daemon answers on the pipe.
+    pub answers: bool,
+    /// A pipe directory with a socket that nobody answers on.
+    pub stale: bool,
+    /// Share of the threads that the daemon gives by default, percent.
+    pub percentage: Option<u32>,
+}
+
+/// What the plan needs of the machine beside the GPUs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    pub persistenced: Unit,
+    /// Fabric manager runs.
+    pub fabric_manager: bool,
+    pub mps: Mps,
+    /// Units that hold GPUs and run now, in stop order.
+    pub client_units: Vec<String>,
+    /// Whether `nvidia-cdi-refresh.service` exists.
+    pub cdi_refresh: bool,
+}
+
+/// GPUs and machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    pub gpus: Vec<Gpu>,
+    /// GPUs that the driver lists and does not let us read, by index.
+    pub unreadable: Vec<(u32, Code)>,
+    pub host: Host,
+}
+
+/// The clock locks of one GPU as recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locks {
+    pub graphics: Lock,
+    pub memory: Lock,
+}
+
+impl Locks {
+    pub const UNKNOWN: Self = Self { graphics: Lock::Unknown, memory: Lock::Unknown };
+}
+
+impl Gpu {
+    /// What a reading says, with the recorded locks and what sysfs says about resets.
+    pub fn read(reading: &GpuReading, locks: Locks, resettable: bool) -> Self {
+        // Why: without persistence the driver forgets locks with its last client.
+        let trusted = reading.persistence == Ok(true);
+        let locks = if trusted { locks } else { Locks::UNKNOWN };
+        Self {
+            index: reading.index,
+            uuid: reading.uuid.clone(),
+            pci: reading.pci.clone().unwrap_or_default(),
+            minor: reading.minor.ok(),
+            name: reading.name.clone().unwrap_or_default(),
+            architecture: Architecture(reading.architecture.unwrap_or(u32::MAX)),
+            persistence: reading.persistence,
+            ecc: reading.ecc,
+            mig: reading.mig,
+            profiles: reading.profiles.clone(),
+            instances: reading.instances.as_ref().map_err(|code| *code).map(|found| {
+                found
+                    .iter()
+                    .map(|instance| Instance {
+                        id: Some(instance.id),
+                        profile_id: instance.profile_id,
+                        placement: instance.placement,
+                        computes: instance
+                            .compute_instances
+                            .iter()
+                            .map(|compute| Compute { id: compute.id, slices: compute.slices })
+                            .collect(),
+                    })
+                    .collect()
+            }),
+            power_mw: reading.power_limit_mw,
+            power_default_mw: reading.power_default_mw,
+            power_range_mw: reading.power_range_mw,
+            compute_mode: reading.compute_mode,
+            graphics: locks.graphics,
+            memory: locks.memory,
+            graphics_clocks_mhz: reading.supported_graphics_clocks_mhz.clone().unwrap_or_default(),
+            memory_clocks_mhz: reading.supported_memory_clocks_mhz.clone().unwrap_or_default(),
+            resettable,
+            nvlinks: reading.active_nvlinks.unwrap_or(0),
+        }
+    }
+
+    /// `GPU 0`, the name in every change.
+    pub fn label(&self) -> String {
+        format!("GPU {}", self.index)
+    }
+
+    pub fn profile(&self, id: u32) -> Option<&MigProfile> {
+        self.profiles.as_ref().ok()?.iter().find(|profile| profile.id == id)
+    }
+
+    /// Compute slices of a profile.
+    pub fn slices(&self, profile_id: u32) -> Option<u32> {
+        self.profile(profile_id).map(|profile| profile.slices)
+    }
+
+    /// Instances there are; none while MIG is off.
+    pub fn present(&self) -> &[Instance] {
+        self.instances.as_deref().unwrap_or_default()
+    }
+
+    /// Whether MIG mode is on now.
+    pub fn mig_on(&self) -> bool {
+        self.mig.is_ok_and(|mode| mode.current)
+    }
+
+    /// Whether an instance has exactly one compute instance, of its full size.
+    pub fn is_whole(&self, instance: &Instance) -> bool {
+        match instance.computes.as_slice() {
+            [only] => self.slices(instance.profile_id).is_none_or(|slices| only.slices == slices),
+            _ => false,
+        }
+    }
+}
+
+impl State {
+    /// The state that a snapshot shows.
+    pub fn read(
+        snapshot: &Snapshot,
+        host: Host,
+        mut locks: impl FnMut(&str) -> Locks,
+        mut resettable: impl FnMut(&str) -> bool,
+    ) -> Self {
+        let mut gpus: Vec<Gpu> = snapshot
+            .gpus
+            .iter()
+            .map(|reading| {
+                let pci = reading.pci.clone().unwrap_or_default();
+                Gpu::read(reading, locks(&reading.uuid), resettable(&pci))
+            })
+            .collect();
+        gpus.sort_by_key(|gpu| gpu.index);
+        Self { gpus, unreadable: snapshot.unreadable.clone(), host }
+    }
+
+    pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
+    pub fn gpu_mut(&mut self, uuid: &str) -> Option<&mut Gpu> {
+        self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid)
+    }
+}

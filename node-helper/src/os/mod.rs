@@ -1,0 +1,10 @@
+//! The operating system beneath the kinds: users, files, and where the node's trees are.
+
+pub mod civil;
+pub mod diff;
+pub mod environment;
+pub mod files;
+pub mod glob;
+pub mod mode;
+pub mod roots;
+pub mod users;

@@ -1,0 +1,272 @@
+//! Who a name is: users and groups of the node.
+//!
+//! Reads `/etc/passwd` and `/etc/group`; for names that are not there (LDAP, SSSD) asks `getent`, because a static
+//! program cannot load the node's name services.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::{
+    fs::{Gid, Uid},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
+
+use crate::{deadline::Deadline, process::Run};
+
+/// Why nobody was found.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    #[error("there is no user `{0}` on this node")]
+    NoUser(String),
+    #[error("there is no group `{0}` on this node")]
+    NoGroup(String),
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("only root can act as `{0}`; does the task lack `become: true`?")]
+    NotRoot(String),
+    #[error("cannot act as `{name}`: {source}")]
+    Switch { name: String, source: io::Error },
+}
+
+/// A user with everything a process of that user needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    /// All groups, the primary one included.
+    pub groups: Vec<u32>,
+    pub home: PathBuf,
+}
+
+impl Identity {
+    pub(crate) fn kernel_ids(&self) -> (Uid, Gid, Vec<Gid>) {
+        let groups = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        (Uid::from_raw(self.uid), Gid::from_raw(self.gid), groups)
+    }
+
+    /// Whether this process may act as the user at all.
+    ///
+    /// # Errors
+    /// It is neither root nor that user.
+    pub fn can_act(&self) -> Result<(), UserError> {
+        let own = rustix::process::geteuid();
+        if own.is_root() || own.as_raw() == self.uid {
+            return Ok(());
+        }
+        Err(UserError::NotRoot(self.name.clone()))
+    }
+
+    /// Does `work` on a thread that reaches files with this user's rights.
+    ///
+    /// Only the effective ids change: a thread with the user's real id could be signalled by that user.
+    ///
+    /// # Errors
+    /// The kernel does not let this process act as the user.
+    pub fn with_rights<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, UserError> {
+        if self.uid == rustix::process::geteuid().as_raw() {
+            return Ok(work());
+        }
+        self.can_act()?;
+        let (uid, gid, groups) = self.kernel_ids();
+        let switch = move || -> rustix::io::Result<()> {
+            set_thread_groups(&groups)?;
+            set_thread_res_gid(None, gid, None)?;
+            set_thread_res_uid(None, uid, None)
+        };
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || match switch() {
+                Ok(()) => Ok(work()),
+                Err(source) => Err(UserError::Switch { name: self.name.clone(), source: source.into() }),
+            });
+            thread.join().unwrap_or_else(|_| {
+                Err(UserError::Switch { name: self.name.clone(), source: io::ErrorKind::Other.into() })
+            })
+        })
+    }
+}
+
+/// The users and groups below one `/etc`.
+#[derive(Clone, Debug)]
+pub struct Users {
+    etc: PathBuf,
+    /// Whether `getent` is asked for names that the files lack.
+    services: bool,
+}
+
+struct Entry {
+    name: String,
+    uid: u32,
+    gid: u32,
+    home: PathBuf,
+}
+
+fn passwd_line(line: &str) -> Option<Entry> {
+    let mut fields = line.split(':');
+    let name = fields.next()?.to_owned();
+    let uid = fields.nth(1)?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    let home = fields.nth(1)?.into();
+    Some(Entry { name, uid, gid, home })
+}
+
+/// Name, id, members.
+fn group_line(line: &str) -> Option<(&str, u32, &str)> {
+    let mut fields = line.split(':');
+    let name = fields.next()?;
+    let gid = fields.nth(1)?.parse().ok()?;
+    Some((name, gid, fields.next().unwrap_or_default().trim_end()))
+}
+
+impl Users {
+    pub fn of(etc: &Path) -> Self {
+        Self { etc: etc.to_owned(), services: etc == Path::new("/etc") }
+    }
+
+    fn read(&self, name: &str) -> Result<String, UserError> {
+        let path = self.etc.join(name);
+        let bytes = fs::read(&path).map_err(|source| UserError::Read { path, source })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn getent(&self, database: &str, key: &str) -> Option<String> {
+        if !self.services || key.starts_with('-') {
+            return None;
+        }
+        let done = Run::new("getent")
+            .args([database, key])
+            .finish(&Deadline::after(Duration::from_secs(10)))
+            .ok()?;
+        done.exit.success().then(|| done.stdout().lines().next().map(str::to_owned)).flatten()
+    }
+
+    fn user_entry(&self, name: &str) -> Result<Entry, UserError> {
+        let text = self.read("passwd")?;
+        let number: Option<u32> = name.parse().ok();
+        let mut entries = text.lines().filter_map(passwd_line);
+        if let Some(entry) = entries.find(|entry| entry.name == name) {
+            return Ok(entry);
+        }
+        if let Some(entry) = text.lines().filter_map(passwd_line).find(|entry| Some(entry.uid) == number) {
+            return Ok(entry);
+        }
+        self.getent("passwd", name)
+            .as_deref()
+            .and_then(passwd_line)
+            .ok_or_else(|| UserError::NoUser(name.to_owned()))
+    }
+
+    /// The identity of a user, by name or number.
+    ///
+    /// # Errors
+    /// Nobody has that name, or the files cannot be read.
+    pub fn identity(&self, name: &str) -> Result<Identity, UserError> {
+        let entry = self.user_entry(name)?;
+        let text = self.read("group").unwrap_or_default();
+        let mut groups = vec![entry.gid];
+        let member_of = text
+            .lines()
+            .filter_map(group_line)
+            .filter(|(_, _, members)| members.split(',').any(|member| member == entry.name));
+        groups.extend(member_of.map(|(_, gid, _)| gid));
+        if let Some(line) = self.getent("initgroups", &entry.name) {
+            groups.extend(line.split_ascii_whitespace().skip(1).filter_map(|gid| gid.parse::<u32>().ok()));
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        Ok(Identity { name: entry.name, uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+    }
+
+    /// The number of an owner given by name or number.
+    ///
+    /// # Errors
+    /// Nobody has that name.
+    pub fn uid(&self, owner: &str) -> Result<u32, UserError> {
+        match self.user_entry(owner) {
+            Ok(entry) => Ok(entry.uid),
+            Err(error) => owner.parse().map_err(|_| error),
+        }
+    }
+
+    /// The number of a group given by name or number.
+    ///
+    /// # Errors
+    /// No group has that name.
+    pub fn gid(&self, group: &str) -> Result<u32, UserError> {
+        let text = self.read("group")?;
+        if let Some((_, gid, _)) = text.lines().filter_map(group_line).find(|(name, ..)| *name == group) {
+            return Ok(gid);
+        }
+        if let Ok(gid) = group.parse() {
+            return Ok(gid);
+        }
+        self.getent("group", group)
+            .as_deref()
+            .and_then(group_line)
+            .map(|(_, gid, _)| gid)
+            .ok_or_else(|| UserError::NoGroup(group.to_owned()))
+    }
+
+    pub fn user_name(&self, uid: u32) -> Option<String> {
+        let text = self.read("passwd").ok()?;
+        let local =
+            text.lines().filter_map(passwd_line).find(|entry| entry.uid == uid).map(|entry| entry.name);
+        local.or_else(|| {
+            self.getent("passwd", &uid.to_string()).as_deref().and_then(passwd_line).map(|e| e.name)
+        })
+    }
+
+    pub fn group_name(&self, gid: u32) -> Option<String> {
+        let text = self.read("group").ok()?;
+        let local = text
+            .lines()
+            .filter_map(group_line)
+            .find(|(_, id, _)| *id == gid)
+            .map(|(name, ..)| name.to_owned());
+        local.or_else(|| {
+            self.getent("group", &gid.to_string())
+                .as_deref()
+                .and_then(group_line)
+                .map(|(name, ..)| name.to_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (tempfile::TempDir, Users) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("passwd"),
+            "root:x:0:0:root:/root:/bin/sh\nann:x:1000:100:Ann:/home/ann:/bin/bash\nbroken\n",
+        )
+        .unwrap();
+        fs::write(dir.path().join("group"), "root:x:0:\nusers:x:100:\nvideo:x:44:bob,ann\nann2:x:45:ann2\n")
+            .unwrap();
+        let users = Users::of(dir.path());
+        (dir, users)
+    }
+
+    #[test]
+    fn users_are_found_by_name_and_number_with_their_groups() {
+        let (_dir, users) = sample();
+        let ann = users.identity("ann").unwrap();
+        assert_eq!((ann.uid, ann.gid, ann.groups.clone()), (1000, 100, vec![44, 100]));
+        assert_eq!(users.identity("1000").unwrap(), ann);
+        assert_eq!(users.user_name(0).as_deref(), Some("root"));
+        assert_eq!(users.group_name(44).as_deref(), Some("video"));
+    }
+
+    #[test]
+    fn unknown_names_are_named() {
+        let (_dir, users) = sample();
+        assert_eq!(users.identity("zoe").unwrap_err().to_string(), "there is no user `zoe` on this node");
+        assert_eq!(users.gid("nogroup").unwrap_err().to_string(), "there is no group `nogroup` on this node");
+        assert_eq!(users.uid("4242").unwrap(), 4242);
+    }
+}

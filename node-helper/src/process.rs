@@ -1,0 +1,690 @@
+//! Runs one child process to its end, its deadline or its cancellation, and keeps a bounded part of what it says.
+//!
+//! Owns process groups, pipes, credentials of children and the ways a child is killed. It knows no task kinds.
+//! Invariants: a child gets its own process group; when [`Run::finish`] returns with an error the child, its group and
+//! its descendants were killed; no more than the stated bytes of output are held; a child dies with the thread
+//! that started it.
+
+use std::{
+    ffi::{CString, OsStr, OsString},
+    fs,
+    io::{self, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::{ffi::OsStrExt, process::CommandExt, process::ExitStatusExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant, SystemTime},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+    io::Errno,
+    process::{PidfdFlags, Signal},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+};
+
+use crate::{
+    deadline::{Deadline, Stop},
+    os::users::Identity,
+};
+
+/// How much of each output stream is kept unless told otherwise, in bytes.
+pub const OUTPUT_LIMIT: usize = 1024 * 1024;
+
+/// How often a raised cancel flag is looked at.
+const TICK: Duration = Duration::from_millis(40);
+/// How long a group may take to leave after SIGTERM.
+const TERM_GRACE: Duration = Duration::from_millis(700);
+/// How long output is waited for once the child is gone but a process it left behind still holds the pipe.
+const PIPE_GRACE: Duration = Duration::from_millis(150);
+
+/// Why a child gave no exit status.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("there is no program `{0}` on this node")]
+    NoProgram(String),
+    #[error("`{program}` may not be executed")]
+    NotAllowed { program: String },
+    #[error("the working directory `{path}` cannot be used: {source}")]
+    WorkingDirectory { path: String, source: io::Error },
+    #[error("`{program}` cannot be started: {source}")]
+    Spawn { program: String, source: io::Error },
+    #[error("`{program}` cannot be watched: {source}")]
+    Watch { program: String, source: io::Error },
+    /// The child was killed with its group; what it had said until then is here.
+    #[error("`{program}` was stopped after {after:.1} s: {}", match .stop { Stop::TimedOut => "its time was up", Stop::Cancelled => "it was cancelled" })]
+    Stopped { program: String, stop: Stop, after: f64, output: Box<Output> },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    pub const fn success(self) -> bool {
+        matches!(self, Self::Code(0))
+    }
+
+    /// The number that shells show: the code, or 128 + signal.
+    pub const fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit status {code}"),
+            Self::Signal(signal) => write!(f, "killed by signal {signal}"),
+        }
+    }
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Code(-1),
+        }
+    }
+}
+
+/// The beginning of an output stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    pub bytes: Vec<u8>,
+    /// Bytes that came after the limit and were thrown away.
+    pub lost: u64,
+}
+
+impl Captured {
+    /// The text, with what is not UTF-8 replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    fn take(&mut self, piece: &[u8], limit: usize) {
+        let room = limit.saturating_sub(self.bytes.len()).min(piece.len());
+        let (kept, lost) = piece.split_at_checked(room).unwrap_or((piece, &[]));
+        self.bytes.extend_from_slice(kept);
+        self.lost += lost.len() as u64;
+    }
+}
+
+/// What a process said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    pub stdout: Captured,
+    pub stderr: Captured,
+}
+
+/// A process that ended by itself.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    pub exit: Exit,
+    pub output: Output,
+    /// Wall clock of the node.
+    pub started: SystemTime,
+    pub took: Duration,
+}
+
+impl Finished {
+    pub fn stdout(&self) -> String {
+        self.output.stdout.text()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.output.stderr.text()
+    }
+
+    /// `PROGRAM: exit status 1: last line of stderr`, for messages.
+    pub fn complaint(&self, program: &str) -> String {
+        let said = |captured: &Captured| {
+            let text = captured.text();
+            text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+        };
+        match said(&self.output.stderr).or_else(|| said(&self.output.stdout)) {
+            Some(line) => format!("{program}: {}: {line}", self.exit),
+            None => format!("{program}: {}", self.exit),
+        }
+    }
+}
+
+/// A process to be run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    stdin: Option<Vec<u8>>,
+    user: Option<Identity>,
+    limit: usize,
+}
+
+impl Run {
+    /// A program by path, or by name on the helper's PATH.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            stdin: None,
+            user: None,
+            limit: OUTPUT_LIMIT,
+        }
+    }
+
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable on top of the helper's own, sanitised environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    #[must_use]
+    pub fn directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.directory = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Bytes for standard input, which is `/dev/null` otherwise.
+    #[must_use]
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.stdin = Some(bytes.into());
+        self
+    }
+
+    /// Runs as another user, with that user's groups, HOME, USER and LOGNAME.
+    #[must_use]
+    pub fn user(mut self, user: Option<Identity>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// Bytes kept of each output stream, [`OUTPUT_LIMIT`] otherwise.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+
+    /// Runs the process until it ends.
+    ///
+    /// # Errors
+    /// It cannot be started or watched, or the deadline came first: then its whole process group and every
+    /// descendant are gone when this returns, and the error carries what they had said.
+    pub fn finish(&self, deadline: &Deadline) -> Result<Finished, ProcessError> {
+        let (started, clock) = (SystemTime::now(), Instant::now());
+        if let Some(stop) = deadline.stop() {
+            return Err(ProcessError::Stopped {
+                program: self.name(),
+                stop,
+                after: 0.0,
+                output: Box::default(),
+            });
+        }
+        let mut running = Running { child: self.start()?, done: false };
+        let mut output = Output::default();
+        let watched = self.watch(&mut running.child, deadline, &mut output);
+        match watched {
+            Ok(Some(status)) => {
+                running.done = true;
+                Ok(Finished { exit: status.into(), output, started, took: clock.elapsed() })
+            }
+            Ok(None) => {
+                running.kill();
+                Err(ProcessError::Stopped {
+                    program: self.name(),
+                    stop: deadline.stop().unwrap_or(Stop::TimedOut),
+                    after: clock.elapsed().as_secs_f64(),
+                    output: Box::new(output),
+                })
+            }
+            Err(source) => {
+                running.kill();
+                Err(ProcessError::Watch { program: self.name(), source })
+            }
+        }
+    }
+
+    /// Starts the process in a session of its own, with no input and output, and leaves it alone.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn detach(&self) -> Result<(), ProcessError> {
+        let mut command = self.command(true)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|source| self.spawn_error(source))?;
+        // Why: somebody has to collect the status, or a zombie stays as long as the helper lives.
+        let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());
+        Ok(())
+    }
+
+    #[expect(unsafe_code, reason = "credentials and parent-death signal are set between fork and exec")]
+    fn command(&self, detached: bool) -> Result<Command, ProcessError> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        if let Some(user) = &self.user {
+            command.env("HOME", &user.home).env("USER", &user.name).env("LOGNAME", &user.name);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let directory = match &self.directory {
+            Some(path) => Some(c_string(path.as_os_str()).map_err(|source| {
+                ProcessError::WorkingDirectory { path: path.display().to_string(), source }
+            })?),
+            None => None,
+        };
+        let credentials = self.user.as_ref().map(Identity::kernel_ids);
+        if !detached {
+            command.process_group(0);
+        }
+        // SAFETY: the closure runs in the forked child and makes system calls only: it neither allocates nor takes
+        // locks; everything it uses was made before the fork.
+        unsafe {
+            command.pre_exec(move || {
+                if detached {
+                    rustix::process::setsid()?;
+                }
+                if let Some((uid, gid, groups)) = &credentials {
+                    // Why conditional: a thread that has the user's rights already has the groups, and may not set them.
+                    if rustix::process::geteuid().is_root() {
+                        set_thread_groups(groups)?;
+                    }
+                    set_thread_res_gid(*gid, *gid, *gid)?;
+                    set_thread_res_uid(*uid, *uid, *uid)?;
+                }
+                if let Some(path) = &directory {
+                    rustix::process::chdir(path.as_c_str())?;
+                }
+                if !detached {
+                    // Why after the credentials: changing them clears the signal.
+                    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                }
+                Ok(())
+            });
+        }
+        Ok(command)
+    }
+
+    fn start(&self) -> Result<Child, ProcessError> {
+        if let Some(path) = &self.directory
+            && let Err(source) = check_directory(path)
+        {
+            return Err(ProcessError::WorkingDirectory { path: path.display().to_string(), source });
+        }
+        let mut command = self.command(false)?;
+        command
+            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut tries = 0;
+        loop {
+            match command.spawn() {
+                // Why: a file that was just written stays "busy" while a sibling thread's fork still holds it open.
+                Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) && tries < 20 => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(source) => return Err(self.spawn_error(source)),
+                Ok(child) => return Ok(child),
+            }
+        }
+    }
+
+    fn spawn_error(&self, source: io::Error) -> ProcessError {
+        let program = self.name();
+        match source.kind() {
+            io::ErrorKind::NotFound if !program.contains('/') || !Path::new(&program).exists() => {
+                ProcessError::NoProgram(program)
+            }
+            io::ErrorKind::PermissionDenied if self.user.is_none() => ProcessError::NotAllowed { program },
+            _ => ProcessError::Spawn { program, source },
+        }
+    }
+
+    /// `Ok(None)` when the deadline came first.
+    fn watch(
+        &self,
+        child: &mut Child,
+        deadline: &Deadline,
+        output: &mut Output,
+    ) -> io::Result<Option<ExitStatus>> {
+        let pid = rustix::process::Pid::from_child(child);
+        // Why optional: kernels before 5.3 have no pidfd; there the status is asked for at every tick.
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
+        let mut stdin = child.stdin.take();
+        let mut stdout = child.stdout.take();
+        let mut stderr = child.stderr.take();
+        if let Some(pipe) = &stdin {
+            unblock(pipe)?;
+        }
+        if let Some(pipe) = &stdout {
+            unblock(pipe)?;
+        }
+        if let Some(pipe) = &stderr {
+            unblock(pipe)?;
+        }
+        let input = self.stdin.as_deref().unwrap_or_default();
+        let mut written = 0;
+        let mut ended: Option<(ExitStatus, Instant)> = None;
+        let mut buffer = vec![0u8; 64 * 1024];
+        loop {
+            if deadline.stop().is_some() && ended.is_none() {
+                return Ok(None);
+            }
+            if ended.is_none()
+                && let Some(status) = child.try_wait()?
+            {
+                ended = Some((status, Instant::now()));
+            }
+            let mut progress = false;
+            progress |= drain(&mut stdout, &mut output.stdout, self.limit, &mut buffer)?;
+            progress |= drain(&mut stderr, &mut output.stderr, self.limit, &mut buffer)?;
+            if let Some(pipe) = &mut stdin {
+                let rest = input.get(written..).unwrap_or_default();
+                match pipe.write(rest) {
+                    _ if rest.is_empty() => stdin = None,
+                    Ok(count) => {
+                        written += count;
+                        progress = true;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    // Why: a child that does not read its input is no failure.
+                    Err(_) => stdin = None,
+                }
+            }
+            if let Some((status, since)) = ended {
+                let closed = stdout.is_none() && stderr.is_none();
+                if closed || deadline.stop().is_some() || (!progress && since.elapsed() >= PIPE_GRACE) {
+                    return Ok(Some(status));
+                }
+            }
+            if !progress {
+                let tick = match (&pidfd, &ended) {
+                    (Some(_), None) => TICK,
+                    _ => Duration::from_millis(10),
+                };
+                let mut fds = Vec::with_capacity(4);
+                if let (Some(fd), None) = (&pidfd, &ended) {
+                    fds.push(PollFd::new(fd, PollFlags::IN));
+                }
+                if let Some(pipe) = &stdout {
+                    fds.push(PollFd::new(pipe, PollFlags::IN));
+                }
+                if let Some(pipe) = &stderr {
+                    fds.push(PollFd::new(pipe, PollFlags::IN));
+                }
+                if let Some(pipe) = &stdin {
+                    fds.push(PollFd::new(pipe, PollFlags::OUT));
+                }
+                let wait = tick.min(deadline.remaining().max(Duration::from_millis(1)));
+                wait_for(&mut fds, wait)?;
+            }
+        }
+    }
+}
+
+/// Waits until one of the descriptors is ready or the time is over.
+///
+/// # Errors
+/// `poll` failed otherwise than by a signal.
+pub fn wait_for(fds: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn unblock(fd: impl AsFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    Ok(rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
+}
+
+/// Reads what is there; closes the pipe at its end. Tells whether anything happened.
+fn drain<R: Read>(
+    pipe: &mut Option<R>,
+    into: &mut Captured,
+    limit: usize,
+    buffer: &mut [u8],
+) -> io::Result<bool> {
+    let Some(open) = pipe else { return Ok(false) };
+    match open.read(buffer) {
+        Ok(0) => {
+            *pipe = None;
+            Ok(true)
+        }
+        Ok(count) => {
+            into.take(buffer.get(..count).unwrap_or_default(), limit);
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+fn check_directory(path: &Path) -> io::Result<()> {
+    if fs::metadata(path)?.is_dir() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotADirectory)) }
+}
+
+/// Kills the child's group when dropped before its end.
+struct Running {
+    child: Child,
+    done: bool,
+}
+
+impl Running {
+    fn kill(&mut self) {
+        if std::mem::replace(&mut self.done, true) {
+            return;
+        }
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // Why before the signal: once a parent is dead its children have another parent and cannot be found.
+        let family = descendants(self.child.id());
+        let signal = |signal: Signal| {
+            let _ = rustix::process::kill_process_group(pid, signal);
+            for (id, started) in &family {
+                if started_at(*id) == Some(*started)
+                    && let Some(id) = i32::try_from(*id).ok().and_then(rustix::process::Pid::from_raw)
+                {
+                    let _ = rustix::process::kill_process(id, signal);
+                }
+            }
+        };
+        signal(Signal::TERM);
+        let until = Instant::now() + TERM_GRACE;
+        let mut collected = false;
+        while Instant::now() < until {
+            collected = collected || matches!(self.child.try_wait(), Ok(Some(_)));
+            if collected && rustix::process::test_kill_process_group(pid).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        signal(Signal::KILL);
+        // Why bounded: a process in uninterruptible sleep outlives SIGKILL, and the helper must not wait for it.
+        let until = Instant::now() + TERM_GRACE;
+        while !collected && Instant::now() < until {
+            collected = matches!(self.child.try_wait(), Ok(Some(_)));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Parent and start time (clock ticks since boot) from `/proc/PID/stat`.
+fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Why from the last parenthesis: a process may put any text, parentheses too, into its name.
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    // Field 22 of the file; state is field 3 and fields 3 and 4 are consumed.
+    let start = fields.nth(17)?.parse().ok()?;
+    Some((parent, start))
+}
+
+fn started_at(pid: u32) -> Option<u64> {
+    parent_and_start(pid).map(|(_, start)| start)
+}
+
+/// Every process below `root`, with its start time, so that a pid that was given to another process is noticed.
+fn descendants(root: u32) -> Vec<(u32, u64)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let all: Vec<(u32, u32, u64)> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter_map(|pid| parent_and_start(pid).map(|(parent, start)| (pid, parent, start)))
+        .collect();
+    let mut family: Vec<(u32, u64)> = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for (pid, _, start) in all.iter().filter(|(pid, of, _)| *of == parent && *pid != root) {
+            if !family.iter().any(|(known, _)| known == pid) {
+                family.push((*pid, *start));
+                parents.push(*pid);
+            }
+        }
+    }
+    family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    fn shell(line: &str) -> Run {
+        Run::new("/bin/sh").args(["-c", line])
+    }
+
+    #[test]
+    fn output_and_exit_code_come_back() {
+        let done = shell("echo out; echo err >&2; exit 3").finish(&soon()).unwrap();
+        assert_eq!(
+            (done.exit, done.stdout().as_str(), done.stderr().as_str()),
+            (Exit::Code(3), "out\n", "err\n")
+        );
+        assert_eq!(done.complaint("sh"), "sh: exit status 3: err");
+    }
+
+    #[test]
+    fn signals_are_told_from_codes() {
+        assert_eq!(shell("kill -9 $$").finish(&soon()).unwrap().exit, Exit::Signal(9));
+    }
+
+    #[test]
+    fn large_input_and_output_do_not_deadlock() {
+        let text = vec![b'x'; 3_000_000];
+        let done = Run::new("/bin/cat").stdin(text).limit(1000).finish(&soon()).unwrap();
+        assert_eq!(done.output.stdout.bytes.len(), 1000);
+        assert_eq!(done.output.stdout.lost, 2_999_000);
+    }
+
+    #[test]
+    fn input_nobody_reads_is_no_failure() {
+        let done = shell("exec true").stdin(vec![b'x'; 1_000_000]).finish(&soon()).unwrap();
+        assert!(done.exit.success());
+    }
+
+    #[test]
+    fn a_timeout_kills_the_group_and_those_who_left_it() {
+        let marker = format!("gpufleet-process-test-{}", std::process::id());
+        let line = format!(
+            "(exec -a {marker}-a sleep 600) & setsid bash -c 'exec -a {marker}-b sleep 600' & echo here; wait"
+        );
+        let error = Run::new("bash").args(["-c", &line]).finish(&Deadline::after(Duration::from_millis(600)));
+        let Err(ProcessError::Stopped { stop: Stop::TimedOut, output, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(output.stdout.text(), "here\n");
+        let left = fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
+            fs::read(entry.path().join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).starts_with(&format!("{marker}-")))
+        });
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn a_group_that_ignores_sigterm_is_killed() {
+        let begin = Instant::now();
+        let error = shell("trap '' TERM; while :; do sleep 1; done")
+            .finish(&Deadline::after(Duration::from_millis(200)));
+        assert!(matches!(error, Err(ProcessError::Stopped { .. })));
+        assert!(begin.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn cancelling_ends_a_run_early() {
+        let deadline = soon();
+        let flag = deadline.canceller();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let error = shell("sleep 30").finish(&deadline);
+        assert!(matches!(error, Err(ProcessError::Stopped { stop: Stop::Cancelled, .. })));
+    }
+
+    #[test]
+    fn a_background_process_does_not_hold_the_answer() {
+        let begin = Instant::now();
+        let done = shell("sleep 5 & echo started").finish(&soon()).unwrap();
+        assert_eq!(done.stdout(), "started\n");
+        assert!(begin.elapsed() < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_cannot_start_says_why() {
+        let missing = Run::new("no-such-program-anywhere").finish(&soon()).unwrap_err();
+        assert_eq!(missing.to_string(), "there is no program `no-such-program-anywhere` on this node");
+        let directory = shell("true").directory("/no/such/place").finish(&soon()).unwrap_err();
+        assert!(directory.to_string().starts_with("the working directory `/no/such/place` cannot be used"));
+        let denied = Run::new("/etc/passwd").finish(&soon()).unwrap_err();
+        assert_eq!(denied.to_string(), "`/etc/passwd` may not be executed");
+    }
+}

@@ -1,0 +1,73 @@
+//! Takes away what the helper left on the node: its state directory and its own file.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use crate::os::files::{At, FileError};
+
+/// Removes the state directory, and the pushed file with other versions of it and their folder.
+///
+/// # Errors
+/// Something could not be removed; the rest is gone.
+pub fn clean(state_dir: &Path) -> Result<(), FileError> {
+    let state = match fs::remove_dir_all(state_dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(FileError::new("remove", state_dir, error))
+        }
+        _ => Ok(()),
+    };
+    let file = own_file().map_or(Ok(()), |path| remove_pushed(&path));
+    state.and(file)
+}
+
+fn own_file() -> Option<PathBuf> {
+    fs::read_link("/proc/self/exe").ok()
+}
+
+/// The name of a pushed file holds its digest; nothing else is ever removed.
+fn is_pushed(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    name.split(|c: char| !c.is_ascii_hexdigit()).any(|part| part.len() == 64)
+}
+
+fn remove_pushed(path: &Path) -> Result<(), FileError> {
+    if !is_pushed(path) {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(path);
+    for entry in fs::read_dir(folder).at("read", folder)?.flatten() {
+        if is_pushed(&entry.path()) {
+            fs::remove_file(entry.path()).at("remove", entry.path())?;
+        }
+    }
+    // Why ignored: a folder that holds something else is not ours to remove.
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_named_by_a_digest_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("gpufleet");
+        fs::create_dir(&folder).unwrap();
+        let (one, two) = (folder.join("a".repeat(64)), folder.join(format!("node-{}", "b".repeat(64))));
+        let other = folder.join("notes");
+        for path in [&one, &two, &other] {
+            fs::write(path, "").unwrap();
+        }
+        remove_pushed(&other).unwrap();
+        assert!(other.exists() && one.exists());
+        remove_pushed(&one).unwrap();
+        assert!(!one.exists() && !two.exists() && other.exists());
+        fs::remove_file(&other).unwrap();
+        fs::write(&one, "").unwrap();
+        remove_pushed(&one).unwrap();
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,237 @@
+//! The serving loop: hello, requests in, replies out, and the end.
+//!
+//! Ends, children too, when the channel closes, when the controller says nothing for too long, when a newer epoch
+//! takes the node over, or when it is told to. A watchdog thread sees to that even while the reader is blocked.
+
+mod channel;
+mod clean;
+mod session;
+mod streams;
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use gpufleet_protocol::{
+    Envelope, PROTOCOL_VERSION, Reply, Request,
+    frame::{Decoder, Frame},
+    message::{HEARTBEAT_TIMEOUT_S, Hello},
+};
+
+use self::{channel::Channel, session::Session};
+use crate::{
+    os::{files, roots::Roots},
+    tasks::reboot,
+};
+
+/// How long operations get to stop when the helper ends.
+const FAREWELL: Duration = Duration::from_secs(4);
+
+/// How the helper serves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub roots: Roots,
+    /// Silent time after which the helper ends.
+    pub heartbeat_timeout: Duration,
+    /// Instead of the usual state directory.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            roots: Roots::real(),
+            heartbeat_timeout: Duration::from_secs(HEARTBEAT_TIMEOUT_S),
+            state_dir: None,
+        }
+    }
+}
+
+/// SHA-256 of the file that runs.
+fn own_digest() -> io::Result<String> {
+    files::sha256_of(std::fs::File::open("/proc/self/exe")?).map(|(digest, _)| digest)
+}
+
+fn hello(roots: &Roots) -> io::Result<Hello> {
+    Ok(Hello {
+        protocol: PROTOCOL_VERSION,
+        digest: own_digest()?,
+        uid: rustix::process::geteuid().as_raw(),
+        arch: std::env::consts::ARCH.to_owned(),
+        pid: std::process::id(),
+        boot_id: reboot::boot_id(roots),
+    })
+}
+
+/// Why the loop ended.
+enum End {
+    /// The channel closed, or the controller asked for it.
+    Orderly,
+    /// What came was no frame.
+    Garbage,
+}
+
+/// Serves one controller on standard input and output.
+pub fn serve(options: Options) -> ExitCode {
+    let session =
+        Arc::new(Session::new(Channel::new(io::stdout()), options.roots.clone(), options.state_dir.clone()));
+    let greeting = hello(&options.roots);
+    let greeted = session.channel.preamble().and_then(|()| match greeting {
+        Ok(hello) => session.channel.send(0, Reply::Hello(hello)),
+        Err(error) => {
+            let message = format!("the helper cannot read its own file: {error}");
+            session.channel.send(0, Reply::Error { message }).and(Err(error))
+        }
+    });
+    if greeted.is_err() {
+        return ExitCode::FAILURE;
+    }
+    let heard = Arc::new(Mutex::new(Instant::now()));
+    let ending = Arc::new(AtomicBool::new(false));
+    let watchdog = {
+        let (session, heard, ending) = (Arc::clone(&session), Arc::clone(&heard), Arc::clone(&ending));
+        let timeout = options.heartbeat_timeout;
+        std::thread::Builder::new()
+            .name("watchdog".to_owned())
+            .spawn(move || watch(&session, &heard, &ending, timeout))
+    };
+    if let Err(error) = watchdog {
+        let message = format!("no thread can be started: {error}");
+        let _ = session.channel.send(0, Reply::Error { message });
+        return ExitCode::FAILURE;
+    }
+    let end = read_requests(&session, &heard);
+    ending.store(true, Ordering::Relaxed);
+    session.stop_all(FAREWELL);
+    session.release();
+    match end {
+        End::Orderly => ExitCode::SUCCESS,
+        End::Garbage => ExitCode::FAILURE,
+    }
+}
+
+fn read_requests(session: &Arc<Session>, heard: &Mutex<Instant>) -> End {
+    let mut input = io::stdin().lock();
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0u8; 64 * 1024];
+    loop {
+        let count = match input.read(&mut buffer) {
+            Ok(0) => return End::Orderly,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return End::Orderly,
+        };
+        *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        decoder.feed(buffer.get(..count).unwrap_or_default());
+        loop {
+            match decoder.next_frame() {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    if !take(session, frame) {
+                        return End::Orderly;
+                    }
+                }
+                Err(error) => {
+                    let message = format!("what came is not the protocol: {error}");
+                    let _ = session.channel.send(0, Reply::Error { message });
+                    return End::Garbage;
+                }
+            }
+        }
+    }
+}
+
+/// Deals with one frame; false when the helper has to end.
+fn take(session: &Arc<Session>, frame: Frame) -> bool {
+    let bytes = match frame {
+        Frame::Data { stream, bytes } => {
+            session.streams.data(stream, bytes);
+            return true;
+        }
+        Frame::Json(bytes) => bytes,
+    };
+    let envelope: Envelope<Request> = match serde_json::from_slice(&bytes) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            #[derive(serde::Deserialize)]
+            struct Id {
+                id: u64,
+            }
+            let id = serde_json::from_slice::<Id>(&bytes).map_or(0, |envelope| envelope.id);
+            let message = format!("the request cannot be understood: {error}");
+            let _ = session.channel.send(id, Reply::Error { message });
+            return true;
+        }
+    };
+    let id = envelope.id;
+    match envelope.body {
+        Request::Open(open) => {
+            let reply = session.open(open);
+            let _ = session.channel.send(id, reply);
+        }
+        Request::Op(request) => session.start(id, *request),
+        Request::Cancel { id } => session.cancel(id),
+        Request::Ping | Request::Blob { .. } => {}
+        Request::NoBlob { stream, reason } => session.streams.refused(stream, reason),
+        Request::ForgetPredictions => {
+            let reply = session.forget_predictions();
+            let _ = session.channel.send(id, reply);
+        }
+        Request::AssumeActivation { class } => {
+            let reply = session.assume_activation(class);
+            let _ = session.channel.send(id, reply);
+        }
+        Request::Clean => {
+            session.stop_all(FAREWELL);
+            let reply =
+                match session.cleanable().and_then(|dir| clean::clean(&dir).map_err(|e| e.to_string())) {
+                    Ok(()) => Reply::Done,
+                    Err(message) => Reply::Error { message },
+                };
+            let _ = session.channel.send(id, reply);
+            return false;
+        }
+        Request::Close => {
+            session.stop_all(FAREWELL);
+            session.release();
+            let _ = session.channel.send(id, Reply::Done);
+            return false;
+        }
+    }
+    true
+}
+
+/// Ends the helper when its controller is silent or was replaced, and answers for what never ends.
+#[expect(
+    clippy::exit,
+    reason = "the reader may be blocked for ever, so only this thread can end the process"
+)]
+fn watch(session: &Session, heard: &Mutex<Instant>, ending: &AtomicBool, timeout: Duration) {
+    let mut looked = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        if ending.load(Ordering::Relaxed) {
+            // The reader is stopping its operations; a write that blocks for ever must not keep the process.
+            session.stop_all(FAREWELL);
+            std::thread::sleep(Duration::from_secs(2));
+            std::process::exit(1);
+        }
+        session.answer_overdue();
+        let silent = heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= timeout;
+        let fenced = looked.elapsed() >= Duration::from_millis(500) && {
+            looked = Instant::now();
+            session.is_fenced()
+        };
+        if silent || fenced {
+            session.stop_all(FAREWELL);
+            std::process::exit(i32::from(silent));
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! What is shared by the operations of one session: who opened it, what runs, what is assumed.
+//!
+//! Invariants: an operation is answered exactly once; nothing is changed by a session that only reads, or that was
+//! fenced; operations that disturb run one at a time.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use gpufleet_protocol::{
+    Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
+    message::{Mode, Open, Opened},
+};
+
+use super::{
+    channel::Channel,
+    streams::{Asker, Streams},
+};
+use crate::{
+    deadline::{Deadline, Stop},
+    declare::{Declaration, Node, Trouble, drive},
+    facts,
+    gpu::{Gpus, Settings},
+    os::{roots::Roots, users::Users},
+    state::{
+        Record, dir,
+        lock::{Lock, LockError},
+        spool::Spool,
+    },
+    tasks::{exec, reboot},
+    world::{Overlay, World},
+};
+
+/// How long an operation may go on after its time before it is answered for.
+const OVERDUE: Duration = Duration::from_secs(6);
+/// How long an operation that disturbs may take to come to a safe point when the helper ends.
+const SAFE_POINT: Duration = Duration::from_secs(120);
+/// The most operations at one time.
+const MOST_OPERATIONS: usize = 128;
+
+/// An opened session.
+struct Opening {
+    open: Open,
+    state_dir: PathBuf,
+    /// Whether the state directory is there.
+    exists: bool,
+    lock: Option<Lock>,
+    record: Record,
+}
+
+struct Running {
+    deadline: Deadline,
+    stopped: Option<(Stop, Instant)>,
+}
+
+pub struct Session {
+    pub channel: Channel,
+    pub streams: Streams,
+    pub roots: Roots,
+    state_dir: Option<PathBuf>,
+    users: Users,
+    overlay: Overlay,
+    opening: Mutex<Option<Arc<Opening>>>,
+    gpus: Mutex<Option<Gpus>>,
+    disturbing: Mutex<()>,
+    running: Mutex<HashMap<u64, Running>>,
+    closing: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a turn until the deadline.
+fn turn<'a, T>(mutex: &'a Mutex<T>, deadline: &Deadline) -> Result<MutexGuard<'a, T>, Trouble> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        match deadline.stop() {
+            Some(Stop::TimedOut) => {
+                let message = "another operation that uses the GPUs did not end in time";
+                return Err(Trouble::failed(FailureKind::TimedOut, message));
+            }
+            Some(stop) => return Err(Trouble::stopped(stop)),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+impl Session {
+    pub fn new(channel: Channel, roots: Roots, state_dir: Option<PathBuf>) -> Self {
+        let etc = roots.path("/etc");
+        // Why: a stand-in root need not have users of its own.
+        let users = if etc.join("passwd").exists() { Users::of(&etc) } else { Users::of("/etc".as_ref()) };
+        Self {
+            channel,
+            streams: Streams::default(),
+            roots,
+            state_dir,
+            users,
+            overlay: Overlay::default(),
+            opening: Mutex::default(),
+            gpus: Mutex::default(),
+            disturbing: Mutex::default(),
+            running: Mutex::default(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    fn opening(&self) -> Option<Arc<Opening>> {
+        lock(&self.opening).clone()
+    }
+
+    /// Opens the session; gives the reply.
+    pub fn open(&self, open: Open) -> Reply {
+        if self.opening().is_some() {
+            return Reply::Error { message: "the session is open already".to_owned() };
+        }
+        match self.try_open(open) {
+            Ok(opening) => {
+                let state_dir =
+                    if opening.exists { opening.state_dir.display().to_string() } else { String::new() };
+                *lock(&self.opening) = Some(Arc::new(opening));
+                Reply::Opened(Opened { state_dir })
+            }
+            Err(reply) => *reply,
+        }
+    }
+
+    fn try_open(&self, open: Open) -> Result<Opening, Box<Reply>> {
+        let error = |error: &dyn std::error::Error| Box::new(Reply::Error { message: error.to_string() });
+        let state_dir = dir::locate(&self.roots, self.state_dir.as_deref()).map_err(|e| error(&e))?;
+        let exists = if open.writes {
+            dir::make(&state_dir).map_err(|e| error(&e))?;
+            true
+        } else {
+            dir::check(&state_dir).map_err(|e| error(&e))?
+        };
+        let lock = if exists {
+            match Lock::take(&state_dir, &open) {
+                Ok(lock) => Some(lock),
+                Err(LockError::Locked(locked)) => return Err(Box::new(Reply::Locked(locked))),
+                Err(LockError::File(e)) => return Err(error(&e)),
+            }
+        } else {
+            None
+        };
+        if open.writes {
+            Spool::of(&state_dir).prune();
+        }
+        let record = Record::of(exists.then_some(state_dir.as_path()));
+        Ok(Opening { open, state_dir, exists, lock, record })
+    }
+
+    /// Whether the session may remove what the helper left on the node; gives the state directory.
+    pub fn cleanable(&self) -> Result<PathBuf, String> {
+        match self.opening() {
+            Some(opening) if opening.open.writes => Ok(opening.state_dir.clone()),
+            Some(_) => Err("the session was opened for reading only".to_owned()),
+            None => Err("the session is not open".to_owned()),
+        }
+    }
+
+    /// Whether a newer epoch took the node over.
+    pub fn is_fenced(&self) -> bool {
+        let Some(opening) = self.opening() else { return false };
+        opening.lock.as_ref().is_some_and(|lock| matches!(lock.is_current(), Ok(false)))
+    }
+
+    /// Throws assumptions away; gives the reply.
+    pub fn forget_predictions(&self) -> Reply {
+        self.with_idle_gpus(|gpus| {
+            self.overlay.forget();
+            if let Some(gpus) = gpus {
+                gpus.forget_predictions();
+            }
+        })
+    }
+
+    /// Assumes an activation in predictions from here on; gives the reply.
+    pub fn assume_activation(&self, class: Disruption) -> Reply {
+        self.with_idle_gpus(|gpus| {
+            self.overlay.activate(class);
+            if let (None, Some(opening)) = (gpus.as_ref(), self.opening()) {
+                *gpus = Some(Gpus::new(settings(&opening)));
+            }
+            if let Some(gpus) = gpus {
+                gpus.assume_activation(class);
+            }
+        })
+    }
+
+    /// Why no waiting: the reader calls this, and a reader that waits hears no heartbeat.
+    fn with_idle_gpus(&self, work: impl FnOnce(&mut Option<Gpus>)) -> Reply {
+        match self.gpus.try_lock() {
+            Ok(mut gpus) => work(&mut gpus),
+            Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let message = "an operation on the GPUs is under way, whose prediction this would change";
+                return Reply::Error { message: message.to_owned() };
+            }
+        }
+        Reply::Done
+    }
+
+    /// Starts an operation on a thread of its own.
+    pub fn start(self: &Arc<Self>, id: u64, request: OpRequest) {
+        let deadline = Deadline::after(Duration::from_secs(request.timeout_s.clamp(1, 7 * 24 * 3600)));
+        let refusal = {
+            let mut running = lock(&self.running);
+            if self.opening().is_none() {
+                Some("the session is not open".to_owned())
+            } else if running.contains_key(&id) {
+                Some(format!("an operation with id {id} is under way already"))
+            } else if running.len() >= MOST_OPERATIONS {
+                Some(format!("{MOST_OPERATIONS} operations are under way already"))
+            } else if self.closing.load(Ordering::Relaxed) {
+                Some("the helper is about to end".to_owned())
+            } else {
+                running.insert(id, Running { deadline: deadline.clone(), stopped: None });
+                None
+            }
+        };
+        if let Some(message) = refusal {
+            let _ = self.channel.send(id, Reply::Error { message });
+            return;
+        }
+        let session = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(format!("operation {id}")).spawn(move || {
+            let work = std::panic::AssertUnwindSafe(|| session.perform(id, &request, &deadline));
+            let outcome = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+                OpOutcome::failed(FailureKind::Io, "the helper met a fault of its own; please report it")
+            });
+            session.answer(id, settled(outcome, &deadline));
+        });
+        if let Err(error) = thread {
+            self.answer(id, OpOutcome::failed(FailureKind::Io, format!("no thread can be started: {error}")));
+        }
+    }
+
+    fn answer(&self, id: u64, outcome: OpOutcome) {
+        // Why under one condition: whoever removes the entry answers, so nobody answers twice.
+        let ours = lock(&self.running).remove(&id).is_some();
+        if ours {
+            let _ = self.channel.send(id, Reply::Outcome(Box::new(outcome)));
+        }
+    }
+
+    pub fn cancel(&self, id: u64) {
+        if let Some(running) = lock(&self.running).get(&id) {
+            running.deadline.canceller().store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Answers for operations that do not end although their time is up, for example in a dead file system.
+    pub fn answer_overdue(&self) {
+        let mut overdue = Vec::new();
+        for (id, running) in lock(&self.running).iter_mut() {
+            match (running.deadline.stop(), running.stopped) {
+                (Some(stop), None) => running.stopped = Some((stop, Instant::now())),
+                (_, Some((stop, since))) if since.elapsed() > OVERDUE => overdue.push((*id, stop)),
+                _ => {}
+            }
+        }
+        for (id, stop) in overdue {
+            let mut outcome = Trouble::stopped(stop).outcome();
+            if let OpStatus::Failed { message, .. } = &mut outcome.status {
+                message.push_str("; the kernel does not give it back, so it was abandoned");
+            }
+            self.answer(id, outcome);
+        }
+    }
+
+    /// Stops every operation and waits a moment for them; longer for one that disturbs, which must not be left half
+    /// done.
+    pub fn stop_all(&self, wait: Duration) {
+        self.closing.store(true, Ordering::Relaxed);
+        for running in lock(&self.running).values() {
+            running.deadline.canceller().store(true, Ordering::Relaxed);
+        }
+        let begun = Instant::now();
+        let disturbs = || matches!(self.disturbing.try_lock(), Err(TryLockError::WouldBlock));
+        while !lock(&self.running).is_empty()
+            && (begun.elapsed() < wait || (begun.elapsed() < SAFE_POINT && disturbs()))
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Gives the lock and what the GPU side holds back.
+    pub fn release(&self) {
+        *lock(&self.opening) = None;
+        if let Ok(mut gpus) = self.gpus.try_lock() {
+            *gpus = None;
+        }
+    }
+
+    fn perform(&self, id: u64, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
+        let Some(opening) = self.opening() else { return OpOutcome::failed(FailureKind::Refused, "closed") };
+        self.checked(id, request, &opening, deadline).unwrap_or_else(Trouble::outcome)
+    }
+
+    fn checked(
+        &self,
+        id: u64,
+        request: &OpRequest,
+        opening: &Opening,
+        deadline: &Deadline,
+    ) -> Result<OpOutcome, Trouble> {
+        let reads = matches!(request.op, NodeOp::Stat(_) | NodeOp::Facts(_) | NodeOp::Idle);
+        if request.mode == Mode::Apply && !opening.open.writes && !reads {
+            return Err(Trouble::failed(FailureKind::Refused, "the session was opened for reading only"));
+        }
+        let received = Instant::now();
+        let allowed = allowed(request.permit.as_ref(), &opening.open)?;
+        if allowed.needs_permit() {
+            reboot::refuse_inside_job(&self.roots)?;
+        }
+        let user = request.run_as.as_deref().map(|name| self.users.identity(name)).transpose()?;
+        if let Some(user) = &user {
+            user.can_act()?;
+        }
+        let gate = |needs: Disruption| -> Result<(), Trouble> {
+            if let Some(lock) = &opening.lock
+                && !lock.is_current()?
+            {
+                let message = "a newer controller took this node over; nothing was changed";
+                return Err(Trouble::failed(FailureKind::Refused, message));
+            }
+            match &request.permit {
+                Some(permit)
+                    if needs.needs_permit() && received.elapsed().as_secs() >= permit.valid_for_s =>
+                {
+                    let message = "the permit had run out before the change began; nothing was changed";
+                    Err(Trouble::failed(FailureKind::Refused, message))
+                }
+                _ => Ok(()),
+            }
+        };
+        let asker = Asker { id, streams: &self.streams, channel: &self.channel };
+        let progress = |text: String| {
+            let _ = self.channel.send(id, Reply::Progress { text });
+        };
+        let node = Node {
+            roots: &self.roots,
+            users: &self.users,
+            world: World::overlaid(&self.overlay),
+            user,
+            environment: &request.environment,
+            deadline,
+            fetch: &asker,
+            progress: &progress,
+        };
+        let _turn = allowed.needs_permit().then(|| turn(&self.disturbing, deadline)).transpose()?;
+        let declared = Declared { session: self, node: &node, mode: request.mode, allowed, gate: &gate };
+        match &request.op {
+            NodeOp::Sysctl(task) => declared.run(task),
+            NodeOp::KernelCmdline(task) => declared.run(task),
+            NodeOp::PutFile(task) => declared.run(task),
+            NodeOp::Exec(task) => {
+                if request.mode == Mode::Apply {
+                    gate(Disruption::Live)?;
+                }
+                let outcome = exec::run(
+                    task,
+                    &node,
+                    request.mode,
+                    opening.exists.then_some(opening.state_dir.as_path()),
+                )
+                .unwrap_or_else(Trouble::outcome);
+                self.spooled(opening, request, settled(outcome, deadline))
+            }
+            NodeOp::GpuGroup(group) => {
+                if request.mode == Mode::Apply {
+                    gate(allowed)?;
+                }
+                let mut gpus = turn(&self.gpus, deadline)?;
+                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                Ok(gpus.run(group, request.mode, allowed, deadline, &progress))
+            }
+            NodeOp::Facts(wanted) => {
+                let mut facts = facts::read(&self.roots);
+                if wanted.gpus {
+                    let mut gpus = turn(&self.gpus, deadline)?;
+                    facts.gpu = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).facts(deadline);
+                }
+                let mut outcome = OpOutcome::new(OpStatus::Ok);
+                outcome.facts = Some(Box::new(facts));
+                Ok(outcome)
+            }
+            NodeOp::Idle => {
+                let mut gpus = turn(&self.gpus, deadline)?;
+                let mut outcome = OpOutcome::new(OpStatus::Ok);
+                outcome.idle = Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline));
+                Ok(outcome)
+            }
+            NodeOp::File(task) => declared.run(task),
+            NodeOp::LineInFile(task) => declared.run(task),
+            NodeOp::Service(task) => declared.run(task),
+            NodeOp::Stat(task) => declared.run(task),
+            NodeOp::Reboot(how) => reboot::run(*how, &node, request.mode, allowed, &gate),
+        }
+    }
+
+    /// Leaves a command's result in the spool before it is answered.
+    fn spooled(
+        &self,
+        opening: &Opening,
+        request: &OpRequest,
+        mut outcome: OpOutcome,
+    ) -> Result<OpOutcome, Trouble> {
+        if request.mode == Mode::Apply && opening.open.writes && !request.op_id.is_empty() {
+            let spool = Spool::of(&opening.state_dir);
+            if let Err(error) = spool.keep(&opening.open.holder.run, &request.op_id, &outcome) {
+                // Why only a warning: the command has run, and saying that it failed would be wrong.
+                outcome.warnings.push(format!("the result is not kept for a resumed run: {error}"));
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+fn settings(opening: &Opening) -> Settings {
+    Settings { state_dir: opening.state_dir.clone(), record: opening.record.clone() }
+}
+
+/// What may be disturbed: the permit's class, if the permit is this session's.
+fn allowed(permit: Option<&Permit>, open: &Open) -> Result<Disruption, Trouble> {
+    match permit {
+        None => Ok(Disruption::Live),
+        Some(permit) if permit.holder == open.holder => Ok(permit.class),
+        Some(_) => Err(Trouble::failed(
+            FailureKind::Refused,
+            "the permit belongs to another run or epoch; nothing was changed",
+        )),
+    }
+}
+
+/// A failure that came because the operation was told to stop says so.
+fn settled(mut outcome: OpOutcome, deadline: &Deadline) -> OpOutcome {
+    if let OpStatus::Failed { kind: kind @ (FailureKind::Io | FailureKind::TimedOut), .. } =
+        &mut outcome.status
+        && deadline.stop() == Some(Stop::Cancelled)
+    {
+        *kind = FailureKind::Cancelled;
+    }
+    outcome
+}
+
+/// Runs declarative kinds with the rights of the task's user.
+struct Declared<'a> {
+    session: &'a Session,
+    node: &'a Node<'a>,
+    mode: Mode,
+    allowed: Disruption,
+    gate: crate::declare::Gate<'a>,
+}
+
+impl Declared<'_> {
+    fn run<D: Declaration>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
+        let work =
+            || drive(declaration, self.node, self.mode, &self.session.overlay, self.allowed, self.gate);
+        match &self.node.user {
+            Some(user) => Ok(user.with_rights(work)?),
+            None => Ok(work()),
+        }
+    }
+}

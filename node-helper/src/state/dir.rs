@@ -1,0 +1,115 @@
+//! The state directory: where it is, and that nobody else can write it.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use crate::os::{
+    files::{At, FileError},
+    roots::Roots,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the state directory {} is {what}; remove it, or make it a directory of uid {uid} with mode 0700", .path.display())]
+    NotOurs { path: PathBuf, what: String, uid: u32 },
+    #[error(
+        "there is no place for the state directory: HOME is not set and /var/lib/gpufleet belongs to root"
+    )]
+    NoPlace,
+}
+
+/// Where the state directory of this user is or would be.
+///
+/// Root's is `/var/lib/gpufleet`, another user's is in that user's home unless `/var/lib/gpufleet` is theirs.
+///
+/// # Errors
+/// A user without a home.
+pub fn locate(roots: &Roots, given: Option<&Path>) -> Result<PathBuf, StateDirError> {
+    if let Some(path) = given {
+        return Ok(path.to_owned());
+    }
+    let system = roots.path("/var/lib/gpufleet");
+    let uid = rustix::process::geteuid();
+    let theirs = fs::symlink_metadata(&system).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw());
+    if uid.is_root() || theirs || !roots.is_real() {
+        return Ok(system);
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    Ok(home.ok_or(StateDirError::NoPlace)?.join(".local/state/gpufleet-node"))
+}
+
+/// Whether the directory is there and safe to use.
+///
+/// # Errors
+/// Something else is there, or others can write to it.
+pub fn check(path: &Path) -> Result<bool, StateDirError> {
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(FileError::new("look at", path, error).into()),
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    let not_ours = |what: String| StateDirError::NotOurs { path: path.to_owned(), what, uid };
+    if meta.is_symlink() {
+        return Err(not_ours("a link".to_owned()));
+    }
+    if !meta.is_dir() {
+        return Err(not_ours("no directory".to_owned()));
+    }
+    if meta.uid() != uid {
+        return Err(not_ours(format!("owned by uid {}", meta.uid())));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(not_ours(format!("writable by others (mode {:04o})", meta.mode() & 0o7777)));
+    }
+    Ok(true)
+}
+
+/// Makes the directory with mode 0700, or checks the one there is.
+///
+/// # Errors
+/// As [`check`]; or the disk is full or read-only.
+pub fn make(path: &Path) -> Result<(), StateDirError> {
+    if check(path)? {
+        return Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o700)).at("set the mode of", path)?);
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).at("make", parent)?;
+    }
+    fs::DirBuilder::new().mode(0o700).create(path).at("make", path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_made_private_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/state");
+        make(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+        make(&path).unwrap();
+    }
+
+    #[test]
+    fn links_files_and_open_doors_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(make(&link).unwrap_err().to_string().contains("is a link"));
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(make(&file).unwrap_err().to_string().contains("is no directory"));
+        let open = dir.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(make(&open).unwrap_err().to_string().contains("writable by others (mode 0777)"));
+    }
+}

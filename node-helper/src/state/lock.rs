@@ -1,0 +1,272 @@
+//! Who may change this node: one run at a time, and of one run its newest epoch.
+//!
+//! Two files. `lock` is only ever locked by the kernel (`flock`), which says whether its holder lives. `holder.json`
+//! says who that is, and remembers the newest epoch of the last runs, so that an older controller stays fenced after
+//! the newer one has gone. A holder reads it again before each change.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use gpufleet_protocol::{
+    RunEpoch,
+    message::{Locked, Open},
+};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::os::files::{self, At, FileError, Ownership};
+
+/// Runs whose newest epoch is remembered.
+const REMEMBERED: usize = 32;
+/// How long an older helper of the same run may take to end.
+const HANDOVER: Duration = Duration::from_secs(8);
+const LIMIT: u64 = 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Holder {
+    holder: RunEpoch,
+    who: String,
+    /// Differs for every helper, so that a second one of the same run and epoch is told apart.
+    token: String,
+    /// Newest epoch of each run, the latest run last.
+    #[serde(default)]
+    epochs: Vec<RunEpoch>,
+}
+
+impl Holder {
+    fn newest(&self, run: &str) -> Option<u64> {
+        self.epochs
+            .iter()
+            .chain([&self.holder])
+            .filter(|known| known.run == run)
+            .map(|known| known.epoch)
+            .max()
+    }
+}
+
+/// How opening went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the node is locked by {}", .0.who)]
+    Locked(Locked),
+}
+
+/// The lock of one session; given back when dropped.
+#[derive(Debug)]
+pub struct Lock {
+    /// Keeps the kernel's lock.
+    _file: File,
+    holder_path: PathBuf,
+    token: Option<String>,
+}
+
+fn read_holder(path: &Path) -> Result<Option<Holder>, FileError> {
+    // Why damage counts as nobody: the file is replaced as a whole, so a broken one is a crashed disk's.
+    Ok(files::read_bounded(path, LIMIT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+fn open_file(path: &Path, writes: bool) -> Result<File, FileError> {
+    OpenOptions::new()
+        .read(true)
+        .write(writes)
+        .create(writes)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+        .at("open", path)
+}
+
+fn try_lock(file: &File, path: &Path, writes: bool) -> Result<bool, FileError> {
+    let operation =
+        if writes { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match flock(file, operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(FileError::new("lock", path, error)),
+    }
+}
+
+fn locked(known: Option<&Holder>, open: &Open, fenced: bool) -> LockError {
+    LockError::Locked(match known {
+        Some(known) => Locked { holder: known.holder.clone(), who: known.who.clone(), fenced },
+        None => Locked { holder: open.holder.clone(), who: "a session that only reads".to_owned(), fenced },
+    })
+}
+
+impl Lock {
+    /// Takes the lock in a state directory, for `open.writes` alone or shared with other readers.
+    ///
+    /// # Errors
+    /// Somebody else lives in it, a newer epoch of the same run was here, or the directory cannot be used.
+    pub fn take(state_dir: &Path, open: &Open) -> Result<Self, LockError> {
+        let (path, holder_path) = (state_dir.join("lock"), state_dir.join("holder.json"));
+        if !open.writes && !path.exists() {
+            // Nobody ever wrote here; making the file is not a reader's business.
+            let file = File::open(state_dir).at("open", state_dir)?;
+            return Ok(Self { _file: file, holder_path, token: None });
+        }
+        let file = open_file(&path, open.writes)?;
+        let known = read_holder(&holder_path)?;
+        let newest = known.as_ref().and_then(|known| known.newest(&open.holder.run));
+        if open.writes && newest.is_some_and(|newest| newest > open.holder.epoch) {
+            return Err(locked(known.as_ref(), open, true));
+        }
+        let same_run = known.as_ref().is_some_and(|known| known.holder.run == open.holder.run);
+        let mut have = try_lock(&file, &path, open.writes)?;
+        if !open.writes {
+            if !have && !same_run {
+                return Err(locked(known.as_ref(), open, false));
+            }
+            return Ok(Self { _file: file, holder_path, token: None });
+        }
+        let token = format!("{}-{}-{:?}", std::process::id(), files::unique(), std::time::SystemTime::now());
+        if !have && !same_run {
+            // Why a short wait: readers come and go within a moment.
+            let until = Instant::now() + Duration::from_millis(500);
+            while !have && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+                have = try_lock(&file, &path, true)?;
+            }
+            if !have {
+                let readers = try_lock(&file, &path, false)?;
+                return Err(locked(known.as_ref().filter(|_| !readers), open, false));
+            }
+        }
+        // A helper of the same run that is still there sees this, stops what it does and ends.
+        write_holder(&holder_path, known.as_ref(), open, &token)?;
+        let until = Instant::now() + HANDOVER;
+        while !have && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+            have = try_lock(&file, &path, true)?;
+        }
+        if !have {
+            return Err(locked(known.as_ref(), open, false));
+        }
+        // Why again: another epoch may have come while this one waited.
+        let now = read_holder(&holder_path)?;
+        if now.as_ref().is_none_or(|now| now.token != token) {
+            let fenced = now.as_ref().is_some_and(|now| now.holder.epoch > open.holder.epoch);
+            return Err(locked(now.as_ref(), open, fenced));
+        }
+        Ok(Self { _file: file, holder_path, token: Some(token) })
+    }
+
+    /// Whether nobody took the node over. Readers are never fenced.
+    ///
+    /// # Errors
+    /// The state directory cannot be read any more.
+    pub fn is_current(&self) -> Result<bool, FileError> {
+        let Some(token) = &self.token else { return Ok(true) };
+        Ok(read_holder(&self.holder_path)?.is_some_and(|now| now.token == *token))
+    }
+}
+
+fn write_holder(path: &Path, known: Option<&Holder>, open: &Open, token: &str) -> Result<(), FileError> {
+    let mut epochs: Vec<RunEpoch> = known.map(|known| known.epochs.clone()).unwrap_or_default();
+    if let Some(known) = known {
+        epochs.push(known.holder.clone());
+    }
+    epochs.push(open.holder.clone());
+    let mut newest: Vec<RunEpoch> = Vec::new();
+    for epoch in epochs {
+        match newest.iter().position(|known| known.run == epoch.run) {
+            Some(at) => {
+                let known = newest.remove(at);
+                newest.push(if known.epoch > epoch.epoch { known } else { epoch });
+            }
+            None => newest.push(epoch),
+        }
+    }
+    let newest = newest.split_off(newest.len().saturating_sub(REMEMBERED));
+    let holder = Holder {
+        holder: open.holder.clone(),
+        who: open.who.clone(),
+        token: token.to_owned(),
+        epochs: newest,
+    };
+    let bytes = serde_json::to_vec(&holder).map_err(|error| FileError::new("write", path, error))?;
+    files::replace(path, &bytes, Ownership { mode: Some(0o600), ..Ownership::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(run: &str, epoch: u64, writes: bool) -> Open {
+        Open {
+            holder: RunEpoch { run: run.into(), epoch },
+            who: format!("{run}@host"),
+            writes,
+            login_uid: None,
+        }
+    }
+
+    fn refused(result: Result<Lock, LockError>) -> Locked {
+        match result {
+            Err(LockError::Locked(locked)) => locked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn another_living_run_is_named_and_a_dead_one_is_not_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::take(dir.path(), &open("a", 1, true)).unwrap();
+        let locked = refused(Lock::take(dir.path(), &open("b", 1, true)));
+        assert_eq!((locked.who.as_str(), locked.fenced), ("a@host", false));
+        drop(first);
+        Lock::take(dir.path(), &open("b", 1, true)).unwrap();
+    }
+
+    #[test]
+    fn a_newer_epoch_fences_the_older_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = Lock::take(dir.path(), &open("a", 1, true)).unwrap();
+        let path = dir.path().to_owned();
+        let newer = std::thread::spawn(move || Lock::take(&path, &open("a", 2, true)));
+        let until = Instant::now() + Duration::from_secs(5);
+        while old.is_current().unwrap() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!old.is_current().unwrap());
+        drop(old);
+        let newer = newer.join().unwrap().unwrap();
+        assert!(newer.is_current().unwrap());
+        drop(newer);
+        assert!(refused(Lock::take(dir.path(), &open("a", 1, true))).fenced);
+        drop(Lock::take(dir.path(), &open("b", 1, true)).unwrap());
+        assert!(refused(Lock::take(dir.path(), &open("a", 1, true))).fenced, "still, after another run");
+        Lock::take(dir.path(), &open("a", 2, true)).unwrap();
+    }
+
+    #[test]
+    fn readers_share_and_exclude_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        let early = Lock::take(dir.path(), &open("r", 1, false)).unwrap();
+        assert!(!dir.path().join("lock").exists(), "a reader makes nothing");
+        drop(Lock::take(dir.path(), &open("a", 1, true)).unwrap());
+        let one = Lock::take(dir.path(), &open("r", 1, false)).unwrap();
+        let two = Lock::take(dir.path(), &open("s", 1, false)).unwrap();
+        assert_eq!(refused(Lock::take(dir.path(), &open("b", 1, true))).who, "a session that only reads");
+        drop((early, one, two));
+        let writer = Lock::take(dir.path(), &open("b", 1, true)).unwrap();
+        assert_eq!(refused(Lock::take(dir.path(), &open("r", 1, false))).who, "b@host");
+        drop(writer);
+    }
+
+    #[test]
+    fn a_damaged_holder_counts_as_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("holder.json"), "{\"hol").unwrap();
+        Lock::take(dir.path(), &open("a", 1, true)).unwrap();
+    }
+}

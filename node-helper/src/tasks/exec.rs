@@ -1,0 +1,389 @@
+//! `command`, `shell` and `script`: a process whose effect nobody can foresee.
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use gpufleet_protocol::{
+    FailureKind, OpOutcome, OpStatus,
+    message::Mode,
+    op::{Blob, Exec, Program},
+};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    declare::{Node, Trouble},
+    os::{
+        civil,
+        files::{self, At, Fresh, Ownership},
+    },
+    process::{Captured, Finished, OUTPUT_LIMIT, Output, ProcessError, Run},
+};
+
+/// Predicts or runs a command.
+///
+/// # Errors
+/// It could not be started, or its time was up.
+pub fn run(exec: &Exec, node: &Node<'_>, mode: Mode, state_dir: Option<&Path>) -> Result<OpOutcome, Trouble> {
+    if let Some(outcome) = skipped(exec, node) {
+        return Ok(outcome);
+    }
+    if mode == Mode::Predict {
+        return Ok(OpOutcome::new(OpStatus::Possible));
+    }
+    let directory = match &exec.chdir {
+        Some(path) => Some(place(node, None, path)),
+        None => node.user.as_ref().map(|user| user.home.clone()).filter(|home| home.is_dir()),
+    };
+    let pushed = match (&exec.run, &exec.script) {
+        (Program::Script { .. }, Some(blob)) => Some(Pushed::fetch(node, blob, state_dir)?),
+        (Program::Script { .. }, None) => return Err(Trouble::invalid("the script's content was not named")),
+        _ => None,
+    };
+    let (shown, mut run) = program(&exec.run, pushed.as_ref())?;
+    run = run.user(node.user.clone()).limit(OUTPUT_LIMIT);
+    for (name, value) in node.environment.iter().chain(&exec.environment) {
+        run = run.env(name, value);
+    }
+    if let Some(text) = &exec.stdin {
+        run = run.stdin(text.as_bytes());
+    }
+    if let Some(directory) = directory {
+        run = run.directory(directory);
+    }
+    match run.finish(node.deadline) {
+        Ok(done) => Ok(finished(shown, &done)),
+        Err(ProcessError::Stopped { program, stop, after, output }) => {
+            let error = ProcessError::Stopped { program, stop, after, output: Box::default() };
+            let mut outcome = Trouble::from(error).outcome();
+            said(&mut outcome, &output);
+            outcome.data.insert("cmd".to_owned(), shown);
+            Ok(outcome)
+        }
+        Err(error) => {
+            let mut outcome = Trouble::from(error).outcome();
+            outcome.data = empty(shown, 2, "");
+            Ok(outcome)
+        }
+    }
+}
+
+/// A path that a task gives; relative ones count from its working directory.
+fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
+    let path = match path.strip_prefix("~/") {
+        Some(rest) => {
+            let home = node.user.as_ref().map(|user| user.home.clone());
+            home.or_else(|| std::env::var_os("HOME").map(PathBuf::from))
+                .unwrap_or_else(|| "/".into())
+                .join(rest)
+        }
+        None => PathBuf::from(path),
+    };
+    match chdir {
+        Some(folder) if path.is_relative() => node.roots.path(Path::new(folder).join(path)),
+        _ => node.roots.path(path),
+    }
+}
+
+fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
+    let there = |pattern: &String| node.world.any_match(&place(node, exec.chdir.as_deref(), pattern));
+    let reason = match (&exec.creates, &exec.removes) {
+        (Some(path), _) if there(path) => format!("{path} exists"),
+        (_, Some(path)) if !there(path) => format!("{path} does not exist"),
+        _ => return None,
+    };
+    let shown = match &exec.run {
+        Program::Argv(argv) => json!(argv),
+        Program::Shell { line, .. } => json!(line),
+        Program::Script { arguments, .. } => json!(arguments),
+    };
+    let mut outcome = OpOutcome::new(OpStatus::Skipped { reason: reason.clone() });
+    outcome.data = empty(shown, 0, &format!("skipped, since {reason}"));
+    Some(outcome)
+}
+
+fn program(program: &Program, pushed: Option<&Pushed>) -> Result<(Value, Run), Trouble> {
+    match program {
+        Program::Argv(argv) => {
+            let (first, rest) =
+                argv.split_first().ok_or_else(|| Trouble::invalid("a command needs at least a program"))?;
+            Ok((json!(argv), Run::new(first).args(rest)))
+        }
+        Program::Shell { line, executable } => Ok((json!(line), Run::new(executable).arg("-c").arg(line))),
+        Program::Script { arguments, executable } => {
+            let pushed = pushed.ok_or_else(|| Trouble::invalid("the script's content was not named"))?;
+            let path = pushed.path.to_string_lossy().into_owned();
+            let interpreter = match executable {
+                Some(line) => Some(line.split_whitespace().map(str::to_owned).collect()),
+                None => pushed.interpreter.clone(),
+            };
+            // Why the interpreter by hand: the script then runs from file systems mounted noexec too.
+            let mut argv: Vec<String> = interpreter.unwrap_or_default();
+            argv.push(path);
+            argv.extend(arguments.iter().cloned());
+            let (first, rest) = argv.split_first().ok_or_else(|| Trouble::invalid("the script is empty"))?;
+            let run = Run::new(first).args(rest);
+            Ok((json!(argv), run))
+        }
+    }
+}
+
+fn empty(shown: Value, rc: i32, stdout: &str) -> Map<String, Value> {
+    let mut data = Map::new();
+    data.insert("cmd".to_owned(), shown);
+    data.insert("rc".to_owned(), json!(rc));
+    streams(&mut data, stdout, "");
+    data
+}
+
+/// Ansible's names; the last line break is dropped as Ansible does.
+fn streams(data: &mut Map<String, Value>, stdout: &str, stderr: &str) {
+    for (name, text) in [("stdout", stdout), ("stderr", stderr)] {
+        let text = text.trim_end_matches(['\r', '\n']);
+        data.insert(name.to_owned(), json!(text));
+        data.insert(format!("{name}_lines"), json!(text.lines().collect::<Vec<_>>()));
+    }
+}
+
+fn said(outcome: &mut OpOutcome, output: &Output) {
+    streams(&mut outcome.data, &output.stdout.text(), &output.stderr.text());
+    let mut note = |name: &str, captured: &Captured| {
+        if captured.lost > 0 {
+            outcome.warnings.push(format!(
+                "{name} was cut after {} bytes; {} more were thrown away",
+                captured.bytes.len(),
+                captured.lost
+            ));
+        }
+    };
+    note("stdout", &output.stdout);
+    note("stderr", &output.stderr);
+}
+
+fn finished(shown: Value, done: &Finished) -> OpOutcome {
+    let status = if done.exit.success() {
+        OpStatus::Changed
+    } else {
+        OpStatus::Failed { kind: FailureKind::Exit, message: done.exit.to_string() }
+    };
+    let mut outcome = OpOutcome::new(status);
+    outcome.data.insert("cmd".to_owned(), shown);
+    outcome.data.insert("rc".to_owned(), json!(done.exit.shell_code()));
+    said(&mut outcome, &done.output);
+    let data = &mut outcome.data;
+    data.insert("start".to_owned(), json!(civil::timestamp(done.started)));
+    data.insert("end".to_owned(), json!(civil::timestamp(done.started + done.took)));
+    data.insert("delta".to_owned(), json!(civil::delta(done.took)));
+    outcome
+}
+
+/// A script of the controller in a folder of its own; gone when dropped.
+struct Pushed {
+    folder: PathBuf,
+    path: PathBuf,
+    /// Words of the `#!` line.
+    interpreter: Option<Vec<String>>,
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Pushed {
+    fn fetch(node: &Node<'_>, blob: &Blob, state_dir: Option<&Path>) -> Result<Self, Trouble> {
+        let folder = Self::folder(node, state_dir)?;
+        let path = folder.join("script");
+        let mut pushed = Self { folder, path, interpreter: None };
+        let mut fresh = Fresh::beside(&pushed.path)?;
+        let (mut digest, mut size, mut head) = (Sha256::new(), 0u64, Vec::new());
+        node.fetch.fetch(blob, node.deadline, &mut |piece| {
+            digest.update(piece);
+            size += piece.len() as u64;
+            if size > blob.size {
+                return Err(Trouble::io("the script is longer than announced"));
+            }
+            head.extend(piece.iter().take(256usize.saturating_sub(head.len())));
+            Ok(fresh.write_all(piece)?)
+        })?;
+        let got = files::hex(&digest.finalize());
+        if got != blob.sha256 {
+            return Err(Trouble::io(format!("the script has SHA-256 {got} instead of {}", blob.sha256)));
+        }
+        let user = node.user.as_ref();
+        fresh.own(Ownership { uid: user.map(|u| u.uid), gid: user.map(|u| u.gid), mode: Some(0o500) })?;
+        fresh.place()?;
+        pushed.interpreter = interpreter(&head);
+        Ok(pushed)
+    }
+
+    /// A new folder that only the task's user can enter.
+    fn folder(node: &Node<'_>, state_dir: Option<&Path>) -> Result<PathBuf, Trouble> {
+        let mut places: Vec<PathBuf> = Vec::new();
+        if node.user.is_none() {
+            places.extend(state_dir.map(Path::to_owned));
+        }
+        places.extend(["/var/tmp", "/tmp"].map(PathBuf::from));
+        let mut last = None;
+        for place in places {
+            let name = format!("gpufleet-script-{}-{}", std::process::id(), files::unique());
+            let folder = place.join(name);
+            match fs::DirBuilder::new().mode(0o700).create(&folder).at("make", &folder) {
+                Ok(()) => {
+                    if let Some(user) = &node.user {
+                        let owner = Ownership { uid: Some(user.uid), gid: Some(user.gid), mode: Some(0o700) };
+                        if let Err(error) = files::set_ownership(&folder, owner) {
+                            let _ = fs::remove_dir(&folder);
+                            return Err(error.into());
+                        }
+                    }
+                    return Ok(folder);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or_else(|| Trouble::io("there is no place for the script"), Trouble::from))
+    }
+}
+
+/// Words of a `#!` line: the interpreter and at most one argument, as the kernel reads them.
+fn interpreter(head: &[u8]) -> Option<Vec<String>> {
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = std::str::from_utf8(line).ok()?.trim();
+    let words: Vec<String> = line
+        .splitn(2, [' ', '\t'])
+        .map(|word| word.trim().to_owned())
+        .filter(|word| !word.is_empty())
+        .collect();
+    (!words.is_empty()).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{deadline::Deadline, tasks::testing::Bench};
+
+    fn shell(line: &str) -> Exec {
+        Exec { run: Program::Shell { line: line.into(), executable: "/bin/sh".into() }, ..Exec::default() }
+    }
+
+    fn outcome(bench: &Bench, exec: &Exec, mode: Mode) -> OpOutcome {
+        bench.node(|node| run(exec, node, mode, None).unwrap_or_else(Trouble::outcome))
+    }
+
+    #[test]
+    fn a_command_gives_ansibles_names() {
+        let bench = Bench::new();
+        let done = outcome(&bench, &shell("printf 'a\\nb\\n'; echo e >&2"), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed);
+        assert_eq!(done.data["rc"], 0);
+        assert_eq!(done.data["stdout"], "a\nb");
+        assert_eq!(done.data["stdout_lines"], json!(["a", "b"]));
+        assert_eq!(done.data["stderr_lines"], json!(["e"]));
+        for name in ["cmd", "start", "end", "delta"] {
+            assert!(done.data.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn another_exit_status_fails_and_keeps_the_output() {
+        let done = outcome(&Bench::new(), &shell("echo out; exit 7"), Mode::Apply);
+        assert_eq!(
+            done.status,
+            OpStatus::Failed { kind: FailureKind::Exit, message: "exit status 7".into() }
+        );
+        assert_eq!((&done.data["rc"], &done.data["stdout"]), (&json!(7), &json!("out")));
+    }
+
+    #[test]
+    fn a_prediction_runs_nothing() {
+        let bench = Bench::new();
+        let marker = bench.path("marker");
+        let exec = shell(&format!("touch {}", marker.display()));
+        assert_eq!(outcome(&bench, &exec, Mode::Predict).status, OpStatus::Possible);
+        assert!(!marker.exists());
+    }
+
+    #[test]
+    fn creates_and_removes_skip() {
+        let bench = Bench::new();
+        bench.write("srv/done.txt", "");
+        let creates = Exec { creates: Some("/srv/*.txt".into()), ..shell("exit 1") };
+        let skipped = outcome(&bench, &creates, Mode::Predict);
+        assert_eq!(skipped.status, OpStatus::Skipped { reason: "/srv/*.txt exists".into() });
+        assert_eq!(skipped.data["stdout"], "skipped, since /srv/*.txt exists");
+        let removes = Exec { removes: Some("/srv/none".into()), ..shell("exit 1") };
+        assert!(matches!(outcome(&bench, &removes, Mode::Apply).status, OpStatus::Skipped { .. }));
+    }
+
+    #[test]
+    fn stdin_chdir_and_environment_arrive() {
+        let bench = Bench::new();
+        let exec = Exec {
+            chdir: Some("/etc".into()),
+            stdin: Some("in".into()),
+            environment: vec![("X".into(), "y".into())],
+            ..shell("cat; echo; pwd; echo $X")
+        };
+        let done = outcome(&bench, &exec, Mode::Apply);
+        let lines = done.data["stdout_lines"].as_array().unwrap();
+        assert_eq!((lines[0].as_str(), lines[2].as_str()), (Some("in"), Some("y")));
+        assert!(lines[1].as_str().unwrap().ends_with("/etc"));
+    }
+
+    #[test]
+    fn scripts_run_through_their_interpreter_and_leave_nothing() {
+        let mut bench = Bench::new();
+        let blob = bench.put("#!/bin/sh -e\necho \"$1 $(dirname $0)\"\n");
+        let exec = Exec {
+            run: Program::Script { arguments: vec!["arg".into()], executable: None },
+            script: Some(blob),
+            ..Exec::default()
+        };
+        let done = outcome(&bench, &exec, Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let said = done.data["stdout"].as_str().unwrap();
+        let folder = said.strip_prefix("arg ").unwrap();
+        assert!(!Path::new(folder).exists());
+    }
+
+    #[test]
+    fn what_cannot_start_is_a_failure_with_its_name() {
+        let exec = Exec { run: Program::Argv(vec!["no-such-tool".into()]), ..Exec::default() };
+        let done = outcome(&Bench::new(), &exec, Mode::Apply);
+        let OpStatus::Failed { message, .. } = &done.status else { panic!("{done:?}") };
+        assert_eq!(message, "there is no program `no-such-tool` on this node");
+    }
+
+    #[test]
+    fn a_timeout_says_so_and_keeps_the_output() {
+        let bench = Bench::new();
+        let deadline = Deadline::after(Duration::from_millis(300));
+        let done = bench.node(|node| {
+            let node = Node { deadline: &deadline, user: None, world: node.world.clone(), ..*node };
+            run(&shell("echo before; sleep 60"), &node, Mode::Apply, None).unwrap_or_else(Trouble::outcome)
+        });
+        let OpStatus::Failed { kind: FailureKind::TimedOut, .. } = done.status else { panic!("{done:?}") };
+        assert_eq!(done.data["stdout"], "before");
+    }
+
+    #[test]
+    fn long_output_is_cut_with_a_note() {
+        let done = outcome(&Bench::new(), &shell("head -c 1500000 /dev/zero | tr '\\0' x"), Mode::Apply);
+        assert_eq!(done.data["stdout"].as_str().unwrap().len(), OUTPUT_LIMIT);
+        assert_eq!(done.warnings, ["stdout was cut after 1048576 bytes; 451424 more were thrown away"]);
+    }
+
+    #[test]
+    fn interpreters_are_read_as_the_kernel_does() {
+        assert_eq!(interpreter(b"#!/usr/bin/env python3\nx").unwrap(), ["/usr/bin/env", "python3"]);
+        assert_eq!(interpreter(b"#! /bin/sh  -e x\n").unwrap(), ["/bin/sh", "-e x"]);
+        assert_eq!(interpreter(b"\x7fELF"), None);
+    }
+}

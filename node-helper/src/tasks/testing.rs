@@ -1,0 +1,139 @@
+//! A node in a temporary directory, for the tests of kinds.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use gpufleet_protocol::{Disruption, OpOutcome, message::Mode, op::Blob};
+
+use crate::{
+    deadline::Deadline,
+    declare::{Declaration, Fetch, Node, Trouble, drive},
+    os::{files, roots::Roots, users::Users},
+    world::{Overlay, World},
+};
+
+/// Content by digest, as a controller would have it.
+#[derive(Default)]
+pub struct Store(pub BTreeMap<String, Vec<u8>>);
+
+impl Fetch for Store {
+    fn fetch(
+        &self,
+        blob: &Blob,
+        _: &Deadline,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let bytes = self.0.get(&blob.sha256).ok_or_else(|| Trouble::io("no such content"))?;
+        bytes.chunks(7).try_for_each(sink)
+    }
+}
+
+pub struct Bench {
+    dir: tempfile::TempDir,
+    pub roots: Roots,
+    pub users: Users,
+    pub overlay: Overlay,
+    pub store: Store,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::below(dir.path());
+        let users = Users::of(&roots.path("/etc"));
+        let bench = Self { dir, roots, users, overlay: Overlay::default(), store: Store::default() };
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        bench.write(
+            "etc/passwd",
+            &format!("me:x:{uid}:{gid}::/home/me:/bin/sh\nann:x:4711:4711::/home/ann:/bin/sh\n"),
+        );
+        bench.write("etc/group", &format!("mine:x:{gid}:\nann:x:4711:\n"));
+        bench
+    }
+
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below)
+    }
+
+    pub fn write(&self, below: &str, text: &str) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn script(&self, below: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        self.write(below, text);
+        fs::set_permissions(self.path(below), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub fn read(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap()
+    }
+
+    pub fn put(&mut self, text: &str) -> Blob {
+        let blob = Blob { sha256: files::sha256(text.as_bytes()), size: text.len() as u64 };
+        self.store.0.insert(blob.sha256.clone(), text.as_bytes().to_vec());
+        blob
+    }
+
+    pub fn forget(&self) {
+        self.overlay.forget();
+    }
+
+    pub fn node<R>(&self, work: impl FnOnce(&Node<'_>) -> R) -> R {
+        let deadline = Deadline::after(Duration::from_secs(30));
+        work(&Node {
+            roots: &self.roots,
+            users: &self.users,
+            world: World::real(),
+            user: None,
+            environment: &[],
+            deadline: &deadline,
+            fetch: &self.store,
+            progress: &|_| {},
+        })
+    }
+
+    pub fn run<D: Declaration>(&self, declaration: &D, mode: Mode) -> OpOutcome {
+        self.node(|node| drive(declaration, node, mode, &self.overlay, Disruption::Live, &|_| Ok(())))
+    }
+
+    /// Everything below the directory: kind, mode, inode, change time and content of each path.
+    pub fn snapshot(&self) -> BTreeMap<PathBuf, String> {
+        let mut all = BTreeMap::new();
+        let mut folders = vec![self.dir.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                let meta = fs::symlink_metadata(entry.path()).unwrap();
+                let content = if meta.is_file() { fs::read(entry.path()).unwrap() } else { Vec::new() };
+                let target = fs::read_link(entry.path()).unwrap_or_default();
+                let (inode, time) = (meta.ino(), (meta.ctime(), meta.ctime_nsec()));
+                all.insert(
+                    entry.path(),
+                    format!("{:o} {inode} {time:?} {target:?} {content:?}", meta.mode()),
+                );
+                if meta.is_dir() {
+                    folders.push(entry.path());
+                }
+            }
+        }
+        all
+    }
+}
+
+/// What differs between two snapshots, for messages.
+pub fn changed(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> Vec<PathBuf> {
+    let paths: std::collections::BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
+    paths.into_iter().filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
+}
+
+/// Whether a folder holds nothing that a dropped temporary file left.
+pub fn tidy(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().flatten().all(|e| !e.file_name().to_string_lossy().contains(".gpufleet-"))
+}

@@ -1,0 +1,435 @@
+//! The node as a prediction sees it: as it is, overlaid by what earlier predictions of the session assumed.
+//!
+//! Owns the overlay: paths, kernel parameters, units, and whether a reboot is assumed. Reading goes through
+//! [`World`]; a world without an overlay is the node itself. It knows no task kinds and writes nothing to the node.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Component, Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use gpufleet_protocol::Disruption;
+
+use crate::os::{
+    files::{self, FileError},
+    glob,
+};
+
+/// The largest text file that is read as a whole, in bytes.
+pub const TEXT_LIMIT: u64 = 16 * 1024 * 1024;
+
+/// Owner and permission bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    pub uid: u32,
+    pub gid: u32,
+    /// The lowest twelve bits.
+    pub mode: u32,
+}
+
+/// What a regular file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// What this path of the node holds.
+    On(PathBuf),
+    Known(Arc<[u8]>),
+    /// Only the digest is known before the run.
+    Digest {
+        sha256: String,
+        size: u64,
+    },
+}
+
+/// What a path is, without following a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Absent,
+    File {
+        owned: Owned,
+        content: Content,
+    },
+    Directory {
+        owned: Owned,
+    },
+    Link {
+        owned: Owned,
+        target: PathBuf,
+    },
+    /// A device, socket or pipe.
+    Other {
+        owned: Owned,
+        what: &'static str,
+    },
+}
+
+impl Entry {
+    /// How people call it.
+    pub const fn what(&self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::File { .. } => "file",
+            Self::Directory { .. } => "directory",
+            Self::Link { .. } => "link",
+            Self::Other { what, .. } => what,
+        }
+    }
+
+    pub const fn owned(&self) -> Option<Owned> {
+        match self {
+            Self::Absent => None,
+            Self::File { owned, .. }
+            | Self::Directory { owned }
+            | Self::Link { owned, .. }
+            | Self::Other { owned, .. } => Some(*owned),
+        }
+    }
+}
+
+/// What is known of a unit after a prediction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitView {
+    pub active: bool,
+    /// `UnitFileState`, such as `enabled`.
+    pub file_state: String,
+}
+
+/// Why content is not at hand.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An earlier task of the prediction puts content there that only the run will have.
+    #[error("what {} will hold is known only in the run", .0.display())]
+    Foreseen(PathBuf),
+}
+
+/// One consequence of a prediction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Path {
+        path: PathBuf,
+        entry: Entry,
+    },
+    /// Value of a kernel parameter, by its name with dots.
+    Parameter {
+        name: String,
+        value: String,
+    },
+    Unit {
+        name: String,
+        view: UnitView,
+    },
+}
+
+/// What predictions assumed so far.
+#[derive(Debug, Default)]
+struct Assumed {
+    paths: BTreeMap<PathBuf, Entry>,
+    parameters: HashMap<String, String>,
+    units: HashMap<String, UnitView>,
+    rebooted: bool,
+}
+
+/// The assumptions of one session; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Overlay {
+    assumed: Arc<Mutex<Assumed>>,
+}
+
+impl Overlay {
+    fn lock(&self) -> MutexGuard<'_, Assumed> {
+        self.assumed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts again from the node as it is.
+    pub fn forget(&self) {
+        *self.lock() = Assumed::default();
+    }
+
+    /// From here on the node was reset or rebooted.
+    pub fn activate(&self, class: Disruption) {
+        if class == Disruption::Reboot {
+            let mut assumed = self.lock();
+            assumed.rebooted = true;
+            assumed.parameters.clear();
+            assumed.units.clear();
+            // What is in memory only does not outlive a boot.
+            assumed.paths.retain(|path, _| !path.starts_with("/run") && !path.starts_with("/dev/shm"));
+        }
+    }
+
+    pub fn assume(&self, effects: impl IntoIterator<Item = Effect>) {
+        let mut assumed = self.lock();
+        for effect in effects {
+            match effect {
+                Effect::Path { path, entry } => {
+                    if !matches!(entry, Entry::Directory { .. }) {
+                        assumed.paths.retain(|known, _| !known.starts_with(&path));
+                    }
+                    assumed.paths.insert(path, entry);
+                }
+                Effect::Parameter { name, value } => {
+                    assumed.parameters.insert(name, value);
+                }
+                Effect::Unit { name, view } => {
+                    assumed.units.insert(name, view);
+                }
+            }
+        }
+    }
+}
+
+/// What kinds read.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    overlay: Option<Overlay>,
+}
+
+impl World {
+    /// The node as it is.
+    pub fn real() -> Self {
+        Self::default()
+    }
+
+    pub fn overlaid(overlay: &Overlay) -> Self {
+        Self { overlay: Some(overlay.clone()) }
+    }
+
+    fn assumed(&self) -> Option<MutexGuard<'_, Assumed>> {
+        self.overlay.as_ref().map(Overlay::lock)
+    }
+
+    /// Whether a reboot is assumed to have happened.
+    pub fn rebooted(&self) -> bool {
+        self.assumed().is_some_and(|assumed| assumed.rebooted)
+    }
+
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        self.assumed()?.parameters.get(name).cloned()
+    }
+
+    pub fn unit(&self, name: &str) -> Option<UnitView> {
+        self.assumed()?.units.get(name).cloned()
+    }
+
+    fn assumed_entry(&self, path: &Path) -> Option<Entry> {
+        let assumed = self.assumed()?;
+        if let Some(entry) = assumed.paths.get(path) {
+            return Some(entry.clone());
+        }
+        // Below something that is assumed not to be a directory there is nothing.
+        path.ancestors().skip(1).find_map(|folder| match assumed.paths.get(folder) {
+            Some(Entry::Directory { .. } | Entry::Link { .. }) | None => None,
+            Some(_) => Some(Entry::Absent),
+        })
+    }
+
+    /// What a path is, not following a link at its end.
+    ///
+    /// # Errors
+    /// The node does not tell, for example because a folder above may not be searched.
+    pub fn entry(&self, path: &Path) -> Result<Entry, FileError> {
+        if let Some(entry) = self.assumed_entry(path) {
+            return Ok(entry);
+        }
+        let meta = match fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Entry::Absent);
+            }
+            Err(error) => return Err(FileError::new("look at", path, error)),
+        };
+        let owned = Owned { uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777 };
+        let kind = meta.file_type();
+        Ok(if kind.is_file() {
+            Entry::File { owned, content: Content::On(path.to_owned()) }
+        } else if kind.is_dir() {
+            Entry::Directory { owned }
+        } else if kind.is_symlink() {
+            let target = fs::read_link(path).map_err(|error| FileError::new("follow", path, error))?;
+            Entry::Link { owned, target }
+        } else {
+            use std::os::unix::fs::FileTypeExt;
+            let what = if kind.is_block_device() || kind.is_char_device() {
+                "device"
+            } else if kind.is_socket() {
+                "socket"
+            } else {
+                "pipe"
+            };
+            Entry::Other { owned, what }
+        })
+    }
+
+    /// Follows links at the end of a path; gives the path where it ends and what is there.
+    ///
+    /// # Errors
+    /// As [`World::entry`]; or the links run in a circle.
+    pub fn follow(&self, path: &Path) -> Result<(PathBuf, Entry), FileError> {
+        let mut path = path.to_owned();
+        for _ in 0..40 {
+            match self.entry(&path)? {
+                Entry::Link { target, .. } => {
+                    path = normal(&path.parent().unwrap_or(Path::new("/")).join(target));
+                }
+                entry => return Ok((path, entry)),
+            }
+        }
+        Err(FileError::new("follow", path, rustix::io::Errno::LOOP))
+    }
+
+    /// The bytes of a file, links followed; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, is too large or no regular file, or its content is only foreseen.
+    pub fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
+        let (path, entry) = self.follow(path)?;
+        match entry {
+            Entry::Absent => Ok(None),
+            Entry::File { content: Content::On(place), .. } => {
+                Ok(Some(files::read_bounded(&place, TEXT_LIMIT)?.unwrap_or_default()))
+            }
+            Entry::File { content: Content::Known(bytes), .. } => Ok(Some(bytes.to_vec())),
+            Entry::File { content: Content::Digest { .. }, .. } => Err(ReadError::Foreseen(path)),
+            Entry::Directory { .. } => {
+                Err(FileError::new("read", path, io::Error::from(io::ErrorKind::IsADirectory)).into())
+            }
+            Entry::Link { .. } | Entry::Other { .. } => {
+                Err(FileError::new("read", path, io::Error::other("it is no regular file")).into())
+            }
+        }
+    }
+
+    /// SHA-256 and size of a file's content.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn digest(&self, content: &Content) -> Result<(String, u64), FileError> {
+        match content {
+            Content::On(path) => {
+                let file = fs::File::open(path).map_err(|error| FileError::new("read", path, error))?;
+                files::sha256_of(file).map_err(|error| FileError::new("read", path, error))
+            }
+            Content::Known(bytes) => Ok((files::sha256(bytes), bytes.len() as u64)),
+            Content::Digest { sha256, size } => Ok((sha256.clone(), *size)),
+        }
+    }
+
+    /// Names of the files in a folder, assumed ones included, sorted; none where there is no such folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn names(&self, folder: &Path) -> Result<Vec<String>, FileError> {
+        let mut names: Vec<String> = match fs::read_dir(folder) {
+            Ok(entries) => {
+                entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Vec::new()
+            }
+            Err(error) => return Err(FileError::new("read", folder, error)),
+        };
+        if let Some(assumed) = self.assumed() {
+            let children = assumed.paths.keys().filter(|path| path.parent() == Some(folder));
+            names.extend(children.filter_map(|path| path.file_name()?.to_str().map(str::to_owned)));
+        }
+        names.sort();
+        names.dedup();
+        let mut there = Vec::with_capacity(names.len());
+        for name in names {
+            if self.assumed_entry(&folder.join(&name)) != Some(Entry::Absent) {
+                there.push(name);
+            }
+        }
+        Ok(there)
+    }
+
+    /// Whether a path or glob matches anything.
+    pub fn any_match(&self, pattern: &Path) -> bool {
+        let real = glob::expand(pattern);
+        if real.iter().any(|path| self.assumed_entry(path) != Some(Entry::Absent)) {
+            return true;
+        }
+        self.assumed().is_some_and(|assumed| {
+            assumed
+                .paths
+                .iter()
+                .any(|(path, entry)| *entry != Entry::Absent && glob::path_matches(pattern, path))
+        })
+    }
+}
+
+/// A path without `.` and `..`, the way the kernel would walk it if no folder on it were a link.
+pub fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNED: Owned = Owned { uid: 0, gid: 0, mode: 0o755 };
+
+    fn file(text: &str) -> Entry {
+        Entry::File { owned: OWNED, content: Content::Known(text.as_bytes().into()) }
+    }
+
+    #[test]
+    fn assumptions_hide_the_node_until_they_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("conf");
+        fs::write(&path, "real").unwrap();
+        let overlay = Overlay::default();
+        let world = World::overlaid(&overlay);
+        assert_eq!(world.read(&path).unwrap().unwrap(), b"real");
+        overlay.assume([Effect::Path { path: path.clone(), entry: file("assumed") }]);
+        assert_eq!(world.read(&path).unwrap().unwrap(), b"assumed");
+        assert_eq!(World::real().read(&path).unwrap().unwrap(), b"real");
+        overlay.assume([Effect::Path { path: dir.path().into(), entry: Entry::Absent }]);
+        assert_eq!(world.read(&path).unwrap(), None);
+        assert!(!world.any_match(&dir.path().join("co*")));
+        assert!(world.names(dir.path()).unwrap().is_empty());
+        overlay.forget();
+        assert_eq!(world.read(&path).unwrap().unwrap(), b"real");
+    }
+
+    #[test]
+    fn a_new_directory_keeps_what_is_put_into_it() {
+        let overlay = Overlay::default();
+        let world = World::overlaid(&overlay);
+        let folder = PathBuf::from("/no/such/folder");
+        overlay.assume([
+            Effect::Path { path: folder.clone(), entry: Entry::Directory { owned: OWNED } },
+            Effect::Path { path: folder.join("x"), entry: file("x") },
+            Effect::Path {
+                path: folder.join("l"),
+                entry: Entry::Link { owned: OWNED, target: "./x".into() },
+            },
+        ]);
+        assert_eq!(world.read(&folder.join("l")).unwrap().unwrap(), b"x");
+        assert_eq!(world.names(&folder).unwrap(), ["l", "x"]);
+        assert!(world.any_match(Path::new("/no/*/folder/?")));
+    }
+
+    #[test]
+    fn content_that_only_the_run_has_is_foreseen() {
+        let overlay = Overlay::default();
+        let path = PathBuf::from("/no/such/file");
+        let content = Content::Digest { sha256: "00".into(), size: 3 };
+        overlay.assume([Effect::Path { path: path.clone(), entry: Entry::File { owned: OWNED, content } }]);
+        assert!(matches!(World::overlaid(&overlay).read(&path), Err(ReadError::Foreseen(_))));
+    }
+}

@@ -1,0 +1,933 @@
+//! Getters of a device whose answer depends on its state or its identity.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong};
+
+use nvml_wrapper_sys::bindings::{
+    nvmlBAR1Memory_st, nvmlC2cModeInfo_v1_t, nvmlConfComputeMemSizeInfo_st, nvmlDevice_t,
+    nvmlDeviceAddressingMode_v1_t, nvmlDeviceAttributes_st, nvmlDeviceCapabilities_v1_t,
+    nvmlDeviceCurrentClockFreqs_v1_t, nvmlDevicePerfModes_v1_t, nvmlEccErrorCounts_st,
+    nvmlEccSramErrorStatus_v1_t, nvmlFBCStats_st, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t,
+    nvmlGpuFabricInfo_v3_t, nvmlMarginTemperature_v1_t, nvmlMemory_st, nvmlMemory_v2_st, nvmlPciInfo_st,
+    nvmlPciInfoExt_v1_t, nvmlPdi_v1_t, nvmlPlatformInfo_v2_t, nvmlProcessDetail_v1_t,
+    nvmlProcessDetailList_v1_t, nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st, nvmlRepairStatus_v1_t,
+    nvmlRowRemapperHistogramValues_st, nvmlTemperature_v1_t, nvmlUtilization_st, nvmlViolationTime_st,
+};
+
+use super::handles::{self, Target};
+use super::recorded::{at_index, recorded};
+use super::session::{Call, ask, read};
+use super::{check_version, fixed_text, put, put_list, put_text, version_of};
+use crate::state::{Bus, Gpu, name_hash};
+use crate::transitions::code;
+
+macro_rules! getter {
+    ($($name:ident($out:ident: $type:ty) = |$call:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, $out: *mut $type) -> u32 {
+            read(stringify!($name), device, |$call| {
+                let value: $type = $body;
+                // SAFETY: NVML's own contract for this pointer.
+                unsafe { put($out, value) }
+            })
+        }
+    )*};
+}
+
+getter! {
+    nvmlDeviceGetIndex(out: c_uint) = |call| { call.whole()?; call.index as c_uint };
+    nvmlDeviceGetMinorNumber(out: c_uint) = |call| { call.whole()?; call.gpu.minor };
+    nvmlDeviceGetBoardId(out: c_uint) = |call| call.gpu.bus.bus << 8 | call.gpu.bus.device;
+    nvmlDeviceGetModuleId(out: c_uint) = |call| module_id(call);
+    nvmlDeviceGetPersistenceMode(out: c_uint) = |call| { call.whole()?; call.gpu.persistence.into() };
+    nvmlDeviceGetComputeMode(out: c_uint) = |call| call.gpu.compute_mode;
+    nvmlDeviceGetAccountingMode(out: c_uint) = |call| call.gpu.accounting.into();
+    nvmlDeviceGetVirtualizationMode(out: c_uint) = |call| call.machine.passthrough.into();
+    nvmlDeviceGetPowerUsage(out: c_uint) = |call| { call.whole()?; power_usage(call.gpu) };
+    nvmlDeviceGetPowerManagementLimit(out: c_uint) = |call| { call.whole()?; call.gpu.power_limit_mw };
+    nvmlDeviceGetEnforcedPowerLimit(out: c_uint) = |call| { call.whole()?; call.gpu.power_limit_mw };
+    nvmlDeviceGetPowerManagementDefaultLimit(out: c_uint) = |call| { call.whole()?; call.gpu.spec().power_mw.2 };
+    nvmlDeviceGetMaxMigDeviceCount(out: c_uint) = |call| {
+        call.whole()?;
+        if call.gpu.mig.current { call.gpu.spec().compute_slices } else { 0 }
+    };
+    nvmlDeviceIsMigDeviceHandle(out: c_uint) = |call| matches!(call.target, Target::Mig { .. }).into();
+    nvmlDeviceGetGpuInstanceId(out: c_uint) = |call| match call.target {
+        Target::Mig { gpu_instance, .. } => gpu_instance,
+        Target::Gpu(_) => return Err(code::INVALID_ARGUMENT),
+    };
+    nvmlDeviceGetComputeInstanceId(out: c_uint) = |call| match call.target {
+        Target::Mig { compute_instance, .. } => compute_instance,
+        Target::Gpu(_) => return Err(code::INVALID_ARGUMENT),
+    };
+    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(out: nvmlDevice_t) = |call| match call.target {
+        Target::Mig { gpu, .. } => handles::gpu_handle(gpu),
+        Target::Gpu(_) => return Err(code::INVALID_ARGUMENT),
+    };
+    nvmlDeviceGetCurrentClocksEventReasons(out: c_ulonglong) = |call| event_reasons(call);
+    nvmlDeviceGetCurrentClocksThrottleReasons(out: c_ulonglong) = |call| event_reasons(call);
+    nvmlDeviceGetUtilizationRates(out: nvmlUtilization_st) = |call| {
+        call.whole()?;
+        let busy = if working(call) { 97 } else { 0 };
+        nvmlUtilization_st { gpu: busy, memory: busy / 2 }
+    };
+    nvmlDeviceGetBAR1MemoryInfo(out: nvmlBAR1Memory_st) = |call| {
+        let field = |name| call.gpu.spec().field("nvmlDeviceGetBAR1MemoryInfo", name);
+        nvmlBAR1Memory_st { bar1Total: field("bar1Total"), bar1Free: field("bar1Free"), bar1Used: field("bar1Used") }
+    };
+    nvmlDeviceGetMemoryInfo(out: nvmlMemory_st) = |call| {
+        let memory = memory(call);
+        nvmlMemory_st { total: memory.total, free: memory.total - memory.used, used: memory.used }
+    };
+    nvmlDeviceGetConfComputeMemSizeInfo(out: nvmlConfComputeMemSizeInfo_st) = |call| {
+        let field = |name| call.gpu.spec().field("nvmlDeviceGetConfComputeMemSizeInfo", name);
+        nvmlConfComputeMemSizeInfo_st {
+            protectedMemSizeKib: field("protectedMemSizeKib"),
+            unprotectedMemSizeKib: field("unprotectedMemSizeKib"),
+        }
+    };
+    nvmlDeviceGetConfComputeProtectedMemoryUsage(out: nvmlMemory_st) = |_call| nvmlMemory_st { total: 0, free: 0, used: 0 };
+    nvmlDeviceGetFBCStats(out: nvmlFBCStats_st) = |_call| nvmlFBCStats_st { sessionsCount: 0, averageFPS: 0, averageLatency: 0 };
+    nvmlDeviceGetC2cModeInfoV(out: nvmlC2cModeInfo_v1_t) = |_call| nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
+    nvmlDeviceGetRowRemapperHistogram(out: nvmlRowRemapperHistogramValues_st) = |call| {
+        call.whole()?;
+        let field = |name| call.gpu.spec().field("nvmlDeviceGetRowRemapperHistogram", name) as c_uint;
+        nvmlRowRemapperHistogramValues_st {
+            max: field("max"), high: field("high"), partial: field("partial"), low: field("low"), none: field("none"),
+        }
+    };
+    nvmlDeviceGetGpuFabricInfo(out: nvmlGpuFabricInfo_t) = |call| {
+        call.whole()?;
+        nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: fabric_state(call.gpu) }
+    };
+    nvmlDeviceGetPciInfo(out: nvmlPciInfo_st) = |call| pci_info(call.gpu);
+    nvmlDeviceGetPciInfo_v2(out: nvmlPciInfo_st) = |call| pci_info(call.gpu);
+    nvmlDeviceGetPciInfo_v3(out: nvmlPciInfo_st) = |call| pci_info(call.gpu);
+    nvmlDeviceGetAttributes_v2(out: nvmlDeviceAttributes_st) = |call| attributes(call)?;
+    nvmlDeviceGetAttributes(out: nvmlDeviceAttributes_st) = |call| attributes(call)?;
+}
+
+fn module_id(call: &Call<'_>) -> c_uint {
+    let first = call.gpu.spec().number("nvmlDeviceGetModuleId") as c_uint;
+    (first.saturating_sub(1) + call.gpu.minor) % 8 + 1
+}
+
+fn working(call: &Call<'_>) -> bool {
+    !call.gpu.clients.is_empty() && !call.users().computing.is_empty()
+}
+
+fn power_usage(gpu: &Gpu) -> c_uint {
+    gpu.spec().number("nvmlDeviceGetPowerUsage") as c_uint
+}
+
+fn event_reasons(call: &Call<'_>) -> c_ulonglong {
+    if working(call) { 0 } else { 1 }
+}
+
+struct Memory {
+    total: u64,
+    reserved: u64,
+    used: u64,
+}
+
+fn memory(call: &Call<'_>) -> Memory {
+    let field = |name| call.gpu.spec().field("nvmlDeviceGetMemoryInfo", name);
+    let work = |instance: Option<u32>| -> u64 {
+        let clients = call.gpu.clients.iter().filter(|c| instance.is_none() || c.gpu_instance == instance);
+        clients.map(|client| client.memory_mib << 20).sum()
+    };
+    match call.target {
+        Target::Gpu(_) => {
+            let (total, reserved) = (field("total"), field("used"));
+            Memory { total, reserved, used: (reserved + work(None)).min(total) }
+        }
+        Target::Mig { gpu_instance, .. } => {
+            let profile = call
+                .gpu
+                .instance(gpu_instance)
+                .and_then(|instance| call.gpu.spec().profile_by_id(instance.profile_id));
+            let total = profile.map_or(0, |profile| profile.memory_mib << 20);
+            Memory { total, reserved: 0, used: work(Some(gpu_instance)).min(total) }
+        }
+    }
+}
+
+fn pci_info(gpu: &Gpu) -> nvmlPciInfo_st {
+    let field = |name| gpu.spec().field("nvmlDeviceGetPciInfo_v3", name) as c_uint;
+    let Bus { domain, bus, device } = gpu.bus;
+    nvmlPciInfo_st {
+        busIdLegacy: fixed_text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        domain,
+        bus,
+        device,
+        pciDeviceId: field("pciDeviceId"),
+        pciSubSystemId: field("pciSubSystemId"),
+        busId: fixed_text(&gpu.bus.nvml()),
+    }
+}
+
+/// 0 not supported, 3 completed: fabric state of GPUs with and without NVLink.
+fn fabric_state(gpu: &Gpu) -> u8 {
+    use crate::model::Reading;
+    if matches!(gpu.spec().reading("nvmlDeviceGetNvLinkState(0)"), Some(Reading::Ok(_))) { 3 } else { 0 }
+}
+
+fn attributes(call: &Call<'_>) -> Result<nvmlDeviceAttributes_st, u32> {
+    let Target::Mig { gpu_instance, compute_instance, .. } = call.target else {
+        return Err(code::NOT_SUPPORTED);
+    };
+    let instance = call.gpu.instance(gpu_instance).ok_or(code::NOT_FOUND)?;
+    let compute =
+        instance.compute_instances.iter().find(|ci| ci.id == compute_instance).ok_or(code::NOT_FOUND)?;
+    let profile = call.gpu.spec().profile_by_id(instance.profile_id).ok_or(code::NOT_FOUND)?;
+    Ok(nvmlDeviceAttributes_st {
+        multiprocessorCount: profile.multiprocessors * compute.size / profile.slices.max(1),
+        sharedCopyEngineCount: profile.copy_engines,
+        sharedDecoderCount: profile.decoders,
+        sharedEncoderCount: profile.encoders,
+        sharedJpegCount: profile.jpegs,
+        sharedOfaCount: profile.ofas,
+        gpuInstanceSliceCount: profile.slices,
+        computeInstanceSliceCount: compute.size,
+        memorySizeMB: profile.memory_mib,
+    })
+}
+
+macro_rules! count {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(out: *mut c_uint) -> u32 {
+            // SAFETY: NVML's own contract for this pointer.
+            ask(stringify!($name), |machine| unsafe { put(out, machine.gpus.len() as c_uint) })
+        }
+    )*};
+}
+
+count! { nvmlDeviceGetCount nvmlDeviceGetCount_v2 }
+
+macro_rules! handle_by_index {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(index: c_uint, out: *mut nvmlDevice_t) -> u32 {
+            ask(stringify!($name), |machine| {
+                let gpu = machine.gpus.get(index as usize).ok_or(code::INVALID_ARGUMENT)?;
+                if gpu.lost {
+                    return Err(code::GPU_IS_LOST);
+                }
+                // SAFETY: NVML's own contract for this pointer.
+                unsafe { put(out, handles::gpu_handle(index as usize)) }
+            })
+        }
+    )*};
+}
+
+handle_by_index! { nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2 }
+
+/// A getter of a handle by a text.
+macro_rules! handle_by_text {
+    ($($name:ident($found:expr))*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(text: *const c_char, out: *mut nvmlDevice_t) -> u32 {
+            ask(stringify!($name), |machine| {
+                if text.is_null() {
+                    return Err(code::INVALID_ARGUMENT);
+                }
+                // SAFETY: not null; NVML's contract is a text with a final zero.
+                let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+                let find: fn(&Gpu, &str) -> bool = $found;
+                for (index, gpu) in machine.gpus.iter().enumerate() {
+                    if find(gpu, &text) {
+                        // SAFETY: NVML's own contract for this pointer.
+                        return unsafe { put(out, handles::gpu_handle(index)) };
+                    }
+                    for (gi, ci) in gpu.mig_devices() {
+                        if gpu.mig_uuid(gi.id, ci.id) == text {
+                            // SAFETY: as above.
+                            return unsafe { put(out, handles::mig_handle(index, gi.id, ci.id)) };
+                        }
+                    }
+                }
+                Err(code::NOT_FOUND)
+            })
+        }
+    )*};
+}
+
+handle_by_text! {
+    nvmlDeviceGetHandleByUUID(|gpu, text| gpu.uuid == text)
+    nvmlDeviceGetHandleBySerial(|gpu, text| gpu.serial == text)
+    nvmlDeviceGetHandleByPciBusId(same_bus)
+    nvmlDeviceGetHandleByPciBusId_v2(same_bus)
+}
+
+fn same_bus(gpu: &Gpu, text: &str) -> bool {
+    gpu.bus.nvml().eq_ignore_ascii_case(text) || gpu.bus.sysfs().eq_ignore_ascii_case(text)
+}
+
+macro_rules! text_getter {
+    ($($name:ident = |$call:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut c_char, length: c_uint) -> u32 {
+            read(stringify!($name), device, |$call| {
+                let text: String = $body;
+                // SAFETY: NVML's own contract for this buffer.
+                unsafe { put_text(out, length, &text) }
+            })
+        }
+    )*};
+}
+
+text_getter! {
+    nvmlDeviceGetUUID = |call| match call.target {
+        Target::Gpu(_) => call.gpu.uuid.clone(),
+        Target::Mig { gpu_instance, compute_instance, .. } => call.gpu.mig_uuid(gpu_instance, compute_instance),
+    };
+    nvmlDeviceGetName = |call| match call.target {
+        Target::Gpu(_) => call.gpu.spec().name().to_owned(),
+        Target::Mig { gpu_instance, .. } => {
+            let profile = call.gpu.instance(gpu_instance).and_then(|i| call.gpu.spec().profile_by_id(i.profile_id));
+            format!("{} MIG {}", call.gpu.spec().name(), profile.map_or("", |p| &p.name))
+        }
+    };
+    nvmlDeviceGetSerial = |call| { call.whole()?; call.gpu.serial.clone() };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetInforomVersion(
+    device: nvmlDevice_t,
+    object: c_uint,
+    out: *mut c_char,
+    length: c_uint,
+) -> u32 {
+    read("nvmlDeviceGetInforomVersion", device, |call| {
+        call.whole()?;
+        // 0 OEM, 1 ECC, 2 power: as nvidia-smi -q of the same machine showed them.
+        let text = match object {
+            0 => "2.1",
+            1 => "7.16",
+            2 => return Err(code::NOT_SUPPORTED),
+            _ => return Err(code::INVALID_ARGUMENT),
+        };
+        // SAFETY: NVML's own contract for this buffer.
+        unsafe { put_text(out, length, text) }
+    })
+}
+
+macro_rules! pair_getter {
+    ($($name:ident = |$call:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, first: *mut c_uint, second: *mut c_uint) -> u32 {
+            read(stringify!($name), device, |$call| {
+                $call.whole()?;
+                let (a, b): (c_uint, c_uint) = $body;
+                // SAFETY: NVML's own contract for these pointers.
+                unsafe {
+                    put(first, a)?;
+                    put(second, b)
+                }
+            })
+        }
+    )*};
+}
+
+pair_getter! {
+    nvmlDeviceGetEccMode = |call| (call.gpu.ecc.current.into(), call.gpu.ecc.pending.into());
+    nvmlDeviceGetMigMode = |call| (call.gpu.mig.current.into(), call.gpu.mig.pending.into());
+    nvmlDeviceGetPowerManagementLimitConstraints = |call| {
+        let (low, high, _) = call.gpu.spec().power_mw;
+        (low, high)
+    };
+    nvmlDeviceGetCudaComputeCapability = |call| {
+        let value = recorded(call, "nvmlDeviceGetCudaComputeCapability")?;
+        let item = |index: usize| value.get(index).and_then(|v| v.as_u64()).unwrap_or(0) as c_uint;
+        (item(0), item(1))
+    };
+}
+
+/// A getter of a versioned structure: the word is checked, the rest written.
+macro_rules! versioned {
+    ($($name:ident($out:ident: $type:ty, $version:literal) = |$call:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, $out: *mut $type) -> u32 {
+            read(stringify!($name), device, |$call| {
+                $call.whole()?;
+                // SAFETY: NVML's own contract for this structure.
+                unsafe { check_version($out, $version)? };
+                let version = version_of::<$type>($version);
+                let build = $body;
+                let value: Result<$type, u32> = build(version);
+                // SAFETY: as above.
+                unsafe { put($out, value?) }
+            })
+        }
+    )*};
+}
+
+versioned! {
+    nvmlDeviceGetMemoryInfo_v2(out: nvmlMemory_v2_st, 2) = |call| |version| {
+        let memory = memory(call);
+        Ok(nvmlMemory_v2_st {
+            version,
+            total: memory.total,
+            reserved: memory.reserved,
+            free: memory.total - memory.used,
+            used: memory.used - memory.reserved,
+        })
+    };
+    nvmlDeviceGetPdi(out: nvmlPdi_v1_t, 1) = |call| |version| {
+        Ok(nvmlPdi_v1_t { version, value: name_hash(&call.gpu.uuid) as u64 })
+    };
+    nvmlDeviceGetAddressingMode(out: nvmlDeviceAddressingMode_v1_t, 1) = |call| |version| {
+        recorded(call, "nvmlDeviceGetAddressingMode")?;
+        Ok(nvmlDeviceAddressingMode_v1_t { version, value: 0 })
+    };
+    nvmlDeviceGetRepairStatus(out: nvmlRepairStatus_v1_t, 1) = |call| |version| {
+        recorded(call, "nvmlDeviceGetRepairStatus")?;
+        Ok(nvmlRepairStatus_v1_t { version, bChannelRepairPending: 0, bTpcRepairPending: 0 })
+    };
+    nvmlDeviceGetMarginTemperature(out: nvmlMarginTemperature_v1_t, 1) = |call| |version| {
+        let margin = recorded(call, "nvmlDeviceGetMarginTemperature")?;
+        Ok(nvmlMarginTemperature_v1_t { version, marginTemperature: margin.as_i64().unwrap_or(0) as c_int })
+    };
+    nvmlDeviceGetCapabilities(out: nvmlDeviceCapabilities_v1_t, 1) = |_call| |version| {
+        Ok(nvmlDeviceCapabilities_v1_t { version, capMask: 0 })
+    };
+    nvmlDeviceGetCurrentClockFreqs(out: nvmlDeviceCurrentClockFreqs_v1_t, 1) = |call| |version| {
+        let text = recorded(call, "nvmlDeviceGetCurrentClockFreqs")?.as_str().unwrap_or_default();
+        Ok(nvmlDeviceCurrentClockFreqs_v1_t { version, str_: fixed_text(text) })
+    };
+    nvmlDeviceGetPerformanceModes(out: nvmlDevicePerfModes_v1_t, 1) = |call| |version| {
+        let text = recorded(call, "nvmlDeviceGetPerformanceModes")?.as_str().unwrap_or_default();
+        Ok(nvmlDevicePerfModes_v1_t { version, str_: fixed_text(text) })
+    };
+    nvmlDeviceGetPlatformInfo(out: nvmlPlatformInfo_v2_t, 2) = |call| |version| {
+        Ok(nvmlPlatformInfo_v2_t {
+            version,
+            ibGuid: [0; 16],
+            chassisSerialNumber: [0; 16],
+            slotNumber: 0,
+            trayIndex: 0,
+            hostId: 0,
+            peerType: 0,
+            moduleId: module_id(call) as u8,
+        })
+    };
+    nvmlDeviceGetSramEccErrorStatus(out: nvmlEccSramErrorStatus_v1_t, 1) = |call| |version| {
+        if !call.gpu.ecc.current {
+            return Err(code::NOT_SUPPORTED);
+        }
+        Ok(nvmlEccSramErrorStatus_v1_t {
+            version,
+            aggregateUncParity: 0,
+            aggregateUncSecDed: 0,
+            aggregateCor: 0,
+            volatileUncParity: 0,
+            volatileUncSecDed: 0,
+            volatileCor: 0,
+            aggregateUncBucketL2: 0,
+            aggregateUncBucketSm: 0,
+            aggregateUncBucketPcie: 0,
+            aggregateUncBucketMcu: 0,
+            aggregateUncBucketOther: 0,
+            bThresholdExceeded: 0,
+        })
+    };
+    nvmlDeviceGetPciInfoExt(out: nvmlPciInfoExt_v1_t, 1) = |call| |version| {
+        let info = pci_info(call.gpu);
+        Ok(nvmlPciInfoExt_v1_t {
+            version,
+            domain: info.domain,
+            bus: info.bus,
+            device: info.device,
+            pciDeviceId: info.pciDeviceId,
+            pciSubSystemId: info.pciSubSystemId,
+            baseClass: 3,
+            subClass: 2,
+            busId: info.busId,
+        })
+    };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    out: *mut nvmlGpuFabricInfo_v2_t,
+) -> u32 {
+    read("nvmlDeviceGetGpuFabricInfoV", device, |call| {
+        call.whole()?;
+        let state = fabric_state(call.gpu);
+        let base = nvmlGpuFabricInfo_v2_t {
+            version: version_of::<nvmlGpuFabricInfo_v2_t>(2),
+            clusterUuid: [0; 16],
+            status: 0,
+            cliqueId: 0,
+            state,
+            healthMask: 0,
+        };
+        // SAFETY: NVML's own contract: the version word tells which structure this is.
+        unsafe {
+            if check_version(out, 2).is_ok() {
+                return put(out, base);
+            }
+            let out = out.cast::<nvmlGpuFabricInfo_v3_t>();
+            check_version(out, 3)?;
+            put(
+                out,
+                nvmlGpuFabricInfo_v3_t {
+                    version: version_of::<nvmlGpuFabricInfo_v3_t>(3),
+                    clusterUuid: [0; 16],
+                    status: 0,
+                    cliqueId: 0,
+                    state,
+                    healthMask: 0,
+                    healthSummary: u8::from(state == 3),
+                },
+            )
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: *mut nvmlTemperature_v1_t) -> u32 {
+    read("nvmlDeviceGetTemperatureV", device, |call| {
+        call.whole()?;
+        // SAFETY: NVML's own contract for this structure.
+        unsafe {
+            check_version(out, 1)?;
+            if (*out).sensorType != 0 {
+                return Err(code::INVALID_ARGUMENT);
+            }
+            (*out).temperature = 36;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: c_uint, out: *mut c_uint) -> u32 {
+    read("nvmlDeviceGetTemperature", device, |call| {
+        call.whole()?;
+        if sensor != 0 {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, 36) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetFanSpeedRPM(device: nvmlDevice_t, _info: *mut c_uint) -> u32 {
+    read("nvmlDeviceGetFanSpeedRPM", device, |_| Err(code::INVALID_ARGUMENT))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetLastBBXFlushTime(
+    device: nvmlDevice_t,
+    _time: *mut c_ulonglong,
+    _duration: *mut c_ulong,
+) -> u32 {
+    read("nvmlDeviceGetLastBBXFlushTime", device, |call| {
+        recorded(call, "nvmlDeviceGetLastBBXFlushTime").map(|_| ())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetUnrepairableMemoryFlag_v1(
+    device: nvmlDevice_t,
+    out: *mut [c_uint; 2],
+) -> u32 {
+    read("nvmlDeviceGetUnrepairableMemoryFlag_v1", device, |call| {
+        call.whole()?;
+        // SAFETY: NVML's own contract: a version word and one number.
+        unsafe {
+            check_version(out, 1)?;
+            (*out)[1] = 0;
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetConfComputeGpuCertificate(device: nvmlDevice_t, _out: *mut u8) -> u32 {
+    read("nvmlDeviceGetConfComputeGpuCertificate", device, |_| Err(code::UNKNOWN))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetRemappedRows(
+    device: nvmlDevice_t,
+    correctable: *mut c_uint,
+    uncorrectable: *mut c_uint,
+    pending: *mut c_uint,
+    failed: *mut c_uint,
+) -> u32 {
+    read("nvmlDeviceGetRemappedRows", device, |call| {
+        call.whole()?;
+        if !call.gpu.instances.is_empty() {
+            return Err(code::NOT_SUPPORTED);
+        }
+        let health = &call.gpu.health;
+        // SAFETY: NVML's own contract for these pointers.
+        unsafe {
+            put(correctable, health.remapped_correctable)?;
+            put(uncorrectable, health.remapped_uncorrectable)?;
+            put(pending, health.remap_pending.into())?;
+            put(failed, health.remap_failed.into())
+        }
+    })
+}
+
+fn ecc_count(call: &Call<'_>, kind: c_uint, counter: c_uint) -> Result<u64, u32> {
+    call.whole()?;
+    if !call.gpu.ecc.current {
+        return Err(code::NOT_SUPPORTED);
+    }
+    let health = &call.gpu.health;
+    match (kind, counter) {
+        (0, 0) => Ok(health.volatile_correctable),
+        (1, 0) => Ok(health.volatile_uncorrectable),
+        (0, 1) => Ok(health.aggregate_correctable),
+        (1, 1) => Ok(health.aggregate_uncorrectable),
+        _ => Err(code::INVALID_ARGUMENT),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    counter: c_uint,
+    out: *mut c_ulonglong,
+) -> u32 {
+    // SAFETY: NVML's own contract for this pointer.
+    read("nvmlDeviceGetTotalEccErrors", device, |call| unsafe { put(out, ecc_count(call, kind, counter)?) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetDetailedEccErrors(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    counter: c_uint,
+    out: *mut nvmlEccErrorCounts_st,
+) -> u32 {
+    read("nvmlDeviceGetDetailedEccErrors", device, |call| {
+        let memory = ecc_count(call, kind, counter)?;
+        // SAFETY: NVML's own contract for this structure.
+        unsafe {
+            put(out, nvmlEccErrorCounts_st { l1Cache: 0, l2Cache: 0, deviceMemory: memory, registerFile: 0 })
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetMemoryErrorCounter(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    counter: c_uint,
+    location: c_uint,
+    out: *mut c_ulonglong,
+) -> u32 {
+    read("nvmlDeviceGetMemoryErrorCounter", device, |call| {
+        let key = format!("nvmlDeviceGetMemoryErrorCounter(type={kind},counter={counter},loc={location})");
+        recorded(call, &key).map_err(|code| if location > 7 { code::INVALID_ARGUMENT } else { code })?;
+        let total = ecc_count(call, kind, counter)?;
+        // Location 2 is the device memory; what the simulator counts happens there.
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, if location == 2 { total } else { 0 }) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetRetiredPages(
+    device: nvmlDevice_t,
+    cause: c_uint,
+    _count: *mut c_uint,
+    _addresses: *mut c_ulonglong,
+) -> u32 {
+    read("nvmlDeviceGetRetiredPages", device, |call| {
+        at_index(call, "nvmlDeviceGetRetiredPages", &[cause]).map(|_| ())
+    })
+}
+
+macro_rules! clocks {
+    ($($name:ident = |$call:ident, $kind:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, $kind: c_uint, out: *mut c_uint) -> u32 {
+            read(stringify!($name), device, |$call| {
+                $call.whole()?;
+                let value: c_uint = $body;
+                // SAFETY: NVML's own contract for this pointer.
+                unsafe { put(out, value) }
+            })
+        }
+    )*};
+}
+
+clocks! {
+    nvmlDeviceGetClockInfo = |call, kind| clock_now(call, kind)?;
+    nvmlDeviceGetApplicationsClock = |call, kind| application_clock(call, kind)?;
+    nvmlDeviceGetMaxCustomerBoostClock = |call, kind| at_index(call, "nvmlDeviceGetMaxClockInfo", &[kind])? as c_uint;
+}
+
+/// An idle GPU runs at its lowest clock, lifted into the window that is locked.
+fn clock_now(call: &Call<'_>, kind: c_uint) -> Result<c_uint, u32> {
+    let idle = at_index(call, "nvmlDeviceGetClockInfo", &[kind])? as c_uint;
+    match (kind, call.gpu.locked_graphics_mhz) {
+        (0 | 1, Some((low, high))) if low > 1 => Ok(idle.clamp(low, high)),
+        _ => Ok(idle),
+    }
+}
+
+fn application_clock(call: &Call<'_>, kind: c_uint) -> Result<c_uint, u32> {
+    match (kind, call.gpu.application_mhz) {
+        (0 | 1, Some((_, graphics))) => Ok(graphics),
+        (2, Some((memory, _))) => Ok(memory),
+        _ => Ok(at_index(call, "nvmlDeviceGetApplicationsClock", &[kind])? as c_uint),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetClock(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    id: c_uint,
+    out: *mut c_uint,
+) -> u32 {
+    read("nvmlDeviceGetClock", device, |call| {
+        call.whole()?;
+        // 0 current, 1 application target, 2 application default, 3 customer boost.
+        let value = match id {
+            0 => clock_now(call, kind)?,
+            1 => application_clock(call, kind)?,
+            2 => at_index(call, "nvmlDeviceGetDefaultApplicationsClock", &[kind])? as c_uint,
+            3 => at_index(call, "nvmlDeviceGetMaxClockInfo", &[kind])? as c_uint,
+            _ => return Err(code::INVALID_ARGUMENT),
+        };
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, value) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    out: *mut c_uint,
+) -> u32 {
+    read("nvmlDeviceGetSupportedMemoryClocks", device, |call| {
+        call.whole()?;
+        // SAFETY: NVML's own contract for count and array.
+        unsafe { put_list(count, out, &call.gpu.spec().memory_clocks_mhz) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
+    device: nvmlDevice_t,
+    memory_mhz: c_uint,
+    count: *mut c_uint,
+    out: *mut c_uint,
+) -> u32 {
+    read("nvmlDeviceGetSupportedGraphicsClocks", device, |call| {
+        call.whole()?;
+        let model = call.gpu.spec();
+        if !model.memory_clocks_mhz.contains(&memory_mhz) {
+            return Err(code::NOT_FOUND);
+        }
+        // SAFETY: NVML's own contract for count and array.
+        unsafe { put_list(count, out, &model.graphics_clocks()) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetSupportedPerformanceStates(
+    device: nvmlDevice_t,
+    out: *mut c_uint,
+    size: c_uint,
+) -> u32 {
+    read("nvmlDeviceGetSupportedPerformanceStates", device, |call| {
+        call.whole()?;
+        let value = recorded(call, "nvmlDeviceGetSupportedPerformanceStates")?;
+        if out.is_null() {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        for slot in 0..size as usize / size_of::<c_uint>() {
+            // 32: no further state.
+            let state = value.get(slot).and_then(|v| v.as_u64()).unwrap_or(32) as c_uint;
+            // SAFETY: within the `size` bytes of the caller's buffer.
+            unsafe { out.add(slot).write(state) };
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetViolationStatus(
+    device: nvmlDevice_t,
+    _policy: c_uint,
+    out: *mut nvmlViolationTime_st,
+) -> u32 {
+    read("nvmlDeviceGetViolationStatus", device, |_| unsafe {
+        // SAFETY: NVML's own contract for this structure.
+        put(out, nvmlViolationTime_st { referenceTime: 0, violationTime: 0 })
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetPcieThroughput(
+    device: nvmlDevice_t,
+    _counter: c_uint,
+    out: *mut c_uint,
+) -> u32 {
+    // SAFETY: NVML's own contract for this pointer.
+    read("nvmlDeviceGetPcieThroughput", device, |_| unsafe { put(out, 600) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetEncoderStats(
+    device: nvmlDevice_t,
+    sessions: *mut c_uint,
+    fps: *mut c_uint,
+    latency: *mut c_uint,
+) -> u32 {
+    // SAFETY: NVML's own contract for these pointers.
+    read("nvmlDeviceGetEncoderStats", device, |_| unsafe {
+        put(sessions, 0)?;
+        put(fps, 0)?;
+        put(latency, 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
+    first: nvmlDevice_t,
+    second: nvmlDevice_t,
+    out: *mut c_uint,
+) -> u32 {
+    read("nvmlDeviceGetTopologyCommonAncestor", first, |call| {
+        let other = handles::device(call.machine, second)?.gpu();
+        // 0 same board, 40 same NUMA node, 50 across the system.
+        let level = match (other == call.index, other / 4 == call.index / 4) {
+            (true, _) => 0,
+            (_, true) => 40,
+            _ => 50,
+        };
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, level) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c_uint, out: *mut c_ulong) -> u32 {
+    read("nvmlDeviceGetCpuAffinity", device, |call| {
+        call.whole()?;
+        if out.is_null() || words == 0 {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        for word in 0..words as usize {
+            let bits = cpus.saturating_sub(word * 64).min(64);
+            let mask = if bits == 64 { c_ulong::MAX } else { (1 << bits) - 1 };
+            // SAFETY: within the `words` words of the caller's array.
+            unsafe { out.add(word).write(mask) };
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceQueryDrainState(pci: *mut nvmlPciInfo_st, out: *mut c_uint) -> u32 {
+    ask("nvmlDeviceQueryDrainState", |machine| {
+        if pci.is_null() {
+            return Err(code::INVALID_ARGUMENT);
+        }
+        // SAFETY: not null; NVML's own contract for this structure.
+        let (domain, bus, device) = unsafe { ((*pci).domain, (*pci).bus, (*pci).device) };
+        let gpu = machine
+            .gpus
+            .iter()
+            .find(|gpu| gpu.bus == Bus { domain, bus, device })
+            .ok_or(code::INVALID_ARGUMENT)?;
+        // SAFETY: NVML's own contract for this pointer.
+        unsafe { put(out, gpu.draining.into()) }
+    })
+}
+
+/// Processes with work on the device that still live.
+fn working_clients(call: &Call<'_>) -> Vec<nvmlProcessInfo_v2_st> {
+    let alive = call.users().computing;
+    call.gpu
+        .clients
+        .iter()
+        .filter(|client| alive.contains(&client.pid))
+        .filter(|client| match call.target {
+            Target::Gpu(_) => true,
+            Target::Mig { gpu_instance, .. } => client.gpu_instance == Some(gpu_instance),
+        })
+        .map(|client| nvmlProcessInfo_v2_st {
+            pid: client.pid,
+            usedGpuMemory: client.memory_mib << 20,
+            gpuInstanceId: client.gpu_instance.unwrap_or(u32::MAX),
+            computeInstanceId: client.gpu_instance.map_or(u32::MAX, |_| 0),
+        })
+        .collect()
+}
+
+macro_rules! processes {
+    ($($name:ident($type:ty) = |$client:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, count: *mut c_uint, out: *mut $type) -> u32 {
+            read(stringify!($name), device, |call| {
+                let list: Vec<$type> = working_clients(call).into_iter().map(|$client| $body).collect();
+                // SAFETY: NVML's own contract for count and array.
+                unsafe { put_list(count, out, &list) }
+            })
+        }
+    )*};
+}
+
+processes! {
+    nvmlDeviceGetComputeRunningProcesses(nvmlProcessInfo_v1_st) = |c| nvmlProcessInfo_v1_st { pid: c.pid, usedGpuMemory: c.usedGpuMemory };
+    nvmlDeviceGetComputeRunningProcesses_v2(nvmlProcessInfo_v2_st) = |c| c;
+    nvmlDeviceGetComputeRunningProcesses_v3(nvmlProcessInfo_v2_st) = |c| c;
+}
+
+/// Lists that are always empty here.
+macro_rules! empty_lists {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(device: nvmlDevice_t, count: *mut c_uint, _out: *mut u8) -> u32 {
+            // SAFETY: NVML's own contract for this pointer.
+            read(stringify!($name), device, |_| unsafe { put(count, 0) })
+        }
+    )*};
+}
+
+empty_lists! {
+    nvmlDeviceGetGraphicsRunningProcesses nvmlDeviceGetGraphicsRunningProcesses_v2
+    nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetMPSComputeRunningProcesses
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 nvmlDeviceGetMPSComputeRunningProcesses_v3
+    nvmlDeviceGetAccountingPids nvmlDeviceGetEncoderSessions nvmlDeviceGetFBCSessions
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetRunningProcessDetailList(
+    device: nvmlDevice_t,
+    list: *mut nvmlProcessDetailList_v1_t,
+) -> u32 {
+    read("nvmlDeviceGetRunningProcessDetailList", device, |call| {
+        let details: Vec<nvmlProcessDetail_v1_t> = working_clients(call)
+            .into_iter()
+            .map(|client| nvmlProcessDetail_v1_t {
+                pid: client.pid,
+                usedGpuMemory: client.usedGpuMemory,
+                gpuInstanceId: client.gpuInstanceId,
+                computeInstanceId: client.computeInstanceId,
+                usedGpuCcProtectedMemory: 0,
+            })
+            .collect();
+        // SAFETY: NVML's own contract for this structure and its array.
+        unsafe {
+            check_version(list, 1)?;
+            put_list(&raw mut (*list).numProcArrayEntries, (*list).procArray, &details)
+        }
+    })
+}

@@ -1,0 +1,224 @@
+//! What a simulated machine is at one moment: the contents of its state file.
+//!
+//! Owns the shape and the initial values. How a state changes is [`crate::transitions`]' business.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Model, ModelKey};
+
+/// The present value of something and the one that the next reset or reboot makes present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staged {
+    pub current: bool,
+    pub pending: bool,
+}
+
+impl Staged {
+    pub fn settled(value: bool) -> Self {
+        Self { current: value, pending: value }
+    }
+
+    pub fn is_pending(self) -> bool {
+        self.current != self.pending
+    }
+}
+
+/// A whole simulated machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    pub name: String,
+    /// A new one after every reboot, as `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// How often the machine has been started.
+    pub boots: u32,
+    /// Where the device files lie; `/dev` on a node.
+    pub device_dir: String,
+    pub driver_loaded: bool,
+    /// Version of the library on disk.
+    pub library_version: String,
+    /// Version of the loaded kernel module; another one than the library's makes NVML answer 18.
+    pub module_version: String,
+    /// In-kernel users of the driver's display module: block resets on Ampere.
+    pub nvidia_drm_refs: u32,
+    /// A virtual machine that got its GPUs by pass-through: a reset needs the virtual machine to reboot.
+    pub passthrough: bool,
+    pub gpus: Vec<Gpu>,
+}
+
+/// One simulated GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Minor number: N of `/dev/nvidiaN`.
+    pub minor: u32,
+    pub model: ModelKey,
+    pub uuid: String,
+    pub serial: String,
+    pub bus: Bus,
+    pub ecc: Staged,
+    pub mig: Staged,
+    pub instances: Vec<GpuInstance>,
+    /// The flag that NVML reads; it does not tell whether the daemon or the kernel holds the device.
+    pub persistence: bool,
+    pub power_limit_mw: u32,
+    pub locked_graphics_mhz: Option<(u32, u32)>,
+    pub locked_memory_mhz: Option<(u32, u32)>,
+    /// Application clocks as (memory, graphics), if set.
+    pub application_mhz: Option<(u32, u32)>,
+    pub compute_mode: u32,
+    pub accounting: bool,
+    pub draining: bool,
+    /// Fallen off the bus: every call on it answers 15 until a reboot.
+    pub lost: bool,
+    pub health: Health,
+    /// Processes with a compute context on the GPU; a dead process counts as gone.
+    pub clients: Vec<Client>,
+    /// How often the GPU has been reset since it was made.
+    pub resets: u32,
+}
+
+/// A PCI address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bus {
+    pub domain: u32,
+    pub bus: u32,
+    pub device: u32,
+}
+
+impl Bus {
+    /// As sysfs writes it: `0000:1b:00.0`.
+    pub fn sysfs(self) -> String {
+        format!("{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
+    }
+
+    /// As NVML writes it: `00000000:1B:00.0`.
+    pub fn nvml(self) -> String {
+        format!("{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuInstance {
+    pub id: u32,
+    pub profile_id: u32,
+    pub start: u32,
+    pub size: u32,
+    pub compute_instances: Vec<ComputeInstance>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeInstance {
+    pub id: u32,
+    pub profile_id: u32,
+    pub start: u32,
+    pub size: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// In the process namespace of the machine.
+    pub pid: u32,
+    pub memory_mib: u64,
+    /// GPU instance it runs on, under MIG.
+    pub gpu_instance: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    pub remapped_correctable: u32,
+    pub remapped_uncorrectable: u32,
+    pub remap_pending: bool,
+    pub remap_failed: bool,
+    pub volatile_correctable: u64,
+    pub volatile_uncorrectable: u64,
+    pub aggregate_correctable: u64,
+    pub aggregate_uncorrectable: u64,
+    /// 0 none, 1 reset, 2 reboot, 3 drain peer to peer, 4 drain and reset (NVML field 230).
+    pub recovery_action: u32,
+}
+
+pub const DRIVER_VERSION: &str = "580.159.04";
+
+/// PCI bus numbers of an eight-GPU board, as HGX machines have them.
+const BUSES: [u32; 8] = [0x1b, 0x43, 0x52, 0x61, 0x9d, 0xc3, 0xd1, 0xdf];
+
+impl Machine {
+    /// A machine as its vendor delivers it: persistence off, ECC on, MIG off, default limits.
+    pub fn new(name: &str, models: &[ModelKey], boot_id: String) -> Self {
+        let gpus = models.iter().enumerate().map(|(i, model)| Gpu::new(name, i as u32, *model)).collect();
+        Self {
+            name: name.to_owned(),
+            boot_id,
+            boots: 1,
+            device_dir: "/dev".to_owned(),
+            driver_loaded: true,
+            library_version: DRIVER_VERSION.to_owned(),
+            module_version: DRIVER_VERSION.to_owned(),
+            nvidia_drm_refs: 0,
+            passthrough: false,
+            gpus,
+        }
+    }
+}
+
+impl Gpu {
+    fn new(machine: &str, minor: u32, model: ModelKey) -> Self {
+        let bus = match BUSES.get(minor as usize) {
+            Some(bus) => Bus { domain: 0, bus: *bus, device: 0 },
+            None => Bus { domain: 1, bus: minor, device: 0 },
+        };
+        let seed = name_hash(&format!("{machine}/{minor}"));
+        Self {
+            minor,
+            model,
+            uuid: format!("GPU-{}", uuid::Uuid::from_u128(seed)),
+            serial: format!("165{:010}", (seed >> 64) as u64 % 10_000_000_000),
+            bus,
+            ecc: Staged::settled(true),
+            mig: Staged::settled(false),
+            instances: Vec::new(),
+            persistence: false,
+            power_limit_mw: model.model().power_mw.2,
+            locked_graphics_mhz: None,
+            locked_memory_mhz: None,
+            application_mhz: None,
+            compute_mode: 0,
+            accounting: false,
+            draining: false,
+            lost: false,
+            health: Health::default(),
+            clients: Vec::new(),
+            resets: 0,
+        }
+    }
+
+    pub fn spec(&self) -> &'static Model {
+        self.model.model()
+    }
+
+    pub fn instance(&self, id: u32) -> Option<&GpuInstance> {
+        self.instances.iter().find(|instance| instance.id == id)
+    }
+
+    /// Every MIG device as (GPU instance, compute instance), in the order of `nvmlDeviceGetMigDeviceHandleByIndex`.
+    pub fn mig_devices(&self) -> impl Iterator<Item = (&GpuInstance, &ComputeInstance)> {
+        self.instances.iter().flat_map(|gi| gi.compute_instances.iter().map(move |ci| (gi, ci)))
+    }
+
+    /// The UUID of a MIG device; a new one whenever its instance is made at another place.
+    pub fn mig_uuid(&self, gpu_instance: u32, compute_instance: u32) -> String {
+        let seed = name_hash(&format!("{}/{gpu_instance}/{compute_instance}", self.uuid));
+        format!("MIG-{}", uuid::Uuid::from_u128(seed))
+    }
+}
+
+/// A stable 128-bit number of a text, so that a node of the same name always has the same GPUs: FNV-1a, then mixed.
+pub fn name_hash(text: &str) -> u128 {
+    let hash = text.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    });
+    // Why mixed: names that differ in their last character only would differ in few digits.
+    (0..3).fold(hash, |x, _| {
+        let x = (x ^ (x >> 67)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        x ^ (x >> 61)
+    })
+}

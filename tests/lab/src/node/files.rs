@@ -1,0 +1,255 @@
+//! The files that make a machine out of a directory: what a fresh node has and what every boot writes anew.
+//!
+//! Everything here happens outside the node, before its root is mounted.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use nvml_sim::fault::Effect;
+use nvml_sim::state::Machine;
+
+use crate::spec::{NodeSpec, SHARE};
+
+/// Names under which the lab's binary appears inside a node, by directory.
+const SBIN: [&str; 9] = [
+    "reboot",
+    "poweroff",
+    "halt",
+    "shutdown",
+    "update-grub",
+    "update-grub2",
+    "grub-mkconfig",
+    "grub2-mkconfig",
+    "grubby",
+];
+const BIN: [&str; 6] =
+    ["nvidia-smi", "systemctl", "systemd-run", "nvidia-cuda-mps-control", "nvidia-persistenced", "gpusimctl"];
+/// Of those, the ones that come with the NVIDIA driver.
+const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-persistenced"];
+
+/// Makes the directories and the first files of a node.
+pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
+    for part in
+        ["upper", "work", "root", "state", "home", "units", "vendor-units", "boot", "sysctl.d", "grub.d"]
+    {
+        fs::create_dir_all(spec.dir.join(part))?;
+    }
+    fs::set_permissions(spec.state_dir(), fs::Permissions::from_mode(0o1777))?;
+    fs::set_permissions(spec.dir.join("home"), fs::Permissions::from_mode(0o700))?;
+    fs::write(spec.dir.join("home/.bashrc"), "# ~/.bashrc of a lab node\n")?;
+    for log in ["setters.jsonl", "events.jsonl"] {
+        fs::write(spec.state_dir().join(log), "")?;
+        fs::set_permissions(spec.state_dir().join(log), fs::Permissions::from_mode(0o666))?;
+        link(&format!("state/{log}"), &spec.dir.join(log))?;
+    }
+    let upper = spec.upper();
+    let driver = !faults.contains(&Effect::NoDriver);
+    let program = format!("{SHARE}/gpufleet-lab");
+    let sbin = if is_link("/usr/sbin") { "usr/bin" } else { "usr/sbin" };
+    for (dir, names) in [(sbin, SBIN.as_slice()), ("usr/bin", BIN.as_slice())] {
+        for name in names {
+            if driver || !DRIVER_PROGRAMS.contains(name) {
+                link(&program, &upper.join(dir).join(name))?;
+            }
+        }
+    }
+    if !["/usr/sbin/sysctl", "/sbin/sysctl", "/usr/bin/sysctl"].iter().any(|path| Path::new(path).exists()) {
+        link(&program, &upper.join(sbin).join("sysctl"))?;
+    }
+    if driver && !faults.contains(&Effect::NoLibrary) {
+        for dir in library_dirs() {
+            link(&format!("{SHARE}/libnvidia-ml.so.1"), &upper.join(dir).join("libnvidia-ml.so.1"))?;
+        }
+    }
+    write(&upper.join("etc/hostname"), &format!("{}\n", spec.name))?;
+    write(
+        &upper.join("etc/hosts"),
+        &format!("127.0.0.1 localhost\n127.0.1.1 {}\n::1 localhost\n", spec.name),
+    )?;
+    write(
+        &upper.join("etc/default/grub"),
+        "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"console=ttyS0\"\n",
+    )?;
+    write(&upper.join("etc/sysctl.conf"), "# Kernel settings of a lab node\n")?;
+    add_user(&upper)?;
+    crate::programs::grub::write_config(&upper, &spec.dir.join("grub.d"))?;
+    super::units::write_vendor_units(&spec.dir.join("vendor-units"), &spec.dir.join("units"), driver)
+}
+
+/// A second user, so that logins without root can be tried: `ops`, uid 1000.
+fn add_user(upper: &Path) -> io::Result<()> {
+    let passwd =
+        fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0:root:/root:/bin/sh\n".to_owned());
+    let mut lines: Vec<&str> =
+        passwd.lines().filter(|l| !l.starts_with("ops:") && !l.contains(":x:1000:")).collect();
+    let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+    let ops = format!("ops:x:1000:1000:Operations:/home/ops:{shell}");
+    lines.push(&ops);
+    write(&upper.join("etc/passwd"), &(lines.join("\n") + "\n"))?;
+    let home = upper.join("home/ops");
+    fs::create_dir_all(&home)?;
+    // Why the result is dropped: in a user namespace there is no uid 1000, and then nobody can log in as it.
+    let _ = std::os::unix::fs::chown(&home, Some(1000), Some(1000));
+    Ok(())
+}
+
+/// Directories where the dynamic loader looks on this distribution, relative to the root.
+fn library_dirs() -> Vec<PathBuf> {
+    let triple = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let found: Vec<PathBuf> = [triple.as_str(), "usr/lib64", "usr/lib"]
+        .into_iter()
+        .map(PathBuf::from)
+        .filter(|dir| Path::new("/").join(dir).is_dir() && !is_link(Path::new("/").join(dir)))
+        .collect();
+    found.into_iter().take(1).collect()
+}
+
+fn is_link(path: impl AsRef<Path>) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink())
+}
+
+fn link(target: &str, path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(target, path)
+}
+
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, text)
+}
+
+/// Writes what depends on the boot: the command line, the kernel's view of the GPUs.
+pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
+    let boot = spec.dir.join("boot");
+    let upper = spec.upper();
+    let cmdline = crate::programs::grub::booted_cmdline(&upper);
+    write(&boot.join("cmdline"), &format!("{cmdline}\n"))?;
+    write(&boot.join("boot_id"), &format!("{}\n", machine.boot_id))?;
+    write(&boot.join("sysrq-trigger"), "")?;
+    let driver = !faults.contains(&Effect::NoDriver) && machine.driver_loaded;
+    write(&boot.join("modules"), &modules(machine, driver))?;
+    let version = if driver {
+        format!(
+            "NVRM version: NVIDIA UNIX Open Kernel Module for {}  {}  Release Build  (lab)\nGCC version:  gcc version 12.2.0\n",
+            std::env::consts::ARCH,
+            machine.module_version
+        )
+    } else {
+        String::new()
+    };
+    write(&boot.join("nvidia-version"), &version)?;
+    let sys = upper.join("sys");
+    match fs::remove_dir_all(&sys) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    for (path, text) in [
+        ("devices/system/cpu/smt/control", "on\n"),
+        ("kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+        ("kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise [madvise] never\n"),
+        ("devices/system/node/node0/cpulist", "0-1\n"),
+        ("class/dmi/id/product_name", "gpufleet lab node\n"),
+        ("class/dmi/id/sys_vendor", "gpufleet\n"),
+    ] {
+        write(&sys.join(path), text)?;
+    }
+    for name in ["bus/pci/devices", "bus/pci/drivers", "class/net", "class/infiniband", "fs/cgroup", "module"]
+    {
+        fs::create_dir_all(sys.join(name))?;
+    }
+    for gpu in &machine.gpus {
+        if gpu.lost {
+            continue;
+        }
+        let dir = sys.join("bus/pci/devices").join(gpu.bus.sysfs());
+        let field = |name| gpu.spec().field("nvmlDeviceGetPciInfo_v3", name);
+        let (device, subsystem) = (field("pciDeviceId"), field("pciSubSystemId"));
+        for (file, text) in [
+            ("vendor", "0x10de\n".to_owned()),
+            ("device", format!("0x{:04x}\n", device >> 16)),
+            ("subsystem_vendor", format!("0x{:04x}\n", subsystem & 0xffff)),
+            ("subsystem_device", format!("0x{:04x}\n", subsystem >> 16)),
+            ("class", "0x030200\n".to_owned()),
+            ("revision", "0xa1\n".to_owned()),
+            ("numa_node", format!("{}\n", gpu.minor / 4)),
+            ("current_link_width", "16\n".to_owned()),
+            ("max_link_width", "16\n".to_owned()),
+        ] {
+            write(&dir.join(file), &text)?;
+        }
+        if !faults.contains(&Effect::NoReset) {
+            write(&dir.join("reset"), "")?;
+            write(&dir.join("reset_method"), "flr bus\n")?;
+        }
+        if driver {
+            link("../../drivers/nvidia", &dir.join("driver"))?;
+            fs::create_dir_all(sys.join("bus/pci/drivers/nvidia"))?;
+        }
+    }
+    if driver {
+        for (module, refs) in module_refs(machine) {
+            let dir = sys.join("module").join(module);
+            write(&dir.join("refcnt"), &format!("{refs}\n"))?;
+            write(&dir.join("version"), &format!("{}\n", machine.module_version))?;
+            write(&dir.join("initstate"), "live\n")?;
+        }
+    }
+    Ok(())
+}
+
+fn module_refs(machine: &Machine) -> Vec<(&'static str, u32)> {
+    let mut refs = vec![("nvidia", 2), ("nvidia_uvm", 0), ("nvidia_modeset", 0)];
+    if machine.nvidia_drm_refs > 0 {
+        refs.push(("nvidia_drm", machine.nvidia_drm_refs));
+    }
+    refs
+}
+
+fn modules(machine: &Machine, driver: bool) -> String {
+    let mut text = String::new();
+    if driver {
+        for (module, refs) in module_refs(machine) {
+            text += &format!("{module} 1769472 {refs} - Live 0x0000000000000000 (O)\n");
+        }
+    }
+    text + "ext4 1003520 1 - Live 0x0000000000000000\noverlay 196608 0 - Live 0x0000000000000000\n"
+}
+
+/// Copies the host's kernel settings into the template that all nodes start from.
+pub fn copy_kernel_settings(template: &Path) -> io::Result<()> {
+    copy_settings(Path::new("/proc/sys"), template, 0)
+}
+
+fn copy_settings(from: &Path, to: &Path, depth: u32) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)?.flatten() {
+        let name = entry.file_name();
+        let (source, target) = (entry.path(), to.join(&name));
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            let per_interface = depth == 3
+                && from.components().any(|part| matches!(part.as_os_str().to_str(), Some("conf" | "neigh")));
+            if per_interface && !matches!(name.to_str(), Some("all" | "default" | "lo")) {
+                continue;
+            }
+            if depth < 6 {
+                copy_settings(&source, &target, depth + 1)?;
+            }
+        } else {
+            // Why unreadable ones become empty: some settings can only be written (drop_caches, flush).
+            fs::write(&target, fs::read(&source).unwrap_or_default())?;
+            fs::set_permissions(&target, fs::Permissions::from_mode(0o644))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! A node's first processes: the launcher that makes the namespaces, and process 1 inside them.
+//!
+//! When process 1 ends, the kernel ends everything else in the node: that is what makes a reboot of the lab a real one.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nvml_sim::fault::Effect;
+use nvml_sim::store::Store;
+use rustix::process::Signal;
+use rustix::thread::UnshareFlags;
+use serde_json::json;
+
+use super::{files, mounts, ssh, units};
+use crate::spec::{NodeSpec, SHARE, SshServer, ending};
+use crate::{out, sys};
+
+/// Makes the node's namespaces and runs its process 1; answers how that ended.
+pub fn launch(dir: &Path) -> io::Result<i32> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let spec = NodeSpec::load(dir)?;
+    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
+    if spec.user_namespace {
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        sys::unshare(UnshareFlags::NEWUSER)?;
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+        fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
+    }
+    sys::unshare(flags)?;
+    let mut first = Command::new("/proc/self/exe").arg("__init").arg(dir).stdin(Stdio::null()).spawn()?;
+    fs::write(dir.join("init.pid"), first.id().to_string())?;
+    let status = first.wait()?;
+    let _ = fs::remove_file(dir.join("init.pid"));
+    // A direct reboot(2) inside a process namespace ends its process 1 by one of these signals.
+    Ok(match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        (_, Some(libc::SIGHUP)) => ending::REBOOT,
+        (_, Some(libc::SIGINT)) => ending::POWER_OFF,
+        _ => ending::VANISHED,
+    })
+}
+
+const SIGNALS: [i32; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1];
+
+/// Process 1 of a node.
+pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    sys::block(&SIGNALS);
+    let spec = NodeSpec::load(dir)?;
+    let outside = Store::new(spec.state_file());
+    let machine = outside.read()?;
+    let faults = outside.node_faults();
+    own_clock();
+    mounts::enter(&spec, &machine, &faults)?;
+    let _ = rustix::process::setsid();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+
+    let store = Store::new(nvml_sim::store::DEFAULT_STATE);
+    store.log_event("boot", json!({"boot_id": machine.boot_id, "boots": machine.boots}));
+    apply_sysctls();
+    units::start_enabled();
+    let mut server =
+        if faults.contains(&Effect::RefuseSsh) { None } else { Some(start_ssh(&spec, &faults)?) };
+    let end = faults.iter().find_map(|fault| match fault {
+        Effect::VanishAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), false)),
+        Effect::FreezeAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), true)),
+        _ => None,
+    });
+    Ok(watch(&spec, &faults, &store, &mut server, end)?)
+}
+
+/// Waits for the end of the node: a reboot, a power-off, or a fault.
+fn watch(
+    spec: &NodeSpec,
+    faults: &[Effect],
+    store: &Store,
+    server: &mut Option<Child>,
+    end: Option<(Instant, bool)>,
+) -> io::Result<i32> {
+    loop {
+        let signal = match end {
+            None => Some(sys::wait_signal(&SIGNALS)),
+            Some((at, _)) => sys::wait_signal_for(&SIGNALS, at.saturating_duration_since(Instant::now())),
+        };
+        match signal {
+            None if end.is_some_and(|(at, _)| Instant::now() < at) => {}
+            None if end.is_some_and(|(_, freeze)| freeze) => freeze_all(),
+            None => return Ok(ending::VANISHED),
+            Some(libc::SIGCHLD) => {
+                while let Some((pid, _)) = sys::reap() {
+                    if server.as_ref().is_some_and(|child| child.id() == pid as u32) {
+                        out::error("the SSH server ended; starting it again");
+                        *server = Some(start_ssh(spec, faults)?);
+                    }
+                }
+            }
+            Some(libc::SIGUSR1) if store.beside("freeze").exists() => freeze_all(),
+            Some(libc::SIGUSR1) => return Ok(ending::VANISHED),
+            Some(libc::SIGTERM) => return Ok(ending::POWER_OFF),
+            Some(_) => {
+                if faults.contains(&Effect::RebootIgnored) {
+                    store.log_event("reboot ignored", json!({}));
+                    continue;
+                }
+                store.log_event("shutdown", json!({}));
+                say_goodbye();
+                return Ok(ending::REBOOT);
+            }
+        }
+    }
+}
+
+/// What a shutdown does before it kills: everybody is asked to end, and has a moment to do so.
+fn say_goodbye() {
+    let _ = rustix::process::kill_process(rustix::process::Pid::INIT, Signal::CONT);
+    for pid in nvml_sim::holders::processes().into_iter().filter(|pid| *pid != 1) {
+        if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+    let limit = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < limit && nvml_sim::holders::processes().len() > 1 {
+        while sys::reap().is_some() {}
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Stops everything for ever: connections stay open and nobody answers.
+fn freeze_all() {
+    for pid in nvml_sim::holders::processes().into_iter().filter(|pid| *pid != 1) {
+        if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+            let _ = rustix::process::kill_process(pid, Signal::STOP);
+        }
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// Gives the node's processes an uptime of their own. A kernel that cannot do it shows the host's.
+fn own_clock() {
+    let Ok(uptime) = fs::read_to_string("/proc/uptime") else { return };
+    let Some(seconds) = uptime.split(['.', ' ']).next().and_then(|text| text.parse::<u64>().ok()) else {
+        return;
+    };
+    if sys::unshare(UnshareFlags::from_bits_retain(libc::CLONE_NEWTIME as u32)).is_ok() {
+        let _ = fs::write("/proc/self/timens_offsets", format!("boottime -{seconds} 0\n"));
+    }
+}
+
+/// Reads the settings that survive a reboot, as systemd-sysctl does.
+fn apply_sysctls() {
+    let mut sources: Vec<PathBuf> = fs::read_dir("/etc/sysctl.d")
+        .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+        .unwrap_or_default();
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+    sources.sort();
+    sources.push("/etc/sysctl.conf".into());
+    for text in sources.iter().filter_map(|path| fs::read_to_string(path).ok()) {
+        for (key, value) in crate::programs::sysctl::settings(&text) {
+            let _ = fs::write(crate::programs::sysctl::file_of(&key), format!("{value}\n"));
+        }
+    }
+}
+
+fn start_ssh(spec: &NodeSpec, faults: &[Effect]) -> io::Result<Child> {
+    match spec.ssh_server {
+        SshServer::Builtin => {
+            let settings = ssh::Settings::of_node(spec, faults);
+            let mut command = Command::new(format!("{SHARE}/gpufleet-lab"));
+            command.arg("__sshd").env_clear().env("PATH", PATH).stdin(Stdio::piped());
+            let mut child = sys::unblocked(&mut command).spawn()?;
+            if let Some(stdin) = child.stdin.take() {
+                serde_json::to_writer(stdin, &settings).map_err(io::Error::other)?;
+            }
+            Ok(child)
+        }
+        SshServer::Openssh => {
+            let dir = Path::new("/run/sshd-lab");
+            let key = dir.join("host_key");
+            files::write(&key, &spec.host_key)?;
+            fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            files::write(&dir.join("authorized_keys"), &format!("{}\n", spec.authorized_key))?;
+            let subsystem = if Path::new("/usr/lib/openssh/sftp-server").exists() {
+                "Subsystem sftp /usr/lib/openssh/sftp-server\n"
+            } else {
+                ""
+            };
+            files::write(
+                &dir.join("config"),
+                &format!(
+                    "ListenAddress 127.0.0.1\nPort {}\nHostKey {}\nAuthorizedKeysFile {}/authorized_keys\n\
+                     PermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nUsePAM no\n\
+                     StrictModes no\nMaxStartups 500\nMaxSessions 100\nPrintMotd no\nAcceptEnv LANG LC_*\nPidFile none\n{subsystem}",
+                    spec.port,
+                    key.display(),
+                    dir.display()
+                ),
+            )?;
+            fs::create_dir_all("/run/sshd")?;
+            let mut command = Command::new("/usr/sbin/sshd");
+            command.args(["-D", "-e", "-f"]).arg(dir.join("config"));
+            command.env_clear().env("PATH", PATH).stdin(Stdio::null());
+            sys::unblocked(&mut command).spawn()
+        }
+    }
+}
+
+/// Where a node's processes look for programs.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

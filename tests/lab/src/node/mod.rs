@@ -1,0 +1,7 @@
+//! A node from the inside: its files, its mounts, its first process, its SSH server, its units.
+
+pub mod files;
+pub mod first;
+pub mod mounts;
+pub mod ssh;
+pub mod units;

@@ -1,0 +1,283 @@
+//! The lab from outside: fleets that start, answer over SSH with a stock client, reboot, and end without a trace.
+//!
+//! Needs Linux, root (or user namespaces) and the OpenSSH client; without those the tests say so and pass.
+#![expect(clippy::print_stderr, reason = "a test that cannot run says why")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A running `gpufleet-lab up`.
+struct Lab {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    /// Starts a fleet, or tells why this machine cannot.
+    fn up(arguments: &[&str], faults: &str) -> Option<Self> {
+        if !Path::new("/usr/bin/ssh").exists() || !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: this test needs root and /usr/bin/ssh");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("faults.yaml");
+        std::fs::write(&file, faults).unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
+            .args(["up", "--boot-seconds", "0.2", "--dir"])
+            .arg(dir.path().join("fleet"))
+            .arg("--faults")
+            .arg(&file)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let inventory = lines.next().unwrap().unwrap();
+        let path = PathBuf::from(inventory.strip_prefix("inventory: ").unwrap());
+        assert!(std::fs::read_to_string(path).unwrap().contains("gpu001"));
+        Some(Self { process, dir })
+    }
+
+    fn fleet(&self) -> PathBuf {
+        self.dir.path().join("fleet")
+    }
+
+    fn ssh_command(&self, node: &str, command: &str) -> Command {
+        let mut ssh = Command::new("/usr/bin/ssh");
+        ssh.arg("-F").arg(self.fleet().join("ssh_config")).args(["-o", "ConnectTimeout=5", node, command]);
+        ssh
+    }
+
+    fn ssh(&self, node: &str, command: &str) -> Output {
+        self.ssh_command(node, command).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn text(&self, node: &str, command: &str) -> String {
+        let output = self.ssh(node, command);
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Puts the NVML client on a node.
+    fn install_probe(&self, node: &str) {
+        let probe =
+            Path::new(env!("CARGO_BIN_EXE_gpufleet-lab")).with_file_name("examples").join("nvml_probe");
+        let mut child = self
+            .ssh_command(node, "cat > /usr/local/bin/probe && chmod 755 /usr/local/bin/probe")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&std::fs::read(probe).unwrap()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    fn probe(&self, node: &str, calls: &str) -> Vec<String> {
+        self.text(node, &format!("probe {calls}")).lines().map(str::to_owned).collect()
+    }
+
+    fn log(&self, node: &str, file: &str) -> Vec<Value> {
+        let path = self.fleet().join("nodes").join(node).join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn reboot(&self, node: &str) {
+        let before = self.text(node, "cat /proc/sys/kernel/random/boot_id");
+        self.ssh(node, "systemctl reboot");
+        let limit = Instant::now() + Duration::from_secs(20);
+        loop {
+            let output = self.ssh(node, "cat /proc/sys/kernel/random/boot_id");
+            if output.status.success() && String::from_utf8_lossy(&output.stdout).trim() != before {
+                return;
+            }
+            assert!(Instant::now() < limit, "{node} did not come back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn end(&mut self) {
+        let pid = rustix::process::Pid::from_raw(self.process.id() as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status:?}");
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|done| done.is_none()) {
+            self.end();
+        }
+    }
+}
+
+#[test]
+fn a_fleet_answers_and_ends_without_a_trace() {
+    let Some(mut lab) =
+        Lab::up(&["--nodes", "2", "--gpus-per-node", "2", "--gpu", "a100-80gb,h100-80gb"], "")
+    else {
+        return;
+    };
+    assert_eq!(lab.text("gpu001", "hostname"), "gpu001");
+    assert!(lab.text("gpu001", "nvidia-smi -L").contains("A100"));
+    assert!(lab.text("gpu002", "nvidia-smi -L").contains("H100"));
+    let output = lab.ssh("gpu001", "echo out; echo err >&2; exit 7");
+    assert_eq!(
+        (output.status.code(), &*output.stdout, &*output.stderr),
+        (Some(7), &b"out\n"[..], &b"err\n"[..])
+    );
+    assert_eq!(
+        lab.text("gpu002", "systemctl is-active cron nvidia-persistenced || true"),
+        "active\ninactive"
+    );
+    lab.text("gpu001", "sysctl -w vm.swappiness=3");
+    assert_eq!(lab.text("gpu001", "cat /proc/sys/vm/swappiness"), "3");
+    assert_ne!(lab.text("gpu002", "cat /proc/sys/vm/swappiness"), "3");
+    let inits: Vec<String> = ["gpu001", "gpu002"]
+        .iter()
+        .map(|node| std::fs::read_to_string(lab.fleet().join("nodes").join(node).join("init.pid")).unwrap())
+        .collect();
+    lab.end();
+    for pid in inits {
+        assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} is left");
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(lab.fleet().to_str().unwrap()), "a mount is left");
+}
+
+#[test]
+fn pending_becomes_current_at_a_reboot_and_hopper_forgets_mig() {
+    let Some(lab) = Lab::up(&["--nodes", "2", "--gpus-per-node", "1", "--gpu", "a100-80gb,h100-80gb"], "")
+    else {
+        return;
+    };
+    for (node, survives) in [("gpu001", "1 1"), ("gpu002", "0 0")] {
+        lab.install_probe(node);
+        assert_eq!(
+            lab.probe(node, "set_ecc:0:0 ecc:0 set_mig:0:1 mig:0 create:0:9:4 compute:0:2:2 instances:0:9"),
+            // On Ampere MIG's reset inside the call makes the pending ECC mode current as well.
+            ["0 init", "0", "0 1 0", "0 0", "0 1 1", "0", "0", "0 1"]
+        );
+        assert!(lab.text(node, "nvidia-smi -L").contains("MIG 3g.40gb"));
+        lab.reboot(node);
+        assert_eq!(
+            lab.probe(node, "ecc:0 mig:0"),
+            ["0 init".to_owned(), "0 0 0".to_owned(), format!("0 {survives}")]
+        );
+        assert!(!lab.text(node, "nvidia-smi -L").contains("MIG 3g"));
+        let setters: Vec<String> =
+            lab.log(node, "setters.jsonl").iter().map(|l| l["function"].to_string()).collect();
+        assert_eq!(setters.len(), 4, "{setters:?}");
+        assert_eq!(lab.log(node, "events.jsonl").iter().filter(|l| l["what"] == "boot").count(), 2);
+    }
+}
+
+#[test]
+fn whoever_holds_a_gpu_blocks_its_reset() {
+    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "2"], "") else { return };
+    lab.install_probe("gpu001");
+    lab.text("gpu001", "probe sleep:60000 >/dev/null 2>&1 & echo $! > /tmp/pid; sleep 0.3");
+    let refused = lab.ssh("gpu001", "nvidia-smi -r -i 0");
+    assert_eq!(refused.status.code(), Some(255));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("In use by another client"));
+    lab.text("gpu001", "kill $(cat /tmp/pid); sleep 0.1; nvidia-smi -r -i 0");
+
+    lab.text("gpu001", "systemctl start nvidia-persistenced");
+    assert_eq!(lab.ssh("gpu001", "nvidia-smi --gpu-reset -i 1").status.code(), Some(255));
+    // Persistence is released for one GPU through the daemon, which keeps the others.
+    assert_eq!(lab.probe("gpu001", "persistence:1:0"), ["0 init", "0"]);
+    lab.text("gpu001", "nvidia-smi --gpu-reset -i 1");
+    assert_eq!(lab.ssh("gpu001", "nvidia-smi --gpu-reset -i 0").status.code(), Some(255));
+    let resets: Vec<Value> =
+        lab.log("gpu001", "events.jsonl").into_iter().filter(|line| line["what"] == "gpu-reset").collect();
+    assert_eq!(resets.iter().filter(|line| line["detail"]["refused"].is_null()).count(), 2);
+}
+
+#[test]
+fn a_power_limit_is_lost_with_the_last_client() {
+    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    lab.install_probe("gpu001");
+    assert_eq!(lab.probe("gpu001", "set_power:0:500000 power:0")[2], "0 500000");
+    assert_eq!(lab.probe("gpu001", "power:0")[1], "0 700000");
+    assert_eq!(lab.probe("gpu001", "persistence:0:1 set_power:0:500000 set_power:0:1")[3], "2");
+    assert_eq!(lab.probe("gpu001", "power:0")[1], "0 500000");
+}
+
+#[test]
+fn faults_do_what_they_say() {
+    let faults = r#"
+- {nodes: gpu001, function: nvmlDeviceSetEccMode, nth: 1, effect: {return: 999}}
+- {nodes: gpu001, function: nvmlDeviceSetPowerManagementLimit, effect: lie}
+- {nodes: gpu002, function: "nvmlInit*", effect: hang}
+- {nodes: gpu003, effect: no_driver}
+- {nodes: gpu004, effect: lib_mismatch}
+- {nodes: gpu005, effect: {rc_noise: "welcome to gpu005\n"}}
+- {nodes: gpu005, effect: tmp_noexec}
+- {nodes: gpu006, effect: refuse_ssh}
+- {nodes: gpu007, effect: never_boot}
+- {nodes: gpu007, program: nvidia-smi, args: "-L", effect: {exit: {code: 9, message: no}}}
+- {nodes: gpu008, effect: host_key_changed}
+- {nodes: gpu009, effect: disk_full}
+- {nodes: gpu010, function: nvmlDeviceGetCount_v2, effect: segv}
+"#;
+    let Some(lab) = Lab::up(&["--nodes", "10", "--gpus-per-node", "1"], faults) else { return };
+    for node in ["gpu001", "gpu002", "gpu003", "gpu004", "gpu010"] {
+        lab.install_probe(node);
+    }
+    assert_eq!(
+        lab.probe("gpu001", "set_ecc:0:0 set_ecc:0:0 ecc:0 set_power:0:500000 power:0"),
+        ["0 init", "999", "0", "0 1 0", "0", "0 700000"]
+    );
+    assert_eq!(lab.ssh("gpu002", "timeout -s KILL 0.5 probe count").status.code(), Some(137));
+    assert!(lab.probe("gpu003", "count")[0].starts_with("12 "));
+    assert_eq!(lab.ssh("gpu003", "nvidia-smi").status.code(), Some(127));
+    assert_eq!(lab.probe("gpu004", "count"), ["18 init"]);
+    assert_eq!(lab.text("gpu005", "echo hello"), "welcome to gpu005\nhello");
+    assert_eq!(lab.ssh("gpu005", "cp /bin/true /tmp/t && /tmp/t").status.code(), Some(126));
+    let refused = lab.ssh("gpu006", "true");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("refused"), "{refused:?}");
+    assert_eq!(lab.ssh("gpu007", "nvidia-smi -L").status.code(), Some(9));
+    lab.text("gpu007", "reboot");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(lab.ssh("gpu007", "true").status.code(), Some(255));
+    let changed = lab.ssh("gpu008", "true");
+    assert!(String::from_utf8_lossy(&changed.stderr).contains("Host key verification failed"), "{changed:?}");
+    assert!(!lab.ssh("gpu009", "echo more > /var/lib/x").status.success());
+    assert_eq!(lab.ssh("gpu010", "probe count").status.code(), Some(139));
+}
+
+#[test]
+fn exec_passes_the_inventory_and_the_exit_status() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
+        .args(["exec", "--nodes", "1", "--gpus-per-node", "1", "--", "/bin/sh", "-c"])
+        .arg("grep -q gpu001 $GPUFLEET_INVENTORY && test -d $GPUFLEET_LAB_DIR/nodes/gpu001 && exit 42")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+}
+
+#[test]
+fn bad_arguments_are_explained() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab")).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(run(&["up", "--gpu", "h300"]).contains("known: a100-80gb, h100-80gb, h200-141gb"));
+    assert!(run(&["up", "--nvml-lib", "/nowhere.so"]).contains("cargo build -p nvml-sim"));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("precious"), "x").unwrap();
+    assert!(run(&["up", "--dir", dir.path().to_str().unwrap()]).contains("is not empty"));
+    let faults = dir.path().join("faults.yaml");
+    std::fs::write(&faults, "- nodes: gpu001\n  effect: explode\n").unwrap();
+    let text = run(&["up", "--faults", faults.to_str().unwrap()]);
+    assert!(text.contains("explode") && text.contains("faults.yaml"), "{text}");
+}

@@ -1,0 +1,11 @@
+#!/bin/sh
+# A simulated fleet, brought up by the real controller with the real helper over real SSH.
+set -eu
+bin=$1 dir=$2 nodes=$3 gpu=$4
+rm -rf "$dir"
+mkdir -p "$dir"
+state=$(cd "$dir" && pwd)/state
+echo "starting $nodes simulated nodes with 8 GPUs each ($gpu)"
+XDG_STATE_HOME=$state exec "$bin/gpufleet-lab" exec --nodes "$nodes" --gpu "$gpu" --gpus-per-node 8 \
+    --seed-drift --dir "$dir/fleet" -- \
+    sh -c '"$1/gpufleet" run playbooks/bringup.yaml -i "$GPUFLEET_INVENTORY" --yes' sh "$bin"

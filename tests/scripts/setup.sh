@@ -1,0 +1,27 @@
+#!/bin/sh
+# Installs what the tests use and the machine lacks: OpenSSH and sudo, from the distribution.
+set -eu
+missing=
+[ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
+for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo; do
+    command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
+done
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "error: the tests need:$missing" >&2
+    echo "help: install them with your package manager, then type make test again" >&2
+    exit 1
+fi
+echo "installing$missing" >&2
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q >&2
+# Why no service start: the tests run their own daemons on loopback; the machine's own stays as it is.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+# shellcheck disable=SC2086
+apt-get install -q -y --no-install-recommends $missing >&2
+mkdir -p /run/sshd
