@@ -129,6 +129,7 @@ impl Fleet {
         let dir = claim_directory(&options.dir)?;
         let share = dir.join("share");
         make_share(&share, &library)?;
+        make_sudo(&dir.join("private"))?;
         let login = dir.join("id_ed25519");
         let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
         let mut fleet = Self { dir, nodes: Vec::new(), stop: Arc::default() };
@@ -303,7 +304,7 @@ fn claim_directory(path: &Path) -> Result<PathBuf, LabError> {
         {
             return Err(LabError::Running { path, pid });
         }
-        for part in ["nodes", "share"] {
+        for part in ["nodes", "share", "private"] {
             let old = path.join(part);
             if old.exists() {
                 fs::remove_dir_all(&old).map_err(io_at("clear", &old))?;
@@ -328,6 +329,20 @@ fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
     fs::copy(library, &target).map_err(io_at("copy the library to", &target))?;
     let settings = share.join("proc-sys");
     files::copy_kernel_settings(&settings).map_err(io_at("copy kernel settings to", &settings))
+}
+
+/// A setuid copy of the program for the nodes' `sudo`, where the host has none. Only root can enter its directory.
+fn make_sudo(private: &Path) -> Result<(), LabError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !rustix::process::geteuid().is_root() || Path::new("/usr/bin/sudo").exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(private).map_err(io_at("make", private))?;
+    fs::set_permissions(private, fs::Permissions::from_mode(0o700)).map_err(io_at("close", private))?;
+    let sudo = private.join("sudo");
+    fs::copy(lab_program(), &sudo)
+        .and_then(|_| fs::set_permissions(&sudo, fs::Permissions::from_mode(0o4755)))
+        .map_err(io_at("make", &sudo))
 }
 
 /// The lab's own program, as it was started: a newer build may have replaced the file since.

@@ -57,6 +57,7 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     let faults = outside.node_faults();
     own_clock();
     mounts::enter(&spec, &machine, &faults)?;
+    leave_the_host_alone();
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
 
@@ -108,6 +109,8 @@ fn watch(
                     continue;
                 }
                 store.log_event("shutdown", json!({}));
+                // Why: whoever asked gets an answer, as from a real machine, which has much to stop before its SSH server.
+                std::thread::sleep(Duration::from_millis(100));
                 say_goodbye();
                 return Ok(ending::REBOOT);
             }
@@ -139,6 +142,21 @@ fn freeze_all() {
     }
     loop {
         std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// Takes from the node's programs what would reach the host's kernel: its modules, clock, ports, network and log.
+fn leave_the_host_alone() {
+    use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+    for capability in [
+        CapabilitySet::SYS_MODULE,
+        CapabilitySet::SYS_TIME,
+        CapabilitySet::SYS_RAWIO,
+        CapabilitySet::NET_ADMIN,
+        CapabilitySet::SYSLOG,
+    ] {
+        // Why the result is dropped: without the right to do this the node has none of these either.
+        let _ = remove_capability_from_bounding_set(capability);
     }
 }
 

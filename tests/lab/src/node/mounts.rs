@@ -68,6 +68,10 @@ pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<()
     bind(&spec.dir.join("home"), &root.join("root"))?;
     bind(&spec.state_dir(), &root.join("run/gpusim"))?;
     bind(&spec.share, &root.join(SHARE.trim_start_matches('/')))?;
+    let sudo = spec.share.with_file_name("private").join("sudo");
+    if sudo.exists() {
+        bind(&sudo, &root.join("usr/bin/sudo"))?;
+    }
     bind(&spec.dir.join("units"), &root.join("etc/systemd/system"))?;
     bind(&spec.dir.join("vendor-units"), &root.join("usr/lib/systemd/system"))?;
     bind(&spec.dir.join("sysctl.d"), &root.join("etc/sysctl.d"))?;
