@@ -5,7 +5,8 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,6 +17,8 @@ use nvml_sim::fault::{Effect, Rule};
 use nvml_sim::model::ModelKey;
 use nvml_sim::state::Machine;
 use nvml_sim::store::Store;
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use crate::keys;
 use crate::node::{files, ssh};
@@ -88,6 +91,7 @@ struct Supervised {
     spec: NodeSpec,
     model: ModelKey,
     thread: Option<JoinHandle<()>>,
+    _port: ReservedPort,
 }
 
 #[derive(Default)]
@@ -141,11 +145,12 @@ impl Fleet {
             let model =
                 options.gpus.get(number % options.gpus.len().max(1)).copied().unwrap_or(ModelKey::H100);
             let (host_key, public) = keys::fresh(&name).map_err(io_at("make a host key in", &fleet.dir))?;
+            let port = ports.next()?;
             let spec = NodeSpec {
                 dir: fleet.dir.join("nodes").join(&name),
                 name,
                 share: share.clone(),
-                port: ports.next()?,
+                port: port.number,
                 ssh_server: options.ssh_server,
                 host_key,
                 authorized_key: authorized_key.clone(),
@@ -162,7 +167,7 @@ impl Fleet {
             };
             known_hosts += &format!("[127.0.0.1]:{} {}\n", spec.port, key_part(&shown));
             faults_of_nodes.push(faults);
-            fleet.nodes.push(Supervised { spec, model, thread: None });
+            fleet.nodes.push(Supervised { spec, model, thread: None, _port: port });
         }
         let path = fleet.dir.join("known_hosts");
         fs::write(&path, known_hosts).map_err(io_at("write", &path))?;
@@ -397,10 +402,28 @@ fn create_node(
     spec.save().map_err(io_at("write", &spec.dir))
 }
 
-/// Ports that were free a moment ago, below the range that the kernel hands out by itself.
+/// Ports for the nodes, below the range that the kernel hands out by itself.
 struct Ports {
     next: u16,
     left: u16,
+}
+
+/// A port that is ours as long as this lives, also while its node is away.
+///
+/// Why it works: the socket is bound but does not listen. A client is refused, another lab's search finds the port taken, and the
+/// node's own server, which asks for address reuse as every SSH server does, can bind it all the same.
+struct ReservedPort {
+    number: u16,
+    _socket: OwnedFd,
+}
+
+impl ReservedPort {
+    fn take(number: u16) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
+        set_socket_reuseaddr(&socket, true)?;
+        Ok(Self { number, _socket: socket })
+    }
 }
 
 impl Ports {
@@ -411,14 +434,14 @@ impl Ports {
         Self { next: low + offset, left: span }
     }
 
-    fn next(&mut self) -> Result<u16, LabError> {
+    fn next(&mut self) -> Result<ReservedPort, LabError> {
         let (low, high) = PORTS;
         while self.left > 0 {
             let port = self.next;
             self.left -= 1;
             self.next = if port + 1 >= high { low } else { port + 1 };
-            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-                return Ok(port);
+            if let Ok(reserved) = ReservedPort::take(port) {
+                return Ok(reserved);
             }
         }
         Err(LabError::NoPort(low, high))
@@ -532,7 +555,8 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
     let login = dir.join("id_ed25519");
     let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
     let (host_key, public) = keys::fresh("real").map_err(io_at("make a host key in", &dir))?;
-    let port = Ports::new().next()?;
+    let reserved = Ports::new().next()?;
+    let port = reserved.number;
     let settings = ssh::Settings {
         port,
         host_key,
@@ -544,6 +568,7 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
         as_invoking_user: true,
     };
     std::thread::spawn(move || {
+        let _reserved = reserved;
         if let Err(error) = ssh::serve(settings) {
             crate::out::error(format!("gpufleet-lab: the SSH server ended: {error}"));
         }
