@@ -364,6 +364,38 @@ fn services_and_the_boot_loader_behave() {
 }
 
 #[test]
+fn a_fleet_runs_without_root_where_user_namespaces_are_allowed() {
+    use std::os::unix::process::CommandExt as _;
+    let allowed = Command::new("/usr/bin/unshare").args(["-Ur", "true"]).uid(65534).gid(65534).status();
+    if !rustix::process::geteuid().is_root() || !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this test needs root, to give it up, and user namespaces");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_gpufleet-lab"));
+    let library =
+        [program.with_file_name("libnvml_sim.so"), program.with_file_name("deps").join("libnvml_sim.so")]
+            .into_iter()
+            .find(|path| path.exists())
+            .unwrap();
+    std::fs::copy(&program, dir.path().join("gpufleet-lab")).unwrap();
+    std::fs::copy(library, dir.path().join("libnvml_sim.so")).unwrap();
+    let output = Command::new(dir.path().join("gpufleet-lab"))
+        .args(["exec", "--nodes", "1", "--gpus-per-node", "2", "--boot-seconds", "0.2", "--dir"])
+        .arg(dir.path().join("fleet"))
+        .args(["--", "/bin/sh", "-c"])
+        .arg("S=\"ssh -F $GPUFLEET_LAB_DIR/ssh_config gpu001\"; $S 'id -u; nvidia-smi -L | wc -l; reboot'; sleep 2; $S uname -n")
+        .env("HOME", dir.path())
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n2\ngpu001\n", "{output:?}");
+}
+
+#[test]
 fn the_real_machine_can_be_served_too() {
     if !Path::new("/usr/bin/ssh").exists() {
         return;
