@@ -332,6 +332,10 @@ fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
         .map_err(io_at("copy the lab's program to", &program))?;
     let target = share.join("libnvidia-ml.so.1");
     fs::copy(library, &target).map_err(io_at("copy the library to", &target))?;
+    for (name, driver) in [("units", true), ("units-bare", false)] {
+        let units = share.join(name);
+        crate::node::units::write_vendor_units(&units, driver).map_err(io_at("write units to", &units))?;
+    }
     let settings = share.join("proc-sys");
     files::copy_kernel_settings(&settings).map_err(io_at("copy kernel settings to", &settings))
 }

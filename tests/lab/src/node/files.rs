@@ -34,9 +34,7 @@ const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nv
 
 /// Makes the directories and the first files of a node.
 pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
-    for part in
-        ["upper", "work", "root", "state", "home", "units", "vendor-units", "boot", "sysctl.d", "grub.d"]
-    {
+    for part in ["upper", "work", "root", "state", "home", "units", "boot", "sysctl.d", "grub.d"] {
         fs::create_dir_all(spec.dir.join(part))?;
     }
     fs::set_permissions(spec.state_dir(), fs::Permissions::from_mode(0o1777))?;
@@ -78,7 +76,7 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
     write(&upper.join("etc/sysctl.conf"), "# Kernel settings of a lab node\n")?;
     add_users(&upper)?;
     crate::programs::grub::write_config(&upper, &spec.dir.join("grub.d"))?;
-    super::units::write_vendor_units(&spec.dir.join("vendor-units"), &spec.dir.join("units"), driver)
+    super::units::enable_vendor_units(&spec.dir.join("units"), driver)
 }
 
 /// Users besides root, so that logins without its rights can be tried: `ops` (uid 1000) and `admin` (uid 1001).
@@ -164,7 +162,7 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
     write(&boot.join("cmdline"), &format!("{cmdline}\n"))?;
     write(&boot.join("boot_id"), &format!("{}\n", machine.boot_id))?;
     write(&boot.join("sysrq-trigger"), "")?;
-    let driver = !faults.contains(&Effect::NoDriver) && machine.driver_loaded;
+    let driver = has_driver(machine, faults);
     write(&boot.join("modules"), &modules(machine, driver))?;
     let version = if driver {
         format!(
@@ -176,11 +174,16 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
         String::new()
     };
     write(&boot.join("nvidia-version"), &version)?;
-    let sys = upper.join("sys");
-    match fs::remove_dir_all(&sys) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    Ok(())
+}
+
+fn has_driver(machine: &Machine, faults: &[Effect]) -> bool {
+    !faults.contains(&Effect::NoDriver) && machine.driver_loaded
+}
+
+/// Writes what a node's /sys shows: its GPUs, the driver's modules, a little of the machine.
+pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
+    let driver = has_driver(machine, faults);
     for (path, text) in [
         ("devices/system/cpu/smt/control", "on\n"),
         ("kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
