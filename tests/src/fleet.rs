@@ -124,7 +124,8 @@ impl Fleet {
 
     /// The state of a node's machine.
     pub fn machine(&self, name: &str) -> Value {
-        let text = std::fs::read_to_string(self.node(name).join("state/node.json")).expect("the state of a node");
+        let text =
+            std::fs::read_to_string(self.node(name).join("state/node.json")).expect("the state of a node");
         serde_json::from_str(&text).expect("JSON")
     }
 
@@ -197,7 +198,8 @@ impl Fleet {
 
     /// The part of the log of setters and events that tells whether anything touched the nodes.
     pub fn activity(&self, nodes: &[String]) -> Vec<(String, usize, usize, String)> {
-        let of = |name: &String| (name.clone(), self.setters(name).len(), self.boots(name), self.boot_id(name));
+        let of =
+            |name: &String| (name.clone(), self.setters(name).len(), self.boots(name), self.boot_id(name));
         nodes.iter().map(of).collect()
     }
 

@@ -105,6 +105,12 @@ impl Command<'_> {
     }
 
     #[must_use]
+    pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, arguments: I) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
@@ -136,7 +142,14 @@ impl Command<'_> {
             .unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
         let stdout = drain(child.stdout.take().expect("a pipe"));
         let stderr = drain(child.stderr.take().expect("a pipe"));
-        Running { text, begin, limit: self.limit, child, streams: Some((stdout, stderr)), runs: self.home.runs() }
+        Running {
+            text,
+            begin,
+            limit: self.limit,
+            child,
+            streams: Some((stdout, stderr)),
+            runs: self.home.runs(),
+        }
     }
 }
 

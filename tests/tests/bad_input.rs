@@ -105,7 +105,9 @@ fn a_tab() {
 
 #[test]
 fn several_errors_are_told_at_once() {
-    let text = task("gpu_powr: {limit_watts: 600}\n    - gpu_ecc: {mod: enabled}\n    - debug: {msg: '{{ nobody }}'}");
+    let text = task(
+        "gpu_powr: {limit_watts: 600}\n    - gpu_ecc: {mod: enabled}\n    - debug: {msg: '{{ nobody }}'}",
+    );
     let said = Desk::new().playbook(&text);
     for place in ["play.yaml:4:7", "play.yaml:5:", "play.yaml:6:", "3 errors, no node was contacted"] {
         assert!(said.contains(place), "{place} is missing:\n{said}");
@@ -139,7 +141,8 @@ fn a_limit_that_matches_nothing() {
 
 #[test]
 fn a_budget_that_rounds_to_nothing() {
-    let text = "- name: Bring up\n  hosts: gpu\n  max_unavailable: 10%\n  tasks:\n    - gpu_ecc: {mode: enabled}\n";
+    let text =
+        "- name: Bring up\n  hosts: gpu\n  max_unavailable: 10%\n  tasks:\n    - gpu_ecc: {mode: enabled}\n";
     insta::assert_snapshot!(Desk::new().playbook(text), @"");
 }
 
@@ -154,7 +157,10 @@ fn a_linear_play_with_a_budget_below_its_batch() {
 fn an_unreadable_private_key() {
     let desk = Desk::new();
     desk.home.write("play.yaml", &task("gpu_ecc: {mode: enabled}"));
-    desk.home.write("id_broken", "-----BEGIN OPENSSH PRIVATE KEY-----\nbroken\n-----END OPENSSH PRIVATE KEY-----\n");
+    desk.home.write(
+        "id_broken",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nbroken\n-----END OPENSSH PRIVATE KEY-----\n",
+    );
     for key in ["id_broken", "id_missing"] {
         let done = desk
             .home
@@ -195,7 +201,8 @@ fn an_inventory_that_is_not_there() {
 #[test]
 fn a_wrong_command_line() {
     let desk = Desk::new();
-    for arguments in [&["rum", "play.yaml"][..], &["run"], &["run", "play.yaml", "--max-unavailable", "many"]] {
+    for arguments in [&["rum", "play.yaml"][..], &["run"], &["run", "play.yaml", "--max-unavailable", "many"]]
+    {
         let said = desk.run(arguments).stderr;
         assert!(said.starts_with("error: "), "{said}");
     }

@@ -70,7 +70,8 @@ fn bring_up(options: &FleetOptions) {
     assert_eq!(plan.state(finished), "compliant");
     assert_eq!(audit.number("/verdicts/ok"), 1, "{:#}", audit.value()["verdicts"]);
 
-    let run = home.gpufleet(json("run", &inventory)).within(Duration::from_secs(180)).run().expect(0).document();
+    let run =
+        home.gpufleet(json("run", &inventory)).within(Duration::from_secs(180)).run().expect(0).document();
     same_changes(&plan, &run, &names);
     let rebooted: BTreeSet<&str> =
         names.iter().map(String::as_str).filter(|name| run.reboots(name) > 0).collect();
@@ -102,7 +103,10 @@ fn same_changes(plan: &Document, run: &Document, names: &[String]) {
         let (planned, made) = (plan.changes(name), run.changes(name));
         let missing: Vec<_> = planned.iter().filter(|row| !made.contains(row)).collect();
         let surplus: Vec<_> = made.iter().filter(|row| !planned.contains(row)).collect();
-        assert_eq!(planned, made, "{name}: planned and not made: {missing:#?}\nmade and not planned: {surplus:#?}");
+        assert_eq!(
+            planned, made,
+            "{name}: planned and not made: {missing:#?}\nmade and not planned: {surplus:#?}"
+        );
     }
 }
 
@@ -197,15 +201,19 @@ fn what_hangs_on_a_command_is_possible_and_not_sure() {
 #[test]
 fn the_shipped_playbooks_are_plannable() {
     let playbooks = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../playbooks");
-    let fleet = Fleet::start(&FleetOptions { drift: true, nodes: 3, gpus_per_node: 2, ..FleetOptions::default() });
+    let fleet =
+        Fleet::start(&FleetOptions { drift: true, nodes: 3, gpus_per_node: 2, ..FleetOptions::default() });
     let home = Home::new();
     let inventory = fleet.inventory();
     for name in ["bringup.yaml", "mig-reconfigure.yaml"] {
         let path = playbooks.join(name).display().to_string();
         home.gpufleet(["plan", &path, "-i", &inventory, "--format", "json"]).run().expect(0);
         home.gpufleet(["run", &path, "-i", &inventory, "--format", "json", "--yes"]).run().expect(0);
-        let again =
-            home.gpufleet(["run", &path, "-i", &inventory, "--format", "json", "--yes"]).run().expect(0).document();
+        let again = home
+            .gpufleet(["run", &path, "-i", &inventory, "--format", "json", "--yes"])
+            .run()
+            .expect(0)
+            .document();
         assert_eq!(again.total("changed"), 0, "{name}: {:#}", again.value()["stats"]);
     }
 }
