@@ -5,12 +5,16 @@
 
 pub mod diagnostic;
 pub mod display;
+pub mod engine;
 pub mod event;
+pub mod interpreter;
 pub mod inventory;
 pub mod journal;
+pub mod playbook;
 pub mod reference;
 pub mod report;
 pub mod rollout;
 pub mod session;
+pub mod template;
 pub mod transport;
 pub mod yaml;

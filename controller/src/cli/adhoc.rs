@@ -35,7 +35,11 @@ struct Target<'a> {
 }
 
 /// Does something on every selected host, `forks` at once; results in inventory order.
-fn on_each<T, F, Fut>(target: &Target<'_>, environment: &Environment, act: F) -> Result<Vec<(String, T)>, CommandError>
+fn on_each<T, F, Fut>(
+    target: &Target<'_>,
+    environment: &Environment,
+    act: F,
+) -> Result<Vec<(String, T)>, CommandError>
 where
     F: Fn(Result<Arc<dyn Link>, ConnectFailure>) -> Fut,
     Fut: Future<Output = T>,
@@ -106,7 +110,8 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         purpose: Purpose { writes: false, r#become: args.r#become },
     };
     let read = on_each(&target, environment, |link| async move {
-        let outcome = call(link, NodeOp::Facts(FactsRequest { gpus: true }), FACTS_S).await.map_err(|(_, why)| why)?;
+        let outcome =
+            call(link, NodeOp::Facts(FactsRequest { gpus: true }), FACTS_S).await.map_err(|(_, why)| why)?;
         match (outcome.facts, outcome.status) {
             (Some(facts), _) => Ok(*facts),
             (None, OpStatus::Failed { message, .. }) => Err(message),
@@ -150,7 +155,8 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: false, r#become: args.r#become },
+        // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
+        purpose: Purpose { writes: true, r#become: args.r#become },
     };
     let run = match args.shell {
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
@@ -165,7 +171,9 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         .into_iter()
         .map(|(host, outcome)| match outcome {
             Ok(outcome) => {
-                let text = |name: &str| outcome.data.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+                let text = |name: &str| {
+                    outcome.data.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+                };
                 let rc = outcome.data.get("rc").and_then(Value::as_i64).and_then(|rc| i32::try_from(rc).ok());
                 let error = match &outcome.status {
                     OpStatus::Failed { message, .. } if rc.is_none() => Some(message.clone()),
@@ -180,9 +188,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
             }
         })
         .collect();
-    let document = |result: &ExecResult| {
-        json!({"host": result.host, "rc": result.rc, "stdout": result.stdout, "stderr": result.stderr, "error": result.error})
-    };
+    let document = |result: &ExecResult| json!({"host": result.host, "rc": result.rc, "stdout": result.stdout, "stderr": result.stderr, "error": result.error});
     let text = match args.format {
         Format::Human => display::exec_grouped(&results, &output.style),
         Format::Json => {

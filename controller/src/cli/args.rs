@@ -7,8 +7,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "gpufleet", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 wrong input (nothing was touched), 2 nodes failed, 3 not compliant or \
-                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 130 interrupted.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 wrong input (nothing was touched), 2 nodes failed, 3 not compliant or \
+                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 130 interrupted."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -81,7 +83,13 @@ pub enum Command {
 #[derive(Clone, Debug, Args)]
 pub struct InventorySource {
     /// Inventory: a file, a folder, or `host1,host2,`; may be given several times.
-    #[arg(short, long = "inventory", value_name = "SOURCE", env = "GPUFLEET_INVENTORY", value_delimiter = '\0')]
+    #[arg(
+        short,
+        long = "inventory",
+        value_name = "SOURCE",
+        env = "GPUFLEET_INVENTORY",
+        value_delimiter = '\0'
+    )]
     pub inventory: Vec<String>,
     /// Takes only hosts that this pattern selects too; `@FILE` reads hosts from a file.
     #[arg(short, long, value_name = "PATTERN")]
@@ -188,7 +196,8 @@ pub struct RunArgs {
 }
 
 fn amount(text: &str) -> Result<gpufleet::rollout::Amount, String> {
-    gpufleet::rollout::Amount::parse(text).ok_or_else(|| "a number of nodes or a share such as 10%".to_owned())
+    gpufleet::rollout::Amount::parse(text)
+        .ok_or_else(|| "a number of nodes or a share such as 10%".to_owned())
 }
 
 #[derive(Clone, Debug, Args)]

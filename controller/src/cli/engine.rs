@@ -1,7 +1,7 @@
 //! `run`, `plan` and `audit`: one engine, three verbs.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -12,10 +12,10 @@ use gpufleet::{
     display::{self, PlanView},
     engine::{Engine, EngineError, Options, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, RunStarted, Verb, What},
-    interpreter::HostContext,
+    interpreter::CachedFiles,
     inventory::Inventory,
     journal::{Journal, RunDir, RunId},
-    playbook::{Known, Program, TagFilter},
+    playbook::{Known, Order, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 
 use super::{
     args::{AuditArgs, Connection, Format, PlanArgs, PlaybookSource, RunArgs},
+    contexts::{Shared, contexts},
     environment::Environment,
     error::CommandError,
     fleet::Fleet,
@@ -130,7 +131,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         let pattern = play.host_pattern(&extra_dict)?;
         let mut selected: Vec<String> =
             inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
-        play.order.apply(&mut selected);
+        order(play.order, &mut selected);
         if request.max_unavailable.is_none() {
             play.budget(selected.len())?;
         }
@@ -142,9 +143,21 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
     program.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) }).into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
-        return Err(CommandError::user("no host is selected").hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
+        return Err(CommandError::user("no host is selected")
+            .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
     Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, hosts })
+}
+
+/// Puts hosts in the order that a play asks for.
+fn order(order: Order, hosts: &mut [String]) {
+    match order {
+        Order::Inventory => {}
+        Order::ReverseInventory => hosts.reverse(),
+        Order::Sorted => hosts.sort(),
+        Order::ReverseSorted => hosts.sort_by(|a, b| b.cmp(a)),
+        Order::Shuffle => hosts.sort_by_cached_key(|_| uuid::Uuid::new_v4()),
+    }
 }
 
 /// Names that a template may use because some selected host has them.
@@ -223,8 +236,14 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
     let run = RunId::generate();
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
-    let fleet =
-        Fleet::new(&loaded.inventory, &loaded.hosts, &loaded.extra, request.connection, holder.clone(), environment)?;
+    let fleet = Fleet::new(
+        &loaded.inventory,
+        &loaded.hosts,
+        &loaded.extra,
+        request.connection,
+        holder.clone(),
+        environment,
+    )?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = Journal::create(&dir).map_err(CommandError::user)?;
     let started = RunStarted {
@@ -246,11 +265,18 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
         sinks.push(Box::new(LinesSink::new()));
     }
     let recorder = Recorder::new(journal, sinks, jiff::Timestamp::now);
+    let shared = Shared {
+        inventory: &loaded.inventory,
+        program: &loaded.program,
+        extra: &loaded.extra,
+        become_default: request.source.r#become,
+        verbosity: output.verbose,
+    };
     let engine = Engine {
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
-        contexts: contexts(&loaded),
-        files: Arc::new(gpufleet::interpreter::DiskFiles::default()),
+        contexts: contexts(&shared, &loaded.hosts),
+        files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,
@@ -273,11 +299,6 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
     };
     let code = runtime()?.block_on(drive(engine, started, recorder, &screen, request))?;
     finish(request, &dir, &screen, code, output)
-}
-
-fn contexts(loaded: &Loaded) -> HashMap<String, Arc<HostContext>> {
-    let extra = Arc::new(Dict::trusted(&loaded.extra));
-    HostContext::of_inventory(&loaded.inventory, &loaded.hosts, &extra)
 }
 
 /// Runs the engine, writes the last event, and returns the exit code.
@@ -335,7 +356,8 @@ fn summary(model: &RunModel) -> String {
 /// Tells of Ctrl-C and SIGTERM until nobody listens.
 async fn signals(pressed: mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         return;
     };

@@ -5,13 +5,15 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use gpufleet::{
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
-    interpreter::{BlobNeed, BlobSource as Source},
+    interpreter::BlobNeed,
     inventory::Inventory,
     session::{BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions},
     template::{self, Dict, Scope},
-    transport::{self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults},
+    transport::{
+        self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
+    },
 };
-use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, RunEpoch, message::Open};
+use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, RunEpoch, message::{LOGIN_USER, Open}};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
@@ -76,10 +78,8 @@ impl Fleet {
                 Ok((host.clone(), (plain, root)))
             })
             .collect::<Result<_, CommandError>>()?;
-        let deadlines = Deadlines {
-            connect: Duration::from_secs(connection.connect_timeout),
-            ..Deadlines::default()
-        };
+        let deadlines =
+            Deadlines { connect: Duration::from_secs(connection.connect_timeout), ..Deadlines::default() };
         let surroundings = transport::Environment {
             home: environment.home.clone(),
             user: environment.user.clone().unwrap_or_else(|| "root".to_owned()),
@@ -101,7 +101,8 @@ impl Fleet {
     }
 
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
-        let unreachable = |error: SessionError| ConnectFailure::Unreachable(without_name(host, &error.to_string()));
+        let unreachable =
+            |error: SessionError| ConnectFailure::Unreachable(without_name(host, &error.to_string()));
         let target = self.targets.get(host).map(|(plain, root)| if purpose.r#become { root } else { plain });
         let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
         let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(unreachable)?;
@@ -134,9 +135,14 @@ fn connection_vars(
     extra: &Map<String, Value>,
 ) -> Result<Map<String, Value>, CommandError> {
     let Some(vars) = inventory.host_vars(host) else { return Ok(Map::new()) };
-    let mut wanted: Map<String, Value> =
-        vars.iter().filter(|(name, _)| name.starts_with("ansible_")).map(|(n, v)| (n.to_owned(), v.clone())).collect();
-    wanted.extend(extra.iter().filter(|(name, _)| name.starts_with("ansible_")).map(|(n, v)| (n.clone(), v.clone())));
+    let mut wanted: Map<String, Value> = vars
+        .iter()
+        .filter(|(name, _)| name.starts_with("ansible_"))
+        .map(|(n, v)| (n.to_owned(), v.clone()))
+        .collect();
+    wanted.extend(
+        extra.iter().filter(|(name, _)| name.starts_with("ansible_")).map(|(n, v)| (n.clone(), v.clone())),
+    );
     let is_template = |value: &Value| value.as_str().is_some_and(template::is_template);
     if !wanted.values().any(is_template) {
         return Ok(wanted);
@@ -147,8 +153,9 @@ fn connection_vars(
     let scope = Scope::new(vec![Arc::new(Dict::trusted(&all))]);
     for (name, value) in wanted.iter_mut().filter(|(_, value)| is_template(value)) {
         let text = value.as_str().unwrap_or_default();
-        let rendered = template::render(text, &scope)
-            .map_err(|error| CommandError::user(format!("{host}: `{name}` cannot be rendered: {}", error.message())))?;
+        let rendered = template::render(text, &scope).map_err(|error| {
+            CommandError::user(format!("{host}: `{name}` cannot be rendered: {}", error.message()))
+        })?;
         *value = rendered.to_json();
     }
     Ok(wanted)
@@ -177,25 +184,27 @@ impl SessionLink {
     }
 }
 
-struct Blobs(HashMap<String, Source>);
+struct Blobs(HashMap<String, Arc<[u8]>>);
 
 impl BlobSource for Blobs {
     fn open(&self, sha256: &str) -> Option<BlobContent> {
-        Some(match self.0.get(sha256)? {
-            Source::Bytes(bytes) => BlobContent::Bytes(tokio_util::bytes::Bytes::from_owner(Arc::clone(bytes))),
-            Source::File(path) => BlobContent::File(path.clone()),
-        })
+        let bytes = Arc::clone(self.0.get(sha256)?);
+        Some(BlobContent::Bytes(tokio_util::bytes::Bytes::from_owner(bytes)))
     }
 }
 
 impl Link for SessionLink {
     fn call(
         &self,
-        request: OpRequest,
+        mut request: OpRequest,
         blobs: Vec<BlobNeed>,
         progress: Progress,
     ) -> BoxFuture<'_, Result<OpOutcome, LinkError>> {
-        let blobs = Blobs(blobs.into_iter().map(|need| (need.blob.sha256, need.source)).collect());
+        if request.run_as.as_deref() == Some(LOGIN_USER) {
+            let (login, helper) = (self.session.login_uid(), self.session.hello().uid);
+            request.run_as = (login != helper).then(|| login.to_string());
+        }
+        let blobs = Blobs(blobs.into_iter().map(|need| (need.blob.sha256, need.bytes)).collect());
         Box::pin(async move {
             let result = self.session.call(request, &blobs, |text: &str| progress(text)).await;
             result.map_err(|error| self.error(&error))
@@ -245,8 +254,11 @@ impl Prompt for Terminal {
 
 fn ask_password(text: &str, environment: &Environment) -> Result<SecretString, CommandError> {
     if !environment.stdin_is_terminal {
-        return Err(CommandError::user(format!("there is no terminal to ask for the {}", text.trim_end_matches(": ")))
-            .hint("set `ansible_password` or `ansible_become_password` for the hosts instead"));
+        return Err(CommandError::user(format!(
+            "there is no terminal to ask for the {}",
+            text.trim_end_matches(": ")
+        ))
+        .hint("set `ansible_password` or `ansible_become_password` for the hosts instead"));
     }
     rpassword::prompt_password(text).map(SecretString::from).map_err(CommandError::internal)
 }

@@ -48,7 +48,8 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
                 })
             });
             if args.format == Format::Json {
-                serde_json::to_string_pretty(&documents.collect::<Vec<_>>()).map_err(CommandError::internal)?
+                serde_json::to_string_pretty(&documents.collect::<Vec<_>>())
+                    .map_err(CommandError::internal)?
             } else {
                 documents.map(|document| format!("{document}\n")).collect()
             }

@@ -4,6 +4,7 @@
 
 mod adhoc;
 mod args;
+mod contexts;
 mod doc;
 mod engine;
 mod environment;
@@ -18,7 +19,7 @@ mod sources;
 
 use clap::Parser;
 
-use self::{args::Command, environment::Environment, error::CommandError, output::Output};
+use self::{args::Command, environment::Environment, output::Output};
 
 /// Parses the command line, carries it out and returns the exit code.
 pub fn main() -> u8 {

@@ -21,6 +21,8 @@ pub struct Output {
     pub style: Style,
     /// For standard error.
     pub status_style: Style,
+    /// How many `-v`.
+    pub verbose: u32,
 }
 
 impl Output {
@@ -37,7 +39,11 @@ impl Output {
             (false, _) => Verbosity::All,
         };
         let style = |terminal| Style { color: color(terminal), width: environment.width, verbosity };
-        Self { style: style(environment.stdout_is_terminal), status_style: style(environment.stderr_is_terminal) }
+        Self {
+            style: style(environment.stdout_is_terminal),
+            status_style: style(environment.stderr_is_terminal),
+            verbose: u32::from(args.verbose),
+        }
     }
 
     /// Writes data to standard output.

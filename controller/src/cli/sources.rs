@@ -32,7 +32,8 @@ pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Res
         },
         given => given.to_vec(),
     };
-    let options = LoadOptions { sources, playbook_dir, allow_empty: source.allow_empty, ..LoadOptions::default() };
+    let options =
+        LoadOptions { sources, playbook_dir, allow_empty: source.allow_empty, ..LoadOptions::default() };
     Ok(Inventory::load(&options)?)
 }
 
@@ -40,13 +41,19 @@ pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Res
 pub fn limit(source: &InventorySource, environment: &Environment) -> Result<Option<String>, CommandError> {
     let Some(limit) = &source.limit else { return Ok(None) };
     let named = limit.strip_prefix('@').and_then(|rest| rest.rsplit_once(':'));
-    let Some((run, which)) = named.filter(|(run, _)| !Path::new(run).exists()) else { return Ok(Some(limit.clone())) };
+    let Some((run, which)) = named.filter(|(run, _)| !Path::new(run).exists()) else {
+        return Ok(Some(limit.clone()));
+    };
     let run = resolve_run(&environment.state_dir, run)?;
     let model = RunModel::of(&read_events(&RunDir::new(&environment.state_dir, &run).journal())?);
     let wanted = |state: NodeState| match which {
         "failed" => matches!(
             state,
-            NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Unknown | NodeState::Skipped
+            NodeState::Failed
+                | NodeState::Held
+                | NodeState::Unreachable
+                | NodeState::Unknown
+                | NodeState::Skipped
         ),
         other => state.as_str() == other,
     };
@@ -68,7 +75,9 @@ pub fn extra_vars(given: &[String]) -> Result<Map<String, Value>, CommandError> 
                     .map_err(|e| CommandError::user(format!("cannot read the variables in {file}: {e}")))?;
                 mapping(&SourceFile::new(file, content))?
             }
-            None if text.trim_start().starts_with('{') => mapping(&SourceFile::new("--extra-vars", text.clone()))?,
+            None if text.trim_start().starts_with('{') => {
+                mapping(&SourceFile::new("--extra-vars", text.clone()))?
+            }
             None => assignments(text)?,
         };
         all.extend(vars);
@@ -77,8 +86,7 @@ pub fn extra_vars(given: &[String]) -> Result<Map<String, Value>, CommandError> 
 }
 
 fn mapping(source: &Arc<SourceFile>) -> Result<Map<String, Value>, CommandError> {
-    let tree = yaml::parse(source)?;
-    match tree.map_or(Value::Null, |tree| tree.to_json()) {
+    match yaml::parse_source(source)?.to_json() {
         Value::Object(map) => Ok(map),
         Value::Null => Ok(Map::new()),
         _ => {

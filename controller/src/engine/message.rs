@@ -12,15 +12,34 @@ pub(super) enum FromNode {
     Event(What),
     /// An event that must be on disk before its act.
     Durable(What, oneshot::Sender<Result<(), WriteError>>),
-    WantsPermit { host: usize, class: Disruption, why: String },
-    Idle { host: usize },
-    Busy { host: usize, reason: String },
-    Released { host: usize },
+    WantsPermit {
+        host: usize,
+        class: Disruption,
+        why: String,
+    },
+    Idle {
+        host: usize,
+    },
+    Busy {
+        host: usize,
+        reason: String,
+    },
+    Released {
+        host: usize,
+    },
     /// Waits for the others of its wave (strategy `linear`).
-    Barrier { host: usize },
+    Barrier {
+        host: usize,
+    },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
-    Latch { host: usize, key: Arc<str> },
-    LatchResult { key: Arc<str>, result: Box<LatchValue> },
+    Latch {
+        host: usize,
+        key: Arc<str>,
+    },
+    LatchResult {
+        key: Arc<str>,
+        result: Box<LatchValue>,
+    },
 }
 
 /// What a `run_once` task gave its first host.

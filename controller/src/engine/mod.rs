@@ -6,6 +6,7 @@
 //! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
 
 mod approval;
+mod convert;
 mod link;
 mod message;
 mod node;
@@ -19,4 +20,4 @@ mod verdict;
 pub use approval::{Approval, Confirm, Forecast, Refusal};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use recorder::{Recorder, Sink};
-pub use run::{Engine, EngineError, Options, RunResult, Stop};
+pub use run::{Engine, EngineError, Options, RunResult, Stop, finished};

@@ -11,14 +11,15 @@ use gpufleet_protocol::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
+    convert,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
     slot::{Prediction, Slot},
     verdict,
 };
 use crate::{
-    event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
-    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
+    event::{NodeState, TaskReport, TaskStatus, Verb, What},
+    interpreter::{self, Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
 };
 
 /// How long reading facts, or the proof that a node is idle, may take.
@@ -73,7 +74,8 @@ impl NodeTask {
     /// The node's link, connected now when it is not yet, or not for this purpose.
     pub(super) async fn link(&mut self) -> Result<Arc<dyn Link>, Cut> {
         if let Some((link, purpose)) = &self.slot.link {
-            let serves = (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
+            let serves =
+                (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
             if serves {
                 return Ok(Arc::clone(link));
             }
@@ -210,7 +212,10 @@ impl NodeTask {
             let reports = match cursor.next() {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
-                    if self.permit.is_none() && *self.stopping.borrow() && action.phase == Phase::Declared {
+                    if self.permit.is_none()
+                        && *self.stopping.borrow()
+                        && action.phase == interpreter::Phase::Declared
+                    {
                         return Err(Cut::Stopped);
                     }
                     let fed = self.perform(&action, silent, &mut seen).await?;
@@ -242,6 +247,7 @@ impl NodeTask {
             {
                 let _ = self.out.send(FromNode::LatchResult { key, result: Box::new(result) }).await;
             }
+            let reports: Vec<TaskReport> = reports.into_iter().map(convert::report).collect();
             for report in &reports {
                 seen.note(report);
             }
@@ -313,7 +319,8 @@ impl NodeTask {
             }
             Work::WaitForConnection { timeout_s, delay_s } => {
                 if action.mode == Mode::Apply {
-                    self.wait_for_connection(Duration::from_secs(*delay_s), Duration::from_secs(*timeout_s)).await?;
+                    self.wait_for_connection(Duration::from_secs(*delay_s), Duration::from_secs(*timeout_s))
+                        .await?;
                 }
                 Ok(Fed::Done)
             }
@@ -342,18 +349,13 @@ impl NodeTask {
         } else {
             self.emit(started).await;
         }
-        if action.phase == Phase::Verify && self.permit.is_some() {
+        if action.phase == interpreter::Phase::Verify && self.permit.is_some() {
             self.state(NodeState::Verifying, None).await;
         }
         Ok(())
     }
 
-    async fn operate(
-        &mut self,
-        action: &Action,
-        op: &NodeOp,
-        blobs: &[BlobNeed],
-    ) -> Result<Fed, Cut> {
+    async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
         loop {
             let link = self.link().await?;
             let request = OpRequest {
@@ -450,7 +452,9 @@ impl NodeTask {
         Ok(match report.verdict {
             IdleVerdict::Idle => Ok(()),
             IdleVerdict::Busy => Err(report.reasons.join("; ")),
-            IdleVerdict::Unknown => Err(format!("cannot tell whether it is idle: {}", report.reasons.join("; "))),
+            IdleVerdict::Unknown => {
+                Err(format!("cannot tell whether it is idle: {}", report.reasons.join("; ")))
+            }
         })
     }
 }

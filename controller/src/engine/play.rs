@@ -31,7 +31,10 @@ const PERMIT_VALID_S: u64 = 300;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
     /// Connect, read facts if asked, predict if asked.
-    Preflight { facts: bool, predict: bool },
+    Preflight {
+        facts: bool,
+        predict: bool,
+    },
     Apply,
 }
 
@@ -58,8 +61,8 @@ enum Latch {
     Value(Box<LatchValue>),
 }
 
-pub(super) struct Dispatcher<'a> {
-    pub(super) context: &'a mut PlayContext<'a>,
+pub(super) struct Dispatcher<'a, 'b> {
+    context: &'a mut PlayContext<'b>,
     slots: Vec<Option<Slot>>,
     running: HashMap<usize, Running>,
     tasks: JoinSet<(usize, Slot, Result<(), Cut>)>,
@@ -73,8 +76,8 @@ pub(super) struct Dispatcher<'a> {
     finished: bool,
 }
 
-impl<'a> Dispatcher<'a> {
-    pub(super) fn new(context: &'a mut PlayContext<'a>, slots: Vec<Slot>) -> Self {
+impl<'a, 'b> Dispatcher<'a, 'b> {
+    pub(super) fn new(context: &'a mut PlayContext<'b>, slots: Vec<Slot>) -> Self {
         let (sender, inbox) = mpsc::channel(INBOX);
         let forks = Arc::new(Semaphore::new(context.forks));
         let (stopping, _) = watch::channel(false);
@@ -122,7 +125,8 @@ impl<'a> Dispatcher<'a> {
     pub(super) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
         self.rollout = Some(rollout);
         for host in 0..self.slots.len() {
-            let unreachable = matches!(self.slots.get(host), Some(Some(slot)) if slot.verdict == NodeState::Unreachable);
+            let unreachable =
+                matches!(self.slots.get(host), Some(Some(slot)) if slot.verdict == NodeState::Unreachable);
             if unreachable {
                 self.input(Input::OthersOut { host, out: true })?;
             }
@@ -173,7 +177,10 @@ impl<'a> Dispatcher<'a> {
             let out = self.rollout.as_ref().map(Rollout::out).unwrap_or_default();
             let text = match out.is_empty() {
                 true => "stopping: no new node starts; press again to leave now".to_owned(),
-                false => format!("stopping: no new node starts; finishing {}; press again to leave now", self.names(&out)),
+                false => format!(
+                    "stopping: no new node starts; finishing {}; press again to leave now",
+                    self.names(&out)
+                ),
             };
             self.emit(What::Notice { level: Level::Warning, text })?;
             if self.rollout.is_some() {
@@ -216,8 +223,10 @@ impl<'a> Dispatcher<'a> {
                 Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
                 Job::Apply => {
                     let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
-                    let cursor = make(&task.slot, Mode::Apply, defer);
-                    task.apply(cursor).await
+                    match make(&task.slot, Mode::Apply, defer) {
+                        Some(cursor) => task.apply(cursor).await,
+                        None => Err(Cut::Failed("the play is not there".to_owned())),
+                    }
                 }
             };
             drop(task.place.take());
@@ -233,7 +242,9 @@ impl<'a> Dispatcher<'a> {
                 let name = self.name(host);
                 self.emit(What::PermitWanted { host: name.clone(), class, why })?;
                 if !self.context.approval.allows(&name, class) {
-                    let reason = format!("needs {class}, which nobody agreed to; run again to see it beforehand, or with --yes");
+                    let reason = format!(
+                        "needs {class}, which nobody agreed to; run again to see it beforehand, or with --yes"
+                    );
                     self.answer(host, ToNode::Deny(reason));
                     return Ok(());
                 }
@@ -437,20 +448,18 @@ impl<'a> Dispatcher<'a> {
     }
 }
 
-async fn preflight(
-    task: &mut NodeTask,
-    make: &MakeCursor,
-    facts: bool,
-    predict: bool,
-) -> Result<(), Cut> {
+async fn preflight(task: &mut NodeTask, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {
     task.state(NodeState::Preflight, None).await;
     task.link().await?;
     if facts {
         task.facts().await?;
     }
     if predict {
-        let cursors = (make(&task.slot, Mode::Predict, false), make(&task.slot, Mode::Predict, true));
-        task.predict(cursors.0, cursors.1).await?;
+        let now = make(&task.slot, Mode::Predict, false);
+        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
+            return Err(Cut::Failed("the play is not there".to_owned()));
+        };
+        task.predict(now, deferred).await?;
     }
     Ok(())
 }

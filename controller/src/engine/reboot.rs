@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use gpufleet_protocol::{
-    NodeOp, OpRequest, OpStatus,
-    message::Mode,
-    op::Reboot,
-};
+use gpufleet_protocol::{NodeOp, OpRequest, OpStatus, message::Mode, op::Reboot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
@@ -29,7 +25,8 @@ impl NodeTask {
         let name = self.slot.name.clone();
         let link = self.link().await?;
         let Some(before) = link.boot_id() else {
-            let why = "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
+            let why =
+                "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
             return Err(Cut::Failed(why.to_owned()));
         };
         self.durable(What::RebootIssued { host: name.clone(), boot_id: before.clone(), why }).await?;
@@ -85,11 +82,17 @@ impl NodeTask {
         while Instant::now() + pause < deadline {
             sleep(pause).await;
             pause = (pause * 3 / 2).min(PAUSES.1);
-            let attempt = tokio::time::timeout_at(deadline, self.connector.connect(&self.slot.name, self.purpose));
+            let attempt =
+                tokio::time::timeout_at(deadline, self.connector.connect(&self.slot.name, self.purpose));
             match attempt.await {
                 Ok(Ok(link)) => match link.boot_id() {
                     Some(now) if now != before => {
-                        self.emit(What::Connected { host: self.slot.name.clone(), pushed: link.pushed(), ms: 0 }).await;
+                        self.emit(What::Connected {
+                            host: self.slot.name.clone(),
+                            pushed: link.pushed(),
+                            ms: 0,
+                        })
+                        .await;
                         self.slot.link = Some((link, self.purpose));
                         return Ok(now);
                     }
@@ -119,7 +122,10 @@ impl NodeTask {
             match self.link().await {
                 Ok(_) => return Ok(()),
                 Err(Cut::Unreachable(why)) if Instant::now() + pause >= deadline => {
-                    return Err(Cut::Unreachable(format!("no connection within {} s: {why}", limit.as_secs())));
+                    return Err(Cut::Unreachable(format!(
+                        "no connection within {} s: {why}",
+                        limit.as_secs()
+                    )));
                 }
                 Err(Cut::Unreachable(_)) => sleep(pause).await,
                 Err(other) => return Err(other),

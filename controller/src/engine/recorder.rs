@@ -48,7 +48,11 @@ impl Recorder {
     ///
     /// # Errors
     /// As [`Recorder::emit`].
-    pub fn durable(&mut self, what: What, done: oneshot::Sender<Result<(), WriteError>>) -> Result<(), WriteError> {
+    pub fn durable(
+        &mut self,
+        what: What,
+        done: oneshot::Sender<Result<(), WriteError>>,
+    ) -> Result<(), WriteError> {
         let event = self.event(what);
         self.journal.durable(&event, done)
     }

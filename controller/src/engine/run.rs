@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
+    convert,
     link::{Connector, Purpose},
     play::{Dispatcher, Stage},
     recorder::Recorder,
@@ -172,15 +173,14 @@ impl Engine {
         };
         let writes = self.options.verb.writes();
         let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
-        let amount = self.options.max_unavailable.unwrap_or(play.max_unavailable);
+        let amount = self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable));
         let disrupts = play.disruption > Disruption::Live;
         let budget = match amount.budget(names.len()) {
             Ok(budget) => budget,
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let purpose =
-            Purpose { writes, r#become: self.options.default_become || play.may_escalate() };
+        let purpose = Purpose { writes, r#become: self.options.default_become || play.may_escalate() };
         let mut context = PlayContext {
             play: index,
             names: names.clone(),
@@ -196,17 +196,20 @@ impl Engine {
             recorder,
             interrupts,
         };
-        let canary = play.waves.contains(&Batch::Canary);
+        let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
+        let canary = batches.contains(&Batch::Canary);
         let mut stage = Stage { slots, stop: None, failed: failed_so_far };
         if disrupts || canary || !writes {
-            stage = Dispatcher::new(&mut context, stage.slots).preflight(canary || disrupts, disrupts || !writes).await?;
+            stage = Dispatcher::new(&mut context, stage.slots)
+                .preflight(canary || disrupts, disrupts || !writes)
+                .await?;
         }
         let hosts: Vec<WaveHost> = stage
             .slots
             .iter()
             .map(|slot| WaveHost { class: slot.hardware_class(), reachable: slot.is_alive() })
             .collect();
-        let waves = plan_waves(&play.waves, &hosts);
+        let waves = plan_waves(&batches, &hosts);
         let shapes = waves.iter().map(|wave| WaveShape {
             label: wave.label.clone(),
             hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
@@ -235,7 +238,7 @@ impl Engine {
         context.waves = waves.clone();
         let thresholds = Thresholds {
             max_fail_percentage: play.max_fail_percentage,
-            max_failures: play.max_failures,
+            max_failures: play.max_failures.map(|allowed| allowed as usize),
             any_errors_fatal: play.any_errors_fatal,
         };
         let rollout = Rollout::new(names.len(), waves, budget, thresholds, failed_so_far);
@@ -249,7 +252,8 @@ impl Engine {
         }
         let disturbed = stage.slots.iter().filter_map(|slot| {
             let class = slot.forecast?.class;
-            (class > Disruption::Live && slot.verdict != NodeState::Unreachable).then(|| (slot.name.clone(), class))
+            (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
+                .then(|| (slot.name.clone(), class))
         });
         let forecast = Forecast { disturbed: disturbed.collect(), hosts: stage.slots.len() };
         context.approval = Approval::shown(&forecast);
@@ -279,7 +283,9 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinish
         Stop::Interrupted => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
         Stop::Declined(Refusal::Declined) => "declined".to_owned(),
-        Stop::Declined(Refusal::NobodyToAsk) => "not confirmed: --yes is needed without a terminal".to_owned(),
+        Stop::Declined(Refusal::NobodyToAsk) => {
+            "not confirmed: --yes is needed without a terminal".to_owned()
+        }
     });
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped }
 }

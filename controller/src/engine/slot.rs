@@ -62,7 +62,10 @@ impl Slot {
 
     /// Whether the host takes part in further plays.
     pub(super) fn is_alive(&self) -> bool {
-        !matches!(self.verdict, NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Skipped)
+        !matches!(
+            self.verdict,
+            NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Skipped
+        )
     }
 
     /// Hardware class: GPU models, driver and firmware. Empty where facts are not known.

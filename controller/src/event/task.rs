@@ -93,6 +93,10 @@ impl RecapCounts {
     /// Counts one report as Ansible does. Only a task's own turn counts as one more task; what a reset or reboot
     /// made the run do again counts only where it failed.
     pub fn count(&mut self, report: &TaskReport) {
+        // Why: an item of a loop is followed by the report of its whole task.
+        if report.item.is_some() {
+            return;
+        }
         let again = report.phase != Phase::Declared;
         match report.status {
             TaskStatus::Ok | TaskStatus::Possible if !again => self.ok += 1,

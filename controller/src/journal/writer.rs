@@ -96,7 +96,11 @@ impl Journal {
     ///
     /// # Errors
     /// [`WriteError`] when an earlier write failed.
-    pub fn durable(&self, event: &Event, done: oneshot::Sender<Result<(), WriteError>>) -> Result<(), WriteError> {
+    pub fn durable(
+        &self,
+        event: &Event,
+        done: oneshot::Sender<Result<(), WriteError>>,
+    ) -> Result<(), WriteError> {
         self.send(event, Some(done))
     }
 

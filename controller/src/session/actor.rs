@@ -135,7 +135,9 @@ impl Shared {
         let heard = match reply {
             Reply::Progress { .. } if queued >= PROGRESS => return Ok(()),
             Reply::Progress { text } => Heard::Progress(text),
-            Reply::NeedBlob { .. } if queued >= NEEDS => return Err("it asks for too much content at once".to_owned()),
+            Reply::NeedBlob { .. } if queued >= NEEDS => {
+                return Err("it asks for too much content at once".to_owned());
+            }
             Reply::NeedBlob { stream, blob } => Heard::Need { stream, blob },
             reply => Heard::Reply(reply),
         };
@@ -225,7 +227,12 @@ fn dispatch(decoder: &mut Decoder, shared: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-async fn write(mut writer: ChannelWriter, mut queue: mpsc::Receiver<Bytes>, timing: Timing, shared: Arc<Shared>) {
+async fn write(
+    mut writer: ChannelWriter,
+    mut queue: mpsc::Receiver<Bytes>,
+    timing: Timing,
+    shared: Arc<Shared>,
+) {
     let mut heartbeat = tokio::time::interval(timing.heartbeat);
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     heartbeat.reset();

@@ -62,8 +62,13 @@ pub(super) enum Word {
     /// A file that was there before is being run.
     Run,
     /// The file for this architecture is to be sent now.
-    Need { architecture: String },
-    Fail { kind: String, detail: String },
+    Need {
+        architecture: String,
+    },
+    Fail {
+        kind: String,
+        detail: String,
+    },
 }
 
 /// Finds our lines in what a login shell prints, however it is cut.
@@ -98,7 +103,9 @@ fn parse(text: &str) -> Option<Word> {
     match word {
         "login" => rest.parse().ok().map(Word::Login),
         "run" => Some(Word::Run),
-        "need" => rest.split_once(' ').map(|(architecture, _)| Word::Need { architecture: architecture.to_owned() }),
+        "need" => {
+            rest.split_once(' ').map(|(architecture, _)| Word::Need { architecture: architecture.to_owned() })
+        }
         "fail" => {
             let (kind, detail) = rest.split_once(' ').unwrap_or((rest, ""));
             Some(Word::Fail { kind: kind.to_owned(), detail: detail.trim().to_owned() })

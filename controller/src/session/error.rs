@@ -34,7 +34,9 @@ pub enum SessionError {
 pub enum StartError {
     #[error("no helper for its architecture {found}, only for {known}")]
     Architecture { found: String, known: String },
-    #[error("no folder takes the helper: {tried}; it needs one that only its user can write, with room and without noexec")]
+    #[error(
+        "no folder takes the helper: {tried}; it needs one that only its user can write, with room and without noexec"
+    )]
     NoPlace { tried: String },
     #[error("the helper could not be written to {folder}: the disk or the quota is full")]
     DiskFull { folder: String },

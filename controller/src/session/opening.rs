@@ -29,7 +29,9 @@ pub enum Stage {
     Connecting,
     Starting,
     /// Bytes of the node file to send.
-    Sending { bytes: usize },
+    Sending {
+        bytes: usize,
+    },
 }
 
 /// A helper that said hello.
@@ -89,23 +91,19 @@ async fn attempt(
     let line = command(&tag, &options.node_files, anew, target.privilege.as_ref());
     let channel = connector.exec(target, &line).await.map_err(|error| Failure::Final(error.into()))?;
     stage(Stage::Starting);
-    let driver = Driver {
-        target,
-        options,
-        stage,
-        channel,
-        preamble: Preamble::default(),
-        words: Words::new(&tag),
-        prompt: password_prompt(&tag),
-        stderr: Vec::new(),
-        prompts: 0,
-        login_uid: None,
-        ran_existing: false,
-        pushed: false,
-        exit: None,
-        failed: None,
-    };
-    driver.drive().await
+    Driver::new(target, options, stage, channel, &tag).drive().await
+}
+
+/// Waits for the hello of a helper that somebody else started.
+pub(super) async fn over(
+    target: &Target,
+    channel: ByteChannel,
+    options: &SessionOptions,
+) -> Result<Opening, SessionError> {
+    match Driver::new(target, options, &|_| {}, channel, &fresh_tag()).drive().await {
+        Ok(opening) => Ok(opening),
+        Err(Failure::Final(error) | Failure::Stale(error)) => Err(error),
+    }
 }
 
 struct Driver<'a> {
@@ -133,7 +131,32 @@ enum Step {
     Speaking(Vec<u8>),
 }
 
-impl Driver<'_> {
+impl<'a> Driver<'a> {
+    fn new(
+        target: &'a Target,
+        options: &'a SessionOptions,
+        stage: &'a (dyn Fn(Stage) + Send + Sync),
+        channel: ByteChannel,
+        tag: &str,
+    ) -> Self {
+        Self {
+            target,
+            options,
+            stage,
+            channel,
+            preamble: Preamble::default(),
+            words: Words::new(tag),
+            prompt: password_prompt(tag),
+            stderr: Vec::new(),
+            prompts: 0,
+            login_uid: None,
+            ran_existing: false,
+            pushed: false,
+            exit: None,
+            failed: None,
+        }
+    }
+
     async fn drive(mut self) -> Result<Opening, Failure> {
         let limit = self.options.deadlines.start;
         let mut until = Instant::now() + limit;
@@ -202,7 +225,9 @@ impl Driver<'_> {
     /// Sends the password at sudo's prompt, and only there.
     async fn answer_prompt(&mut self) -> Result<(), Failure> {
         let prompt = self.prompt.as_bytes();
-        let Some(at) = self.stderr.windows(prompt.len()).position(|window| window == prompt) else { return Ok(()) };
+        let Some(at) = self.stderr.windows(prompt.len()).position(|window| window == prompt) else {
+            return Ok(());
+        };
         self.stderr.drain(at..at + prompt.len());
         self.prompts += 1;
         let password = self.target.privilege.as_ref().and_then(|privilege| privilege.password.as_ref());
@@ -299,7 +324,9 @@ impl Driver<'_> {
 
     fn refusal(&self, kind: &str, detail: String) -> StartError {
         match kind {
-            "arch" => StartError::Architecture { found: detail, known: self.options.node_files.architectures() },
+            "arch" => {
+                StartError::Architecture { found: detail, known: self.options.node_files.architectures() }
+            }
             "place" => StartError::NoPlace { tried: detail },
             "short" => StartError::DiskFull { folder: detail },
             "digest" => StartError::Damaged { folder: detail },
@@ -323,12 +350,14 @@ impl Driver<'_> {
                 return self.finally(kind);
             }
         }
-        let openssh = matches!(&self.target.connection, Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh);
+        let openssh =
+            matches!(&self.target.connection, Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh);
         if openssh && self.exit == Some(ExitStatus::Code(255)) && self.login_uid.is_none() {
             return self.finally(StartError::OpenSsh { said: stderr });
         }
         let Some(exit) = &self.exit else {
-            let cause = self.channel.reader.ended_because().unwrap_or_else(|| "the channel closed".to_owned());
+            let cause =
+                self.channel.reader.ended_because().unwrap_or_else(|| "the channel closed".to_owned());
             return self.lost(Phase::Bootstrap, cause);
         };
         let kind = StartError::Ended { ended: exit.to_string(), said: self.said() };
@@ -342,7 +371,8 @@ fn sudo_failure(stderr: &str, login: &str, privilege: &Become) -> Option<StartEr
     let login = login.to_owned();
     let lower = stderr.to_lowercase();
     let has = |text: &str| lower.contains(text);
-    if has("you must have a tty") || has("no tty present") || has("a terminal is required") && has("askpass") {
+    if has("you must have a tty") || has("no tty present") || has("a terminal is required") && has("askpass")
+    {
         if has("a terminal is required") && privilege.password.is_none() {
             return Some(StartError::SudoPasswordNeeded { login });
         }
@@ -357,8 +387,13 @@ fn sudo_failure(stderr: &str, login: &str, privilege: &Become) -> Option<StartEr
     if has("incorrect password") || has("sorry, try again") {
         return Some(StartError::SudoPasswordWrong { login });
     }
-    if has("not in the sudoers") || has("may not run sudo") || has("is not allowed to") || has("unknown user") {
-        return Some(StartError::SudoForbidden { login, user: privilege.user.clone(), said: stderr.to_owned() });
+    if has("not in the sudoers") || has("may not run sudo") || has("is not allowed to") || has("unknown user")
+    {
+        return Some(StartError::SudoForbidden {
+            login,
+            user: privilege.user.clone(),
+            said: stderr.to_owned(),
+        });
     }
     has("sudo:").then(|| StartError::Sudo { said: stderr.to_owned() })
 }

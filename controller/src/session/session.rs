@@ -19,9 +19,9 @@ use super::{
     blob::{BlobContent, BlobSource},
     error::SessionError,
     node_file::NodeFiles,
-    opening::{self, Stage},
+    opening::{self, Opening, Stage},
 };
-use crate::transport::{Connector, Phase, Target};
+use crate::transport::{ByteChannel, Connector, Phase, Target};
 
 /// Content goes out in pieces of so many bytes: small, because a piece is what a busy session buffers.
 pub(super) const PIECE: usize = 64 * 1024;
@@ -98,7 +98,11 @@ impl NodeSession {
     ///
     /// # Errors
     /// Why the node cannot be reached or the helper does not start.
-    pub async fn open(connector: &Connector, target: &Target, options: &SessionOptions) -> Result<Self, SessionError> {
+    pub async fn open(
+        connector: &Connector,
+        target: &Target,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
         Self::open_with(connector, target, options, &|_| {}).await
     }
 
@@ -113,12 +117,25 @@ impl NodeSession {
         stage: &(dyn Fn(Stage) + Send + Sync),
     ) -> Result<Self, SessionError> {
         let opening = opening::open(connector, target, options, stage).await?;
+        Ok(Self::start(&target.name, opening, options))
+    }
+
+    /// A session over a channel that exists already, for simulated nodes: the helper is expected to speak on it.
+    ///
+    /// # Errors
+    /// The helper does not say hello.
+    pub async fn over(node: &str, channel: ByteChannel, options: &SessionOptions) -> Result<Self, SessionError> {
+        let opening = opening::over(&Target::local(node), channel, options).await?;
+        Ok(Self::start(node, opening, options))
+    }
+
+    fn start(node: &str, opening: Opening, options: &SessionOptions) -> Self {
         let deadlines = options.deadlines;
         let timing = Timing { heartbeat: deadlines.heartbeat, stall: deadlines.stall };
         let shared = actor::start(opening.channel.reader, opening.channel.writer, opening.decoder, timing);
         let stop = shared.stop.clone().drop_guard();
         let inner = Inner {
-            node: target.name.clone(),
+            node: node.to_owned(),
             hello: opening.hello,
             login_uid: opening.login_uid,
             pushed: opening.pushed,
@@ -126,7 +143,7 @@ impl NodeSession {
             shared,
             _stop: stop,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 
     pub fn node(&self) -> &str {
@@ -202,7 +219,9 @@ impl NodeSession {
             match call.line.next().await {
                 None => return Err(self.lost(Phase::Operation).await),
                 Some(Heard::Progress(text)) => progress(&text),
-                Some(Heard::Need { stream, blob }) => self.send_blob(call.line.id, stream, &blob, blobs).await?,
+                Some(Heard::Need { stream, blob }) => {
+                    self.send_blob(call.line.id, stream, &blob, blobs).await?
+                }
                 Some(Heard::Reply(Reply::Outcome(outcome))) => {
                     call.finished = true;
                     return Ok(*outcome);
@@ -238,7 +257,9 @@ impl NodeSession {
         };
         match timeout(grace, stopping).await {
             Ok(Ok(mut outcome)) => {
-                if let gpufleet_protocol::OpStatus::Failed { kind: kind @ FailureKind::Cancelled, message } = &mut outcome.status {
+                if let gpufleet_protocol::OpStatus::Failed { kind: kind @ FailureKind::Cancelled, message } =
+                    &mut outcome.status
+                {
                     *kind = FailureKind::TimedOut;
                     *message = format!("stopped after {} s", limit.as_secs());
                 }
@@ -253,20 +274,30 @@ impl NodeSession {
     }
 
     /// Sends content, or says that there is none.
-    async fn send_blob(&self, id: u64, stream: u32, blob: &Blob, blobs: &dyn BlobSource) -> Result<(), SessionError> {
+    async fn send_blob(
+        &self,
+        id: u64,
+        stream: u32,
+        blob: &Blob,
+        blobs: &dyn BlobSource,
+    ) -> Result<(), SessionError> {
         let reason = match blobs.open(&blob.sha256) {
             None => "gpufleet does not have this content".to_owned(),
-            Some(content) => {
-                match content.reader().await {
-                    Ok(reader) => return self.stream(id, stream, blob, reader).await,
-                    Err(error) => error,
-                }
-            }
+            Some(content) => match content.reader().await {
+                Ok(reader) => return self.stream(id, stream, blob, reader).await,
+                Err(error) => error,
+            },
         };
         self.send(id, Request::NoBlob { stream, reason }, Phase::Operation).await
     }
 
-    async fn stream(&self, id: u64, stream: u32, blob: &Blob, mut reader: Reader) -> Result<(), SessionError> {
+    async fn stream(
+        &self,
+        id: u64,
+        stream: u32,
+        blob: &Blob,
+        mut reader: Reader,
+    ) -> Result<(), SessionError> {
         self.send(id, Request::Blob { stream, sha256: blob.sha256.clone() }, Phase::Operation).await?;
         loop {
             // Why an early end of the stream on an error: the helper then finds size and digest wrong and says so.
@@ -329,7 +360,7 @@ impl NodeSession {
         let limit = Duration::from_secs(5).min(self.inner.deadlines.reply);
         let good_bye = async {
             if self.request(Request::Close, Phase::Operation).await.is_ok() {
-                drop(self.closed().await);
+                drop(timeout(Duration::from_secs(1), self.closed()).await);
             }
         };
         drop(timeout(limit, good_bye).await);

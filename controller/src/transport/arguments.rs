@@ -129,11 +129,8 @@ impl SshOverrides {
 
     /// Applies one `ssh_config` option unless it is set already.
     pub(crate) fn option(&mut self, name: &str, value: &str) -> Result<(), ArgumentError> {
-        let bad = |expected| ArgumentError::Value {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            expected,
-        };
+        let bad =
+            |expected| ArgumentError::Value { name: name.to_owned(), value: value.to_owned(), expected };
         if value.is_empty() {
             return Err(ArgumentError::NoValue(name.to_owned()));
         }
@@ -143,7 +140,9 @@ impl SshOverrides {
             "user" => set(&mut self.user, value.to_owned()),
             "identityfile" => self.identity_files.push(value.to_owned()),
             "certificatefile" => self.certificate_files.push(value.to_owned()),
-            "identitiesonly" => set(&mut self.identities_only, boolean(value).ok_or_else(|| bad("yes or no"))?),
+            "identitiesonly" => {
+                set(&mut self.identities_only, boolean(value).ok_or_else(|| bad("yes or no"))?)
+            }
             "identityagent" => set(&mut self.identity_agent, value.to_owned()),
             "userknownhostsfile" => set(&mut self.user_known_hosts, split(value)?),
             "globalknownhostsfile" => set(&mut self.global_known_hosts, split(value)?),
@@ -152,7 +151,9 @@ impl SshOverrides {
                 HostKeyPolicy::from_option(value).ok_or_else(|| bad("yes, ask, accept-new or no"))?,
             ),
             "hostkeyalias" => set(&mut self.host_key_alias, value.to_owned()),
-            "hashknownhosts" => set(&mut self.hash_known_hosts, boolean(value).ok_or_else(|| bad("yes or no"))?),
+            "hashknownhosts" => {
+                set(&mut self.hash_known_hosts, boolean(value).ok_or_else(|| bad("yes or no"))?)
+            }
             "proxyjump" => set(&mut self.proxy_jump, value.to_owned()),
             "proxycommand" => set(&mut self.proxy_command, value.to_owned()),
             "connecttimeout" => {
@@ -170,7 +171,9 @@ impl SshOverrides {
                 set(&mut self.preferred_authentications, value.split(',').map(str::to_owned).collect());
             }
             "pubkeyauthentication" => set(&mut self.public_key, boolean(value).unwrap_or(true)),
-            "passwordauthentication" => set(&mut self.password, boolean(value).ok_or_else(|| bad("yes or no"))?),
+            "passwordauthentication" => {
+                set(&mut self.password, boolean(value).ok_or_else(|| bad("yes or no"))?)
+            }
             "kbdinteractiveauthentication" | "challengeresponseauthentication" => {
                 set(&mut self.keyboard_interactive, boolean(value).ok_or_else(|| bad("yes or no"))?);
             }
@@ -184,9 +187,19 @@ impl SshOverrides {
                 },
             ),
             // Why ignored: one connection a node is kept anyway, nothing is logged by ssh, and prompts have own rules.
-            "controlmaster" | "controlpath" | "controlpersist" | "compression" | "loglevel" | "batchmode"
-            | "tcpkeepalive" | "numberofpasswordprompts" | "connectionattempts" | "requesttty"
-            | "updatehostkeys" | "checkhostip" | "visualhostkey" => {}
+            "controlmaster"
+            | "controlpath"
+            | "controlpersist"
+            | "compression"
+            | "loglevel"
+            | "batchmode"
+            | "tcpkeepalive"
+            | "numberofpasswordprompts"
+            | "connectionattempts"
+            | "requesttty"
+            | "updatehostkeys"
+            | "checkhostip"
+            | "visualhostkey" => {}
             "forwardagent" | "forwardx11" | "gssapiauthentication" | "hostbasedauthentication"
                 if boolean(value) == Some(false) => {}
             _ => return Err(ArgumentError::Unsupported(format!("{name}={value}"))),
@@ -286,10 +299,19 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_named() {
         for (text, message) in [
-            ("-o PKCS11Provider=/x", "`PKCS11Provider=/x` is not supported by the built-in SSH client; remove it or use `--transport ssh`"),
+            (
+                "-o PKCS11Provider=/x",
+                "`PKCS11Provider=/x` is not supported by the built-in SSH client; remove it or use `--transport ssh`",
+            ),
             ("-A", "`-A` is not supported by the built-in SSH client; remove it or use `--transport ssh`"),
-            ("-o GSSAPIAuthentication=yes", "`GSSAPIAuthentication=yes` is not supported by the built-in SSH client; remove it or use `--transport ssh`"),
-            ("host", "`host` is not supported by the built-in SSH client; remove it or use `--transport ssh`"),
+            (
+                "-o GSSAPIAuthentication=yes",
+                "`GSSAPIAuthentication=yes` is not supported by the built-in SSH client; remove it or use `--transport ssh`",
+            ),
+            (
+                "host",
+                "`host` is not supported by the built-in SSH client; remove it or use `--transport ssh`",
+            ),
             ("-p", "`-p` needs a value"),
             ("-o Port", "`Port` needs a value"),
             ("-p 0", "`0` is no value for Port: a port from 1 to 65535"),

@@ -104,7 +104,8 @@ impl Credentials<'_> {
         let mut keys: Option<std::vec::IntoIter<Candidate>> = None;
         let mut used = Vec::new();
         while !progress.over {
-            let allowed = |method: &&Method| progress.remaining.contains(&kind(**method)) && !used.contains(*method);
+            let allowed =
+                |method: &&Method| progress.remaining.contains(&kind(**method)) && !used.contains(*method);
             let Some(method) = self.settings.methods.iter().find(allowed).copied() else { break };
             let done = match method {
                 Method::PublicKey => {
@@ -152,11 +153,14 @@ impl Credentials<'_> {
                  `-o IdentitiesOnly=yes`"
             ));
         }
-        let takes_password = progress.remaining.iter().any(|kind| {
-            matches!(kind, MethodKind::Password | MethodKind::KeyboardInteractive)
-        });
+        let takes_password = progress
+            .remaining
+            .iter()
+            .any(|kind| matches!(kind, MethodKind::Password | MethodKind::KeyboardInteractive));
         if takes_password && self.password.is_none() {
-            progress.notes.push("it would take a password: set `ansible_password` or use --ask-pass".to_owned());
+            progress
+                .notes
+                .push("it would take a password: set `ansible_password` or use --ask-pass".to_owned());
         }
         let banner = super::error::printable(connection.state.banner().as_bytes(), 160);
         if !banner.is_empty() {
@@ -206,7 +210,11 @@ impl Credentials<'_> {
         order(&files, &certificates, &agent, self.settings.identities_only)
     }
 
-    async fn agent_identities(&self, connection: &SshConnection, notes: &mut Vec<String>) -> Vec<AgentIdentity> {
+    async fn agent_identities(
+        &self,
+        connection: &SshConnection,
+        notes: &mut Vec<String>,
+    ) -> Vec<AgentIdentity> {
         let asking = async {
             let mut agent = self.agent(connection).await?;
             agent.request_identities().await.map_err(|error| error.to_string())
@@ -274,7 +282,10 @@ impl Credentials<'_> {
         let mut signer = Signer { credentials: self, candidate, agent, asking };
         let result = match &candidate.certificate {
             Some(certificate) => {
-                connection.handle.authenticate_certificate_with(user, certificate.clone(), hash, &mut signer).await
+                connection
+                    .handle
+                    .authenticate_certificate_with(user, certificate.clone(), hash, &mut signer)
+                    .await
             }
             None => {
                 let bare = PublicKey::new(candidate.public.key_data().clone(), "");
@@ -390,7 +401,13 @@ struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { remaining: MethodSet::empty(), tried: Vec::new(), notes: Vec::new(), partial: false, over: false }
+        Self {
+            remaining: MethodSet::empty(),
+            tried: Vec::new(),
+            notes: Vec::new(),
+            partial: false,
+            over: false,
+        }
     }
 }
 
@@ -431,10 +448,12 @@ fn order(
     identities_only: bool,
 ) -> Vec<Candidate> {
     let mut out: Vec<Candidate> = Vec::new();
-    let in_agent = |public: &PublicKey| agent.iter().any(|held| held.public_key().key_data() == public.key_data());
+    let in_agent =
+        |public: &PublicKey| agent.iter().any(|held| held.public_key().key_data() == public.key_data());
     let push = |out: &mut Vec<Candidate>, candidate: Candidate| {
         let same = |other: &Candidate| {
-            other.public.key_data() == candidate.public.key_data() && other.certificate == candidate.certificate
+            other.public.key_data() == candidate.public.key_data()
+                && other.certificate == candidate.certificate
         };
         if !out.iter().any(same) {
             out.push(candidate);
@@ -509,7 +528,10 @@ impl russh::Signer for Signer<'_, '_> {
                 match (first, &self.candidate.certificate) {
                     (Err(_), Some(certificate)) => {
                         let held = AgentIdentity::from(certificate.clone());
-                        agent.sign_request(&held, hash, data).await.map_err(|error| SignError(error.to_string()))
+                        agent
+                            .sign_request(&held, hash, data)
+                            .await
+                            .map_err(|error| SignError(error.to_string()))
                     }
                     (result, _) => result.map_err(|error| SignError(error.to_string())),
                 }

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -68,7 +71,8 @@ struct Pooled {
 }
 
 /// Makes a connection to the jump host.
-pub(crate) type Connect<'a> = dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
+pub(crate) type Connect<'a> =
+    dyn Fn() -> BoxFuture<'a, Result<SshConnection, ConnectError>> + Send + Sync + 'a;
 
 /// What a node needs to get through.
 pub(crate) struct Passage {
@@ -129,7 +133,9 @@ impl Bastion {
                 Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
                     return Err(refused("it forbids forwarding (AllowTcpForwarding, PermitOpen)".to_owned()));
                 }
-                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => return Err(refused(open_failure(&reason))),
+                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => {
+                    return Err(refused(open_failure(&reason)));
+                }
                 Ok(Err(_)) if full + 1 < CONNECTIONS => full += 1,
                 Ok(Err(error)) => return Err(refused(error.to_string())),
             }
@@ -150,7 +156,8 @@ impl Bastion {
         }
         match connect().await {
             Ok(connection) => {
-                let pooled = Arc::new(Pooled { connection: Arc::new(connection), opened: AtomicUsize::new(0) });
+                let pooled =
+                    Arc::new(Pooled { connection: Arc::new(connection), opened: AtomicUsize::new(0) });
                 state.failed = None;
                 state.connections.push(Arc::clone(&pooled));
                 Ok(pooled)

@@ -50,10 +50,14 @@ impl HostClasses {
         };
         for line in text.lines() {
             let line = line.trim();
-            let Some((keyword, rest)) = line.split_once(|c: char| c.is_whitespace() || c == '=') else { continue };
+            let Some((keyword, rest)) = line.split_once(|c: char| c.is_whitespace() || c == '=') else {
+                continue;
+            };
             let rest = rest.trim().trim_start_matches('=').trim();
             match keyword.to_ascii_lowercase().as_str() {
-                "host" => self.patterns.push(rest.split_whitespace().map(|p| p.trim_matches('"').to_owned()).collect()),
+                "host" => self
+                    .patterns
+                    .push(rest.split_whitespace().map(|p| p.trim_matches('"').to_owned()).collect()),
                 "match" => return None,
                 "canonicalizehostname" if !rest.eq_ignore_ascii_case("no") => return None,
                 "include" => {

@@ -174,12 +174,17 @@ impl Connector {
         let turn = Arc::clone(&self.handshakes).acquire_owned().await;
         way.permits.extend(turn.ok());
         let made =
-            handshake(&peer, settings, way.stream, check, depth > 0, self.deadlines.handshake, way.permits).await;
+            handshake(&peer, settings, way.stream, check, depth > 0, self.deadlines.handshake, way.permits)
+                .await;
         let mut connection = match (made, way.proxy) {
             (Err(ConnectError::Closed { .. } | ConnectError::NotSsh { .. }), Some((command, words)))
                 if !words.get().is_empty() =>
             {
-                return Err(ConnectError::ProxyCommand { node: node.to_owned(), command, reason: words.get() });
+                return Err(ConnectError::ProxyCommand {
+                    node: node.to_owned(),
+                    command,
+                    reason: words.get(),
+                });
             }
             (Err(ConnectError::Closed { detail, .. }), Some((command, _))) => {
                 let reason = if detail.is_empty() { "it ended without a word".to_owned() } else { detail };
@@ -206,7 +211,8 @@ impl Connector {
             Some(alias) => (alias.clone(), None),
             None => (settings.host.clone(), Some(settings.port)),
         };
-        let reading = tokio::task::spawn_blocking(move || KnownHost::load(&cache, user, &global, &host, port));
+        let reading =
+            tokio::task::spawn_blocking(move || KnownHost::load(&cache, user, &global, &host, port));
         let known = match timeout(self.deadlines.connect, reading).await {
             Ok(Ok(Ok(known))) => known,
             Ok(Ok(Err(error))) => {
@@ -237,10 +243,8 @@ impl Connector {
                 Ok(Way { stream: Box::new(stream), permits: Vec::new(), proxy: None })
             }
             Proxy::Command(command) => {
-                let (process, words) = proxy_command::start(command).map_err(|source| ConnectError::Spawn {
-                    node: node.to_owned(),
-                    program: "/bin/sh".to_owned(),
-                    source,
+                let (process, words) = proxy_command::start(command).map_err(|source| {
+                    ConnectError::Spawn { node: node.to_owned(), program: "/bin/sh".to_owned(), source }
                 })?;
                 let proxy = Some((command.clone(), words));
                 Ok(Way { stream: Box::new(process), permits: Vec::new(), proxy })
@@ -257,7 +261,10 @@ impl Connector {
         depth: usize,
     ) -> Result<Way, ConnectError> {
         let Some((last, before)) = hops.split_last() else {
-            return Err(ConnectError::Configuration { node: node.to_owned(), reason: "an empty ProxyJump".to_owned() });
+            return Err(ConnectError::Configuration {
+                node: node.to_owned(),
+                reason: "an empty ProxyJump".to_owned(),
+            });
         };
         if depth >= MAX_HOPS {
             let reason = format!("more than {MAX_HOPS} jump hosts; do they jump through each other?");
@@ -291,18 +298,18 @@ impl Connector {
         let address = settings.address();
         let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect);
         let resolve = tokio::net::lookup_host((settings.host.as_str(), settings.port));
-        let resolve_error = |source| ConnectError::Resolve {
-            node: node.to_owned(),
-            host: settings.host.clone(),
-            source,
-        };
+        let resolve_error =
+            |source| ConnectError::Resolve { node: node.to_owned(), host: settings.host.clone(), source };
         let timed_out = |phase| ConnectError::Timeout {
             node: node.to_owned(),
             address: address.clone(),
             phase,
             after: deadline,
         };
-        let found = timeout(deadline, resolve).await.map_err(|_| timed_out(Phase::Resolve))?.map_err(resolve_error)?;
+        let found = timeout(deadline, resolve)
+            .await
+            .map_err(|_| timed_out(Phase::Resolve))?
+            .map_err(resolve_error)?;
         let fits = |address: &SocketAddr| match settings.family {
             AddressFamily::Any => true,
             AddressFamily::V4 => address.is_ipv4(),
@@ -322,7 +329,8 @@ impl Connector {
                     last = ConnectError::Refused { node: node.to_owned(), address: address.clone() };
                 }
                 Ok(Err(source)) => {
-                    last = ConnectError::Unreachable { node: node.to_owned(), address: address.clone(), source };
+                    last =
+                        ConnectError::Unreachable { node: node.to_owned(), address: address.clone(), source };
                 }
             }
         }

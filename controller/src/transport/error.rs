@@ -61,7 +61,10 @@ pub enum ConnectError {
         #[source]
         source: Box<HostKeyError>,
     },
-    #[error("{node}: user `{user}` was not let in; tried {tried}; the node takes {accepted}{}", notes_text(notes))]
+    #[error(
+        "{node}: user `{user}` was not let in; tried {tried}; the node takes {accepted}{}",
+        notes_text(notes)
+    )]
     Authentication { node: String, user: String, tried: String, accepted: String, notes: Vec<String> },
     #[error("{node}: the key {} cannot be used: {reason}", path.display())]
     Key { node: String, path: PathBuf, reason: String },
@@ -127,7 +130,9 @@ const fn timeout_hint(phase: Phase) -> &'static str {
 
 const fn closed_hint(phase: Phase) -> &'static str {
     match phase {
-        Phase::Handshake => "; sshd may limit new connections (MaxStartups, PerSourcePenalties, tcp wrappers)",
+        Phase::Handshake => {
+            "; sshd may limit new connections (MaxStartups, PerSourcePenalties, tcp wrappers)"
+        }
         _ => "",
     }
 }

@@ -93,7 +93,9 @@ impl client::Handler for Handler {
 
     async fn disconnected(&mut self, reason: DisconnectReason<Self::Error>) -> Result<(), Self::Error> {
         let (text, result) = match reason {
-            DisconnectReason::ReceivedDisconnect(info) => (format!("the node said: {}", info.message.trim()), Ok(())),
+            DisconnectReason::ReceivedDisconnect(info) => {
+                (format!("the node said: {}", info.message.trim()), Ok(()))
+            }
             DisconnectReason::Error(error) => (ending(&error), Err(error)),
         };
         self.state.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
@@ -103,8 +105,12 @@ impl client::Handler for Handler {
 
 fn ending(error: &HandlerError) -> String {
     match error {
-        HandlerError::Ssh(russh::Error::KeepaliveTimeout) => "the node stopped answering keepalives".to_owned(),
-        HandlerError::Ssh(russh::Error::Disconnect | russh::Error::HUP) => "the node closed the connection".to_owned(),
+        HandlerError::Ssh(russh::Error::KeepaliveTimeout) => {
+            "the node stopped answering keepalives".to_owned()
+        }
+        HandlerError::Ssh(russh::Error::Disconnect | russh::Error::HUP) => {
+            "the node closed the connection".to_owned()
+        }
         HandlerError::Ssh(russh::Error::IO(error)) => error.to_string(),
         HandlerError::Ssh(error) => error.to_string(),
         HandlerError::HostKey(error) => error.to_string(),
@@ -190,11 +196,10 @@ fn failure(peer: &Peer<'_>, error: HandlerError, first: &FirstBytes) -> ConnectE
     let spoke_ssh = first.starts_with(b"SSH-") || first.windows(5).any(|window| window == b"\nSSH-");
     let said = printable(&first, 80);
     match error {
-        russh::Error::Version => {
-            ConnectError::NotSsh { node, address, received: format!("`{said}`") }
-        }
+        russh::Error::Version => ConnectError::NotSsh { node, address, received: format!("`{said}`") },
         russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_) => {
-            let is_limit = first.starts_with(b"Exceeded MaxStartups") || first.starts_with(b"Not allowed at this time");
+            let is_limit =
+                first.starts_with(b"Exceeded MaxStartups") || first.starts_with(b"Not allowed at this time");
             if !spoke_ssh && !first.is_empty() && !is_limit {
                 return ConnectError::NotSsh { node, address, received: format!("`{said}`") };
             }
@@ -253,7 +258,9 @@ impl SshConnection {
                 match read.wait().await {
                     Some(ChannelMsg::Success) => return Ok(ByteChannel::ssh(read, write, Arc::clone(self))),
                     Some(ChannelMsg::Failure) => {
-                        return Err(refused("it runs no commands; is `ForceCommand` or a restricted shell set?".to_owned()));
+                        return Err(refused(
+                            "it runs no commands; is `ForceCommand` or a restricted shell set?".to_owned(),
+                        ));
                     }
                     Some(_) => {}
                     None => return Err(closed()),

@@ -44,7 +44,8 @@ impl HostKeyPolicy {
 pub enum HostKeyError {
     #[error(
         "the host key of {host} is unknown ({kind} {fingerprint}); compare it with the node's console, then \
-         `{}`, or run with `--accept-new-host-keys`", keyscan(host, files)
+         `{}`, or run with `--accept-new-host-keys`",
+        keyscan(host, files)
     )]
     Unknown { host: String, kind: String, fingerprint: String, files: Vec<PathBuf> },
     #[error(
@@ -63,7 +64,8 @@ pub enum HostKeyError {
 }
 
 fn keyscan(host: &str, files: &[PathBuf]) -> String {
-    let file = files.first().map_or_else(|| "~/.ssh/known_hosts".to_owned(), |path| path.display().to_string());
+    let file =
+        files.first().map_or_else(|| "~/.ssh/known_hosts".to_owned(), |path| path.display().to_string());
     match host.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
         Some((name, port)) => format!("ssh-keyscan -p {port} {name} >> {file}"),
         None => format!("ssh-keyscan {host} >> {file}"),
@@ -111,9 +113,8 @@ impl KnownHost {
         let name = file_name(&bare, port.unwrap_or(22));
         let (mut entries, mut fallback) = (Vec::new(), Vec::new());
         for path in user_files.iter().chain(global_files) {
-            let file = cache
-                .load(path)
-                .map_err(|source| HostKeyError::Unreadable { path: path.clone(), source })?;
+            let file =
+                cache.load(path).map_err(|source| HostKeyError::Unreadable { path: path.clone(), source })?;
             let Some(file) = file else { continue };
             entries.extend(file.lookup(&name));
             if name != bare {
@@ -134,9 +135,9 @@ impl KnownHost {
     /// Host key algorithms, those that the files know first: otherwise a known host would look unknown.
     pub(crate) fn key_algorithms(&self) -> Vec<Algorithm> {
         let known = |algorithm: &Algorithm| {
-            self.relevant().iter().any(|entry| {
-                entry.marker.is_none() && same_kind(&entry.key.algorithm(), algorithm)
-            })
+            self.relevant()
+                .iter()
+                .any(|entry| entry.marker.is_none() && same_kind(&entry.key.algorithm(), algorithm))
         };
         let (mut first, rest): (Vec<_>, Vec<_>) = algorithms().into_iter().partition(known);
         first.extend(rest);
@@ -178,12 +179,19 @@ impl KnownHost {
         }
         let (kind, fingerprint) = (kind(&key.algorithm()), key.fingerprint(HashAlg::Sha256).to_string());
         let plain: Vec<_> = self.relevant().iter().filter(|entry| entry.marker.is_none()).collect();
-        if let Some(first) = plain.iter().find(|e| same_kind(&e.key.algorithm(), &key.algorithm())).or(plain.first()) {
+        if let Some(first) =
+            plain.iter().find(|e| same_kind(&e.key.algorithm(), &key.algorithm())).or(plain.first())
+        {
             let known = plain
                 .iter()
                 .map(|entry| {
                     let fingerprint = entry.key.fingerprint(HashAlg::Sha256);
-                    format!("{}:{} has {} {fingerprint}", entry.path.display(), entry.line, self::kind(&entry.key.algorithm()))
+                    format!(
+                        "{}:{} has {} {fingerprint}",
+                        entry.path.display(),
+                        entry.line,
+                        self::kind(&entry.key.algorithm())
+                    )
                 })
                 .collect::<Vec<_>>()
                 .join(", ");

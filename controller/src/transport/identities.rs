@@ -40,7 +40,11 @@ pub(crate) struct IdentityStore {
 
 impl IdentityStore {
     /// The key at a path; `None` when there is no such file.
-    pub(crate) async fn load(&self, path: &Path, environment: &Environment) -> Result<Option<Arc<FileIdentity>>, String> {
+    pub(crate) async fn load(
+        &self,
+        path: &Path,
+        environment: &Environment,
+    ) -> Result<Option<Arc<FileIdentity>>, String> {
         let slot = {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(files.entry(path.to_owned()).or_default())
@@ -55,19 +59,34 @@ impl IdentityStore {
     }
 
     /// Asks the user, one question at a time, on a thread that may block.
-    pub(crate) async fn ask(&self, request: PromptRequest, environment: &Environment) -> Result<SecretString, PromptError> {
+    pub(crate) async fn ask(
+        &self,
+        request: PromptRequest,
+        environment: &Environment,
+    ) -> Result<SecretString, PromptError> {
         let _turn = self.asking.lock().await;
         let prompt = Arc::clone(&environment.prompt);
         let answer = tokio::task::spawn_blocking(move || prompt.ask(&request)).await;
         answer.unwrap_or(Err(PromptError::Cancelled))
     }
 
-    async fn private(&self, identity: &FileIdentity, environment: &Environment) -> Result<Arc<PrivateKey>, String> {
+    async fn private(
+        &self,
+        identity: &FileIdentity,
+        environment: &Environment,
+    ) -> Result<Arc<PrivateKey>, String> {
         identity.unlocked.get_or_init(|| self.unlock(identity, environment)).await.clone()
     }
 
-    async fn unlock(&self, identity: &FileIdentity, environment: &Environment) -> Result<Arc<PrivateKey>, String> {
-        let text = identity.private.clone().ok_or("only its public half is there, and the agent does not hold it")?;
+    async fn unlock(
+        &self,
+        identity: &FileIdentity,
+        environment: &Environment,
+    ) -> Result<Arc<PrivateKey>, String> {
+        let text = identity
+            .private
+            .clone()
+            .ok_or("only its public half is there, and the agent does not hold it")?;
         if let Ok(key) = decode(text.clone(), None).await {
             return Ok(Arc::new(key));
         }
@@ -110,9 +129,8 @@ async fn decode(text: SecretString, passphrase: Option<SecretString>) -> Result<
 fn sign(key: &PrivateKey, hash: Option<HashAlg>, mut data: Vec<u8>) -> Result<Vec<u8>, String> {
     let fail = |error: &dyn std::fmt::Display| error.to_string();
     let signature: ssh_key::Signature = match key.key_data() {
-        KeypairData::Rsa(pair) => {
-            signature::Signer::try_sign(&(pair, hash), &data).map_err(|error: signature::Error| fail(&error))?
-        }
+        KeypairData::Rsa(pair) => signature::Signer::try_sign(&(pair, hash), &data)
+            .map_err(|error: signature::Error| fail(&error))?,
         pair => signature::Signer::try_sign(pair, &data).map_err(|error: signature::Error| fail(&error))?,
     };
     signature.encode_prefixed(&mut data).map_err(|error| fail(&error))?;
@@ -123,7 +141,9 @@ fn read_key(path: &Path, uid: u32) -> Result<Option<FileIdentity>, String> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return read_public_only(path),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err("it is no key file".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err("it is no key file".to_owned());
+        }
         Err(error) => return Err(format!("it cannot be read: {error}")),
     };
     if let Ok(public) = PublicKey::from_openssh(&text) {
@@ -137,8 +157,12 @@ fn read_key(path: &Path, uid: u32) -> Result<Option<FileIdentity>, String> {
             Err(_) if text.contains("ENCRYPTED") => match read_public(&suffixed(path, ".pub"))? {
                 Some(public) => public,
                 None => {
-                    return Err(format!("it is encrypted in an old format and {} is missing; convert it with \
-                        `ssh-keygen -p -f {}`", suffixed(path, ".pub").display(), path.display()));
+                    return Err(format!(
+                        "it is encrypted in an old format and {} is missing; convert it with \
+                        `ssh-keygen -p -f {}`",
+                        suffixed(path, ".pub").display(),
+                        path.display()
+                    ));
                 }
             },
             Err(_) => return Err("it is no private key that can be read".to_owned()),
@@ -169,7 +193,9 @@ fn read_public_only(path: &Path) -> Result<Option<FileIdentity>, String> {
 
 fn read_public(path: &Path) -> Result<Option<PublicKey>, String> {
     match std::fs::read_to_string(path) {
-        Ok(text) => PublicKey::from_openssh(&text).map(Some).map_err(|error| format!("{}: {error}", path.display())),
+        Ok(text) => {
+            PublicKey::from_openssh(&text).map(Some).map_err(|error| format!("{}: {error}", path.display()))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }

@@ -161,7 +161,11 @@ pub(crate) fn wildcard(pattern: &str, text: &str) -> bool {
 ///
 /// # Errors
 /// A key that cannot be written as text.
-pub(crate) fn line_for(host: &str, key: &PublicKey, hashed_with: Option<&[u8]>) -> Result<String, ssh_key::Error> {
+pub(crate) fn line_for(
+    host: &str,
+    key: &PublicKey,
+    hashed_with: Option<&[u8]>,
+) -> Result<String, ssh_key::Error> {
     let bare = PublicKey::new(key.key_data().clone(), "").to_openssh()?;
     let hosts = match hashed_with {
         None => host.to_owned(),
@@ -249,7 +253,10 @@ mod tests {
     fn markers_are_kept() {
         let text = format!("@revoked h {KEY}\n@cert-authority h {KEY}\n");
         let found = KnownHostsFile::parse(Path::new("f"), &text).lookup("h");
-        assert_eq!(found.iter().map(|e| e.marker).collect::<Vec<_>>(), [Some(Marker::Revoked), Some(Marker::CertAuthority)]);
+        assert_eq!(
+            found.iter().map(|e| e.marker).collect::<Vec<_>>(),
+            [Some(Marker::Revoked), Some(Marker::CertAuthority)]
+        );
     }
 
     #[test]

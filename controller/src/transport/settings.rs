@@ -110,7 +110,8 @@ impl SshSettings {
         let tokens = Tokens { alias, host: &host, port, user: &user, environment };
 
         let mut identity_files = Vec::new();
-        let configured_keys = if is_default_list(&configured.identity_files) { &[][..] } else { &configured.identity_files };
+        let configured_keys =
+            if is_default_list(&configured.identity_files) { &[][..] } else { &configured.identity_files };
         for text in overrides.identity_files.iter().chain(configured_keys).filter(|text| *text != "none") {
             if let Some(path) = tokens.path(text)? {
                 identity_files.push(IdentityFile { path, explicit: true });
@@ -200,7 +201,9 @@ fn methods(overrides: &SshOverrides, configured: &SshOverrides) -> Vec<Method> {
         .unwrap_or_else(default);
     let method = |name: &String| match name.as_str() {
         "publickey" if enabled(overrides.public_key, configured.public_key) => Some(Method::PublicKey),
-        "keyboard-interactive" if enabled(overrides.keyboard_interactive, configured.keyboard_interactive) => {
+        "keyboard-interactive"
+            if enabled(overrides.keyboard_interactive, configured.keyboard_interactive) =>
+        {
             Some(Method::KeyboardInteractive)
         }
         "password" if enabled(overrides.password, configured.password) => Some(Method::Password),
@@ -234,7 +237,9 @@ fn parse_jump(text: &str) -> Result<Vec<Hop>, String> {
         };
         let (host, port_text) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, tail)) => (host, tail.strip_prefix(':')),
-            None if rest.matches(':').count() == 1 => rest.split_once(':').map_or((rest, None), |(h, p)| (h, Some(p))),
+            None if rest.matches(':').count() == 1 => {
+                rest.split_once(':').map_or((rest, None), |(h, p)| (h, Some(p)))
+            }
             None => (rest, None),
         };
         let port = match port_text {
@@ -288,7 +293,10 @@ impl Tokens<'_> {
     }
 
     fn home(&self, text: &str) -> Result<&PathBuf, String> {
-        self.environment.home.as_ref().ok_or_else(|| format!("`{text}` needs a home directory, and there is none"))
+        self.environment
+            .home
+            .as_ref()
+            .ok_or_else(|| format!("`{text}` needs a home directory, and there is none"))
     }
 
     /// Expands `~` and `%`; `None` for a default path without a home directory.
@@ -299,7 +307,9 @@ impl Tokens<'_> {
         let expanded = self.expand(text)?;
         match expanded.strip_prefix("~/") {
             Some(rest) => Ok(self.environment.home.as_ref().map(|home| home.join(rest))),
-            None if expanded.starts_with('~') => Err(format!("`{text}`: other users' homes are not supported")),
+            None if expanded.starts_with('~') => {
+                Err(format!("`{text}`: other users' homes are not supported"))
+            }
             None => Ok(Some(PathBuf::from(expanded))),
         }
     }
@@ -335,7 +345,10 @@ mod tests {
         assert_eq!((got.host.as_str(), got.port, got.user.as_str()), ("gpu001", 22, "ops"));
         assert_eq!(got.identity_files.len(), 3);
         assert!(got.identity_files.iter().all(|file| !file.explicit));
-        assert_eq!(got.user_known_hosts, [PathBuf::from("/home/ops/.ssh/known_hosts"), "/home/ops/.ssh/known_hosts2".into()]);
+        assert_eq!(
+            got.user_known_hosts,
+            [PathBuf::from("/home/ops/.ssh/known_hosts"), "/home/ops/.ssh/known_hosts2".into()]
+        );
         assert_eq!(got.methods, [Method::PublicKey, Method::KeyboardInteractive, Method::Password]);
         assert_eq!(got.agent, Some("/run/agent".into()));
         assert_eq!(got.host_key_policy, HostKeyPolicy::Strict);
@@ -359,7 +372,10 @@ mod tests {
         };
         let got = merge(&overrides, &configured).unwrap();
         assert_eq!((got.host.as_str(), got.port, got.user.as_str()), ("10.0.0.1", 2222, "root"));
-        assert_eq!(got.identity_files, [IdentityFile { path: "/home/ops/keys/root-gpu001".into(), explicit: true }]);
+        assert_eq!(
+            got.identity_files,
+            [IdentityFile { path: "/home/ops/keys/root-gpu001".into(), explicit: true }]
+        );
         assert_eq!(got.proxy, Proxy::Command("nc 10.0.0.1 2222 %".to_owned()));
     }
 

@@ -11,10 +11,7 @@ use std::{
 use tokio::sync::OnceCell;
 
 use super::{
-    arguments::SshOverrides,
-    classes::HostClasses,
-    environment::Environment,
-    error::ConnectError,
+    arguments::SshOverrides, classes::HostClasses, environment::Environment, error::ConnectError,
     settings::SshSettings,
 };
 
@@ -143,7 +140,12 @@ impl SshConfig {
         classes.entry(given.clone()).or_insert_with(|| HostClasses::read(files).map(Arc::new)).clone()
     }
 
-    async fn ask(&self, question: Question, alias: &str, environment: &Environment) -> Result<Arc<Answer>, String> {
+    async fn ask(
+        &self,
+        question: Question,
+        alias: &str,
+        environment: &Environment,
+    ) -> Result<Arc<Answer>, String> {
         let slot = {
             let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(answers.entry(question.clone()).or_default())
@@ -215,7 +217,9 @@ fn read(text: &str) -> Result<SshOverrides, String> {
     for line in text.lines() {
         let Some((name, value)) = line.split_once(' ') else { continue };
         if REFUSED.contains(&name) && value != "none" {
-            return Err(format!("`{name} {value}` is not supported by the built-in SSH client; use `--transport ssh`"));
+            return Err(format!(
+                "`{name} {value}` is not supported by the built-in SSH client; use `--transport ssh`"
+            ));
         }
         if USED.contains(&name) {
             options.option(name, value).map_err(|error| error.to_string())?;

@@ -5,12 +5,8 @@ use std::path::Path;
 use tokio::process::Command;
 
 use super::{
-    channel::ByteChannel,
-    connector::Deadlines,
-    environment::Environment,
-    error::ConnectError,
-    host_key::HostKeyPolicy,
-    target::SshTarget,
+    channel::ByteChannel, connector::Deadlines, environment::Environment, error::ConnectError,
+    host_key::HostKeyPolicy, target::SshTarget,
 };
 
 /// Runs a command on this machine.
@@ -99,7 +95,8 @@ mod tests {
             panic!()
         };
         let defaults = TargetDefaults { transport: Transport::OpenSsh, ..TargetDefaults::default() };
-        let Connection::Ssh(ssh) = Target::from_variables("n", &variables, &defaults).unwrap().connection else {
+        let Connection::Ssh(ssh) = Target::from_variables("n", &variables, &defaults).unwrap().connection
+        else {
             panic!()
         };
         let got = arguments(&ssh, "exec true", Some(Path::new("/c")), &Deadlines::default()).join(" ");

@@ -123,7 +123,10 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn find(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
-        names.iter().find_map(|name| self.variables.get(*name).map(|value| (*name, value))).filter(|(_, v)| !v.is_null())
+        names
+            .iter()
+            .find_map(|name| self.variables.get(*name).map(|value| (*name, value)))
+            .filter(|(_, v)| !v.is_null())
     }
 
     fn wrong(&self, variable: &str, expected: &'static str, found: &Value) -> TargetError {
@@ -262,8 +265,9 @@ impl<'a> Reader<'a> {
         if defaults.accept_new_host_keys {
             overrides.host_key_policy.get_or_insert(super::host_key::HostKeyPolicy::AcceptNew);
         }
-        let password =
-            self.secret(&["ansible_password", "ansible_ssh_pass", "ansible_ssh_password"])?.or_else(|| defaults.password.clone());
+        let password = self
+            .secret(&["ansible_password", "ansible_ssh_pass", "ansible_ssh_password"])?
+            .or_else(|| defaults.password.clone());
         if password.is_some() && defaults.transport == Transport::OpenSsh {
             return Err(TargetError::PasswordWithOpenSsh { node: self.node.to_owned() });
         }
@@ -323,12 +327,27 @@ mod tests {
     #[test]
     fn errors_name_node_and_variable() {
         for (variables, message) in [
-            (json!({"ansible_port": 70000}), "gpu001: `ansible_port` must be a port from 1 to 65535, not a number"),
-            (json!({"ansible_port": "ssh"}), "gpu001: `ansible_port` must be a port from 1 to 65535, not this text"),
-            (json!({"ansible_become": "maybe"}), "gpu001: `ansible_become` must be true or false, not this text"),
-            (json!({"ansible_host": "-oProxyCommand=x"}), "gpu001: `ansible_host` must be a host name or an address, not this text"),
+            (
+                json!({"ansible_port": 70000}),
+                "gpu001: `ansible_port` must be a port from 1 to 65535, not a number",
+            ),
+            (
+                json!({"ansible_port": "ssh"}),
+                "gpu001: `ansible_port` must be a port from 1 to 65535, not this text",
+            ),
+            (
+                json!({"ansible_become": "maybe"}),
+                "gpu001: `ansible_become` must be true or false, not this text",
+            ),
+            (
+                json!({"ansible_host": "-oProxyCommand=x"}),
+                "gpu001: `ansible_host` must be a host name or an address, not this text",
+            ),
             (json!({"ansible_user": ["a"]}), "gpu001: `ansible_user` must be text, not a list"),
-            (json!({"ansible_connection": "winrm"}), "gpu001: `ansible_connection: winrm` is not supported; use ssh or local"),
+            (
+                json!({"ansible_connection": "winrm"}),
+                "gpu001: `ansible_connection: winrm` is not supported; use ssh or local",
+            ),
             (
                 json!({"ansible_become": true, "ansible_become_method": "doas"}),
                 "gpu001: `ansible_become_method: doas` is not supported; only sudo is",

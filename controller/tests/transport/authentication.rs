@@ -49,7 +49,8 @@ async fn an_encrypted_key_asks_once_for_all_nodes() {
     let key = keygen(node.dir.path(), "locked", "ed25519", "open sesame");
     node.authorize(&public(&key));
     node.prompt.answers.lock().unwrap().extend(["wrong".to_owned(), "open sesame".to_owned()]);
-    let (connector, target) = (node.connector(), node.target_with(json!({"ansible_ssh_private_key_file": key})));
+    let (connector, target) =
+        (node.connector(), node.target_with(json!({"ansible_ssh_private_key_file": key})));
     let runs = (0..4).map(|_| exec(&connector, &target, "echo in"));
     for output in futures::future::join_all(runs).await {
         assert_eq!(output.unwrap().stdout, "in\n");
@@ -65,7 +66,12 @@ async fn an_encrypted_key_without_a_terminal_is_a_clear_error() {
     let target = node.target_with(json!({"ansible_ssh_private_key_file": key}));
     let error = exec(&node.connector(), &target, "true").await.unwrap_err().to_string();
     assert!(error.starts_with("gpu001: user `root` was not let in; tried key "), "{error}");
-    assert!(error.contains("it is encrypted and there is no terminal to ask on; add it to the agent with `ssh-add`"), "{error}");
+    assert!(
+        error.contains(
+            "it is encrypted and there is no terminal to ask on; add it to the agent with `ssh-add`"
+        ),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -130,7 +136,11 @@ async fn too_many_agent_keys_are_named_as_the_reason() {
 fn certify(node: &Node, kind: &str, ca_kind: &str) -> std::path::PathBuf {
     let ca = keygen(node.dir.path(), &format!("ca-{kind}"), ca_kind, "");
     let key = keygen(node.dir.path(), &format!("user-{kind}"), kind, "");
-    run(Command::new("ssh-keygen").args(["-q", "-s"]).arg(&ca).args(["-I", "id", "-n", "root", "-V", "+1h"]).arg(format!("{}.pub", key.display())));
+    run(Command::new("ssh-keygen")
+        .args(["-q", "-s"])
+        .arg(&ca)
+        .args(["-I", "id", "-n", "root", "-V", "+1h"])
+        .arg(format!("{}.pub", key.display())));
     node.authorize("");
     fs::write(node.path("etc/user_ca"), format!("{}\n", public(&ca))).unwrap();
     key

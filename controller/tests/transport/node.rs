@@ -6,7 +6,10 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, atomic::{AtomicU16, Ordering}},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -252,7 +255,9 @@ fn spawn(config: &Path, root: &Path) -> Child {
     }
     let log = fs::File::create(root.join("etc/log")).unwrap();
     // Why the full path: sshd executes itself again and insists on it.
-    let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|p| Path::new(p).exists());
+    let program = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"]
+        .into_iter()
+        .find(|p| Path::new(p).exists());
     let program = program.expect("sshd is missing: apt-get install openssh-server");
     Command::new(program)
         .args(["-D", "-e", "-f"])
@@ -297,7 +302,11 @@ impl Prompt for ScriptedPrompt {
     fn ask(&self, request: &PromptRequest) -> Result<SecretString, PromptError> {
         self.asked.lock().unwrap().push(request.clone());
         let mut answers = self.answers.lock().unwrap();
-        if answers.is_empty() { Err(PromptError::NoTerminal) } else { Ok(SecretString::from(answers.remove(0))) }
+        if answers.is_empty() {
+            Err(PromptError::NoTerminal)
+        } else {
+            Ok(SecretString::from(answers.remove(0)))
+        }
     }
 }
 

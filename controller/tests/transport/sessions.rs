@@ -166,6 +166,8 @@ async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
     prepare(&own);
     let target = node.target_with(json!({"ansible_user": user.name}));
     let result = NodeSession::open(&node.connector(), &target, &fake("refused")).await;
+    let left = files(&own.join(".cache/gpufleet"));
+    assert!(left.is_empty(), "left behind: {left:?}");
     let _ = Command::new("umount").arg("-l").arg(&own).stderr(std::process::Stdio::null()).status();
     Some(result.unwrap_err().to_string())
 }
@@ -179,31 +181,27 @@ async fn no_usable_folder_is_told_with_every_reason() {
     assert!(error.contains("/own/.cache/gpufleet:open-to-others"), "{error}");
 }
 
+/// Mounts a tmpfs that belongs to the owner of the folder; `false` without the right to mount.
 fn mount_tmpfs(own: &Path, options: &str) -> bool {
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(own).stderr(std::process::Stdio::null()).status();
-    mounted.is_ok_and(|status| status.success())
+    use std::os::unix::fs::MetadataExt;
+    let owner = fs::metadata(own).unwrap().uid();
+    let options = format!("{options},mode=0700,uid={owner}");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(own).stderr(std::process::Stdio::null());
+    mount.status().is_ok_and(|status| status.success())
 }
 
 #[tokio::test]
 async fn noexec_and_full_folders_are_told() {
-    for (options, reason) in [("noexec,mode=0777", "noexec"), ("size=4k,mode=0777", "full")] {
-        let mounted = std::sync::atomic::AtomicBool::new(true);
-        let error = refused(|own| {
-            let mode = options.replace("mode=0777", "mode=0700");
-            if mount_tmpfs(own, &mode) {
-                let owner = fs::metadata(own.parent().unwrap()).unwrap();
-                let _ = owner;
-            } else {
-                mounted.store(false, std::sync::atomic::Ordering::Relaxed);
-            }
-        })
-        .await;
+    for (options, reason) in [("noexec", "/own/.cache/gpufleet:noexec"), ("size=8k", "/own/.cache/gpufleet:full")] {
+        let mounted = std::sync::atomic::AtomicBool::new(false);
+        let error = refused(|own| mounted.store(mount_tmpfs(own, options), std::sync::atomic::Ordering::Relaxed)).await;
+        let Some(error) = error else { return };
         if !mounted.into_inner() {
             eprintln!("not tested: this needs the right to mount");
             return;
         }
-        let Some(error) = error else { return };
-        assert!(error.contains("no folder takes the helper"), "{reason}: {error}");
+        assert!(error.contains("no folder takes the helper") && error.contains(reason), "{error}");
     }
 }
 

@@ -16,7 +16,17 @@ use crate::{
 async fn every_login_shell_starts_the_helper() {
     let node = Node::start_with(&Setup::with(&["SetEnv X=1"]));
     let mut tested = Vec::new();
-    for shell in ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/zsh", "/bin/tcsh", "/bin/csh", "/usr/bin/fish", "/bin/ksh", "/bin/mksh"] {
+    for shell in [
+        "/bin/sh",
+        "/bin/bash",
+        "/bin/dash",
+        "/usr/bin/zsh",
+        "/bin/tcsh",
+        "/bin/csh",
+        "/usr/bin/fish",
+        "/bin/ksh",
+        "/bin/mksh",
+    ] {
         if !Path::new(shell).exists() {
             continue;
         }

@@ -1,0 +1,68 @@
+//! What templates know of each host before its first task.
+
+use std::{collections::HashMap, sync::Arc};
+
+use gpufleet::{
+    interpreter::HostContext,
+    inventory::Inventory,
+    playbook::Program,
+    template::{Dict, Value},
+};
+
+/// What holds for every host of a run.
+pub struct Shared<'a> {
+    pub inventory: &'a Inventory,
+    pub program: &'a Program,
+    pub extra: &'a serde_json::Map<String, serde_json::Value>,
+    pub become_default: bool,
+    pub verbosity: u32,
+}
+
+/// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
+pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<HostContext>> {
+    let extra = Arc::new(Dict::trusted(shared.extra));
+    let groups = Value::literal(shared.inventory.groups_json());
+    let mentions = |word: &str| shared.program.sources.iter().any(|source| source.text().contains(word));
+    // Why only where it is mentioned: it holds every variable of every host.
+    let everybody = mentions("hostvars").then(|| host_variables(shared.inventory));
+    let mut of_groups = HashMap::new();
+    let context = |host: &String| {
+        let mut magic = Dict::literal(&shared.inventory.magic_vars(host));
+        magic.insert("groups", groups.clone());
+        if let Some(everybody) = &everybody {
+            magic.insert("hostvars", everybody.clone());
+        }
+        let vars = shared.inventory.host_vars(host).map(|vars| {
+            let common = of_groups
+                .entry(Arc::as_ptr(vars.shared()))
+                .or_insert_with(|| Arc::new(Dict::trusted(vars.shared())));
+            if vars.own().is_empty() {
+                return Arc::clone(common);
+            }
+            let mut all = (**common).clone();
+            for (name, value) in vars.own() {
+                all.insert(name.as_str(), Value::trusted(value));
+            }
+            Arc::new(all)
+        });
+        let context = HostContext {
+            host: host.as_str().into(),
+            vars: vars.unwrap_or_default(),
+            magic: Arc::new(magic),
+            extra: Arc::clone(&extra),
+            verbosity: shared.verbosity,
+            become_default: shared.become_default,
+            become_user: None,
+        };
+        (host.clone(), Arc::new(context))
+    };
+    hosts.iter().map(context).collect()
+}
+
+fn host_variables(inventory: &Inventory) -> Value {
+    Value::map(inventory.hosts().iter().map(|host| {
+        let mut vars = inventory.host_vars(host).map(|vars| vars.merged()).unwrap_or_default();
+        vars.extend(inventory.magic_vars(host));
+        (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))
+    }))
+}

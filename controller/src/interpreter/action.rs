@@ -1,0 +1,150 @@
+//! What a session is asked to do.
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use gpufleet_protocol::message::Mode;
+use gpufleet_protocol::op::Blob;
+use gpufleet_protocol::tasks::RebootWhen;
+use gpufleet_protocol::{Disruption, NodeOp};
+use serde::{Deserialize, Serialize};
+
+/// Why an operation is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// A task says so.
+    #[default]
+    Declared,
+    /// A reset or reboot may have lost what an earlier task declared.
+    Reassert,
+    /// Whether all that was declared holds, at the end of a section.
+    Verify,
+}
+
+/// The identity of an operation within a run; the journal knows it by this.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OpId {
+    /// Index of the play, from 0.
+    pub play: u32,
+    /// Place of the task in the play, such as `tasks.3.rescue.0`.
+    #[serde(with = "arc_text")]
+    pub task: Arc<str>,
+    /// Index of the loop's item, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    #[serde(default)]
+    pub phase: Phase,
+    /// How often before the same was done: flushes of handlers, activations, verifications.
+    #[serde(default)]
+    pub round: u32,
+    #[serde(with = "arc_text")]
+    pub host: Arc<str>,
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.play, self.task)?;
+        if let Some(item) = self.item {
+            write!(f, "[{item}]")?;
+        }
+        match self.phase {
+            Phase::Declared => {}
+            Phase::Reassert => f.write_str("+reassert")?,
+            Phase::Verify => f.write_str("+verify")?,
+        }
+        if self.round > 0 {
+            write!(f, "#{}", self.round)?;
+        }
+        write!(f, "@{}", self.host)
+    }
+}
+
+/// One thing for the session to do; answered by exactly one feed.
+#[derive(Clone, Debug)]
+pub struct Action {
+    pub id: OpId,
+    /// Rendered name of the task.
+    pub task: String,
+    pub kind: &'static str,
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: u32,
+    pub mode: Mode,
+    pub phase: Phase,
+    pub work: Work,
+    /// In seconds, where the task says; else the run's default holds.
+    pub timeout_s: Option<u64>,
+    pub run_as: RunAs,
+    pub environment: Vec<(String, String)>,
+    /// Nothing of it may be shown.
+    pub no_log: bool,
+    /// The most that this kind of task may ask for.
+    pub disruption: Disruption,
+}
+
+/// Whose rights an operation has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunAs {
+    /// The user that logged in.
+    #[default]
+    Login,
+    Root,
+    User(String),
+}
+
+#[derive(Clone, Debug)]
+pub enum Work {
+    Node {
+        op: Box<NodeOp>,
+        /// Content that the helper may ask for.
+        blobs: Vec<BlobNeed>,
+    },
+    /// Answered by [`super::Fed::Rebooted`]; in predictions the helper assumes the activation.
+    Reboot {
+        when: RebootWhen,
+        /// How long the node may take to come back, in seconds.
+        timeout_s: u64,
+        /// What waits for it.
+        reasons: Vec<String>,
+    },
+    WaitForConnection {
+        timeout_s: u64,
+        delay_s: u64,
+    },
+    ResetConnection,
+}
+
+/// Content of the controller that an operation refers to by its digest.
+#[derive(Clone)]
+pub struct BlobNeed {
+    pub blob: Blob,
+    pub bytes: Arc<[u8]>,
+}
+
+impl fmt::Debug for BlobNeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlobNeed({}, {} bytes)", self.blob.sha256, self.blob.size)
+    }
+}
+
+/// Shared text in serialised types.
+pub(super) mod arc_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(in crate::interpreter) fn serialize<S: Serializer>(
+        text: &Arc<str>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(text)
+    }
+
+    pub(in crate::interpreter) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<str>, D::Error> {
+        String::deserialize(from).map(Arc::from)
+    }
+}

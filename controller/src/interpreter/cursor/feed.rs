@@ -1,0 +1,427 @@
+//! Results coming in.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::facts::Facts;
+use gpufleet_protocol::{Change, Disruption, FailureKind, OpOutcome, OpStatus};
+use serde_json::{Map, Value as Json, json};
+
+use super::state::{Failure, Frame, Pending, Purpose};
+use super::task::{Raw, hide};
+use super::{Copied, Cursor, EndState, Fed};
+use crate::interpreter::action::{Action, Mode, Work};
+use crate::interpreter::ledger::{Entry, Owner};
+use crate::interpreter::report::{Status, TaskReport};
+use crate::template::Dict;
+
+impl Cursor {
+    /// Takes the answer to the last step; gives the reports that are done with it.
+    ///
+    /// An answer that nothing asked for changes nothing.
+    pub fn feed(&mut self, fed: Fed) -> Vec<TaskReport> {
+        if let Fed::Latch(copied) = fed {
+            if let Some(key) = self.open_latch.take() {
+                match copied {
+                    Some(copied) => self.take_copy(copied),
+                    None => {
+                        self.decided_latch = Some(key);
+                        self.latched = Some(Copied::default());
+                    }
+                }
+            }
+            return std::mem::take(&mut self.queue);
+        }
+        if let Some(Pending { action, purpose }) = self.pending.take() {
+            match fed {
+                Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
+                Fed::Held { reason } => self.held(&action, reason),
+                Fed::Refused { reason } => {
+                    self.answer(action, purpose, OpOutcome::failed(FailureKind::Refused, reason));
+                }
+                Fed::Skipped { reason } => {
+                    self.answer(action, purpose, OpOutcome::new(OpStatus::Skipped { reason }));
+                }
+                Fed::Outcome(outcome) => match outcome.status {
+                    OpStatus::NeedsPermit { class } => {
+                        self.held(&action, format!("it needs a permit for {class}, and none was given"));
+                    }
+                    _ => self.answer(action, purpose, *outcome),
+                },
+                Fed::Rebooted => match purpose {
+                    Purpose::Reboot => self.answer(action, purpose, OpOutcome::new(OpStatus::Changed)),
+                    _ => self.unexpected(action, purpose),
+                },
+                Fed::Done => match &action.work {
+                    Work::WaitForConnection { .. } | Work::ResetConnection => {
+                        self.answer(action, purpose, OpOutcome::new(OpStatus::Ok));
+                    }
+                    _ => self.unexpected(action, purpose),
+                },
+                Fed::Latch(_) => {}
+            }
+        }
+        std::mem::take(&mut self.queue)
+    }
+
+    fn unexpected(&mut self, action: Action, purpose: Purpose) {
+        let outcome = OpOutcome::failed(FailureKind::Io, "the session gave an answer that does not fit");
+        self.answer(action, purpose, outcome);
+    }
+
+    fn answer(&mut self, action: Action, purpose: Purpose, outcome: OpOutcome) {
+        match purpose {
+            Purpose::Facts => self.facts(&action, outcome),
+            Purpose::Task => self.task_answer(action, outcome),
+            Purpose::Group => self.finish_group_with(outcome, action),
+            Purpose::Reboot => self.rebooted(&action, outcome),
+            Purpose::Reassert(entry) => self.reasserted(&action, entry, outcome),
+            Purpose::Verify(entry) => self.verified(&action, entry, outcome),
+        }
+    }
+
+    /// What the node says, in the words of a report.
+    pub(super) fn raw_of(&mut self, outcome: OpOutcome) -> Raw {
+        let (status, message) = match outcome.status {
+            OpStatus::Ok => (Status::Ok, None),
+            OpStatus::Changed => (Status::Changed, None),
+            OpStatus::Skipped { reason } | OpStatus::NotApplicable { reason } => {
+                (Status::Skipped, Some(reason))
+            }
+            OpStatus::Possible => (Status::Possible, None),
+            OpStatus::Unknown { reason } => (Status::Unknown, Some(reason)),
+            OpStatus::NeedsPermit { class } => {
+                (Status::Failed, Some(format!("it needs a permit for {class}")))
+            }
+            OpStatus::Failed { message, .. } => (Status::Failed, Some(message)),
+        };
+        if self.mode == Mode::Apply && status == Status::Changed {
+            self.touched = true;
+        }
+        Raw {
+            status: Some(status),
+            message,
+            changes: outcome.changes,
+            awaiting: outcome.awaiting,
+            warnings: outcome.warnings,
+            data: outcome.data,
+        }
+    }
+
+    fn task_answer(&mut self, action: Action, outcome: OpOutcome) {
+        if matches!(action.work, Work::ResetConnection) {
+            let failed = matches!(outcome.status, OpStatus::Failed { .. });
+            if !failed {
+                self.frames.pop();
+                return;
+            }
+        }
+        let lasting = matches!(outcome.status, OpStatus::Ok | OpStatus::Changed);
+        let mut outcome = outcome;
+        // Why: a GPU task in a handler is a group of one.
+        if let Some(member) = outcome.members.pop() {
+            let activated = outcome.activated.max(member.activated);
+            let mut awaiting = outcome.awaiting;
+            awaiting.extend(member.awaiting.iter().cloned());
+            outcome = OpOutcome { activated, awaiting, ..member };
+        }
+        let (activated, awaiting) = (outcome.activated, outcome.awaiting.clone());
+        let owner = self.owner();
+        let raw = self.raw_of(outcome);
+        let mut place = None;
+        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting, owner, action.work)
+            && op.is_declarative()
+        {
+            place = self.ledger.declare(Entry {
+                owners: vec![owner],
+                op: *op,
+                blobs,
+                run_as: action.run_as,
+                environment: action.environment,
+                timeout_s: action.timeout_s,
+                awaiting,
+            });
+        }
+        self.item_done(raw);
+        if let Some(class) = activated {
+            self.activate(class, place);
+        }
+    }
+
+    /// The task and item on top.
+    fn owner(&self) -> Option<Owner> {
+        let Some(Frame::Task(active)) = self.frames.last() else { return None };
+        let task = Arc::clone(&active.task);
+        let layer = match (&task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
+            (Some(looped), Some(value)) => Some((Self::item_layer(looped, active.next, value), value)),
+            _ => None,
+        };
+        let scope = self.scope(&task, layer.as_ref().map(|(layer, _)| Arc::clone(layer)));
+        let item = layer.map(|(_, value)| {
+            (u32::try_from(active.next).unwrap_or(u32::MAX), Self::item_label(&task, value, &scope))
+        });
+        let title = self.title(&task, &scope);
+        Some(Owner { task, title, item })
+    }
+
+    fn finish_group_with(&mut self, outcome: OpOutcome, action: Action) {
+        self.finish_group(Some(outcome), Some(action));
+    }
+
+    fn rebooted(&mut self, action: &Action, outcome: OpOutcome) {
+        if !matches!(outcome.status, OpStatus::Ok | OpStatus::Changed) {
+            let raw = self.raw_of(outcome);
+            self.item_done(raw);
+            return;
+        }
+        self.touched |= self.mode == Mode::Apply;
+        let mut change = Change::new("node", Some("running".to_owned()), "rebooted", Disruption::Reboot);
+        if let Work::Reboot { reasons, .. } = &action.work
+            && !reasons.is_empty()
+        {
+            change = change.with_note(reasons.join("; "));
+        }
+        let data: Map<String, Json> = [("rebooted".to_owned(), json!(true))].into_iter().collect();
+        self.item_done(Raw { changes: vec![change], data, ..Raw::of(Status::Changed) });
+        self.activate(Disruption::Reboot, None);
+    }
+
+    fn facts(&mut self, action: &Action, outcome: OpOutcome) {
+        let facts = outcome.facts.clone();
+        let warnings = outcome.warnings.clone();
+        let raw = self.raw_of(outcome);
+        let mut report = blank(action, raw.status.unwrap_or(Status::Failed));
+        report.message = raw.message;
+        report.warnings = warnings;
+        if let Some(facts) = &facts {
+            self.vars.facts = Arc::new(fact_vars(facts));
+            report.status = Status::Ok;
+        } else if report.status != Status::Failed {
+            report.status = Status::Failed;
+            report.message = Some("the node gave no facts".to_owned());
+        }
+        let failed = report.status == Status::Failed;
+        let message = report.message.clone().unwrap_or_default();
+        self.queue.push(report);
+        if failed {
+            self.fail(Failure { task: action.task.clone(), message, fatal: self.play.any_errors_fatal });
+        }
+    }
+
+    /// Reports of a ledger entry, each under its own task.
+    fn entry_reports(&mut self, action: &Action, entry: usize, outcome: &OpOutcome) -> Vec<TaskReport> {
+        let Some(owners) = self.ledger.entries.get(entry).map(|entry| entry.owners.clone()) else {
+            return Vec::new();
+        };
+        let mut reports = Vec::new();
+        for (index, owner) in owners.iter().enumerate() {
+            let part = outcome.members.get(index).or((index == 0).then_some(outcome));
+            let Some(part) = part else { continue };
+            let raw = self.raw_of(part.clone());
+            let mut report = blank(action, raw.status.unwrap_or(Status::Failed));
+            report.op_id.task = Arc::clone(&owner.task.path);
+            report.op_id.item = owner.item.as_ref().map(|(index, _)| *index);
+            report.task.clone_from(&owner.title);
+            owner.task.kind.name.clone_into(&mut report.kind);
+            report.file = Arc::from(owner.task.span.file());
+            report.line = owner.task.span.line;
+            report.item = owner.item.as_ref().map(|(_, label)| label.clone());
+            report.message = raw.message;
+            report.changes = raw.changes;
+            report.awaiting = raw.awaiting;
+            report.warnings = raw.warnings;
+            if owner.task.no_log {
+                hide(&mut report);
+            }
+            reports.push(report);
+        }
+        reports
+    }
+
+    fn reasserted(&mut self, action: &Action, entry: usize, outcome: OpOutcome) {
+        let reports = self.entry_reports(action, entry, &outcome);
+        let members = outcome.members.iter();
+        let activated = members.filter_map(|member| member.activated).chain(outcome.activated).max();
+        let awaiting =
+            outcome.members.iter().flat_map(|m| m.awaiting.iter()).chain(&outcome.awaiting).cloned();
+        if let Some(known) = self.ledger.entries.get_mut(entry) {
+            known.awaiting = awaiting.collect();
+        }
+        let failed = reports.iter().find(|report| report.status == Status::Failed);
+        let failure = failed.map(|report| Failure {
+            task: report.task.clone(),
+            message: format!(
+                "it does not hold after the reset or reboot: {}",
+                report.message.clone().unwrap_or_default()
+            ),
+            fatal: false,
+        });
+        for mut report in reports {
+            if report.status == Status::Unknown {
+                self.unknown.push(format!("{}: {}", report.task, report.message.clone().unwrap_or_default()));
+            }
+            if !matches!(report.status, Status::Ok | Status::Skipped) {
+                // Why: a failure here is counted once, with its task, although the task itself was reported before.
+                report.item = report.item.filter(|_| report.status != Status::Failed);
+                report.rescued = report.status == Status::Failed && self.will_rescue();
+                self.queue.push(report);
+            }
+        }
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+        if let Some(class) = activated {
+            self.activate(class, Some(entry));
+        }
+    }
+
+    fn verified(&mut self, action: &Action, entry: usize, outcome: OpOutcome) {
+        let touched = self.touched;
+        let reports = self.entry_reports(action, entry, &outcome);
+        // Why: a verification changes nothing, whatever the plan says.
+        self.touched = touched;
+        let mut failure = None;
+        for mut report in reports {
+            let differs: Vec<String> = report
+                .changes
+                .iter()
+                .map(|change| {
+                    let from = change.from.as_deref().unwrap_or("nothing");
+                    format!("{} is {from}, declared {}", change.what, change.to)
+                })
+                .collect();
+            match report.status {
+                Status::Unknown => {
+                    self.unknown.push(format!(
+                        "{}: {}",
+                        report.task,
+                        report.message.clone().unwrap_or_default()
+                    ));
+                    self.queue.push(report);
+                    continue;
+                }
+                Status::Failed => {}
+                Status::Changed | Status::Ok if !differs.is_empty() => {
+                    report.message = Some(format!("unconverged: {}", differs.join("; ")));
+                }
+                Status::Changed => report.message = Some("unconverged: it would change again".to_owned()),
+                _ => continue,
+            }
+            report.status = Status::Failed;
+            report.item = None;
+            // Why: nothing of it was made; the message names what differs.
+            report.changes.clear();
+            let message = report.message.clone().unwrap_or_default();
+            failure.get_or_insert(Failure { task: report.task.clone(), message, fatal: false });
+            self.queue.push(report);
+        }
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    /// The node does not answer.
+    fn lost(&mut self, action: &Action, purpose: &Purpose, reason: String) {
+        let ignored = match (purpose, self.frames.last()) {
+            (Purpose::Task | Purpose::Reboot, Some(Frame::Task(active))) => active.task.ignore_unreachable,
+            (Purpose::Group, Some(Frame::Group(group))) => {
+                group.tasks.iter().all(|task| task.ignore_unreachable)
+            }
+            _ => false,
+        };
+        if !ignored {
+            let mut report = blank(action, Status::Unreachable);
+            report.message = Some(reason.clone());
+            self.queue.push(report);
+            self.end = Some(EndState::Unreachable { reason });
+            return;
+        }
+        match purpose {
+            Purpose::Group => {
+                let mut outcome = OpOutcome::new(OpStatus::Skipped { reason });
+                outcome.members.clear();
+                self.finish_group(Some(outcome), None);
+            }
+            _ => self.item_done(Raw::because(Status::Unreachable, reason)),
+        }
+    }
+
+    fn held(&mut self, action: &Action, reason: String) {
+        let mut report = blank(action, Status::Held);
+        report.message = Some(reason.clone());
+        self.queue.push(report);
+        self.end = Some(EndState::Held { reason });
+    }
+}
+
+/// A report of an action without any result yet.
+fn blank(action: &Action, status: Status) -> TaskReport {
+    TaskReport {
+        op_id: action.id.clone(),
+        task: action.task.clone(),
+        kind: action.kind.to_owned(),
+        file: Arc::clone(&action.file),
+        line: action.line,
+        phase: action.phase,
+        status,
+        ignored: false,
+        rescued: false,
+        message: None,
+        changes: Vec::new(),
+        awaiting: Vec::new(),
+        item: None,
+        warnings: Vec::new(),
+        data: Map::new(),
+    }
+}
+
+/// Facts under the names that Ansible gives the common ones, and all of them as `gpufleet_facts`.
+fn fact_vars(facts: &Facts) -> Dict {
+    let family = |id: &str| match id {
+        "ubuntu" | "debian" => "Debian",
+        "rhel" | "centos" | "rocky" | "almalinux" | "fedora" | "ol" | "amzn" => "RedHat",
+        "sles" | "opensuse" | "opensuse-leap" => "Suse",
+        _ => "Linux",
+    };
+    let os_family = match family(&facts.os.id) {
+        "Linux" => facts.os.like.iter().map(|id| family(id)).find(|name| *name != "Linux").unwrap_or("Linux"),
+        name => name,
+    };
+    let distribution = match facts.os.id.as_str() {
+        "ubuntu" => "Ubuntu",
+        "debian" => "Debian",
+        "rhel" => "RedHat",
+        "centos" => "CentOS",
+        "rocky" => "Rocky",
+        "almalinux" => "AlmaLinux",
+        "fedora" => "Fedora",
+        other => other,
+    };
+    let short = facts.hostname.split('.').next().unwrap_or_default();
+    let major = facts.os.version.split('.').next().unwrap_or_default();
+    let names = json!({
+        "hostname": short,
+        "nodename": facts.hostname,
+        "fqdn": facts.hostname,
+        "kernel": facts.kernel,
+        "architecture": facts.arch,
+        "distribution": distribution,
+        "distribution_version": facts.os.version,
+        "distribution_major_version": major,
+        "os_family": os_family,
+        "system": "Linux",
+        "memtotal_mb": facts.memory_mib,
+        "processor_vcpus": facts.cpus,
+        "default_ipv4": { "address": facts.address },
+        "cmdline": facts.cmdline,
+        "uptime_seconds": facts.uptime_s,
+        "service_mgr": facts.init,
+        "virtualization_type": facts.virtualization,
+    });
+    let mut vars = serde_json::Map::new();
+    for (name, value) in names.as_object().into_iter().flatten() {
+        vars.insert(format!("ansible_{name}"), value.clone());
+    }
+    vars.insert("ansible_facts".to_owned(), names);
+    vars.insert("gpufleet_facts".to_owned(), serde_json::to_value(facts).unwrap_or_default());
+    Dict::literal(&vars)
+}

@@ -1,0 +1,272 @@
+//! The cursor: one host's place in one play.
+
+mod feed;
+mod gpu;
+mod state;
+mod task;
+mod walk;
+
+use std::sync::Arc;
+
+use gpufleet_protocol::{Disruption, OpOutcome};
+use serde::{Deserialize, Serialize};
+
+use super::action::{Action, Mode};
+use super::files::Files;
+use super::report::TaskReport;
+use crate::playbook::{Play, Program, SectionName, TagFilter};
+use crate::template::{Dict, Value};
+
+use state::{Frame, Pending, Stage};
+
+/// What is known of a host before its first task.
+#[derive(Clone, Debug, Default)]
+pub struct HostContext {
+    pub host: Arc<str>,
+    /// From the inventory, all groups merged.
+    pub vars: Arc<Dict>,
+    /// `groups`, `hostvars`, `inventory_hostname` and their like.
+    pub magic: Arc<Dict>,
+    /// From the command line; they win over everything else.
+    pub extra: Arc<Dict>,
+    /// How many `-v`.
+    pub verbosity: u32,
+    /// `-b`: tasks become another user unless they say otherwise.
+    pub become_default: bool,
+    pub become_user: Option<String>,
+}
+
+/// What a host carries from play to play: facts, registers and `set_fact`.
+#[derive(Clone, Debug, Default)]
+pub struct HostVars {
+    pub facts: Arc<Dict>,
+    pub set: Arc<Dict>,
+}
+
+/// What comes next for the host.
+#[derive(Debug)]
+pub enum Step {
+    /// Do this, then feed its result. Asked again before that, the answer is the same.
+    Run(Box<Action>),
+    /// These tasks are done; nothing to feed.
+    Report(Vec<TaskReport>),
+    /// A linear play: go on when the other live hosts of the batch are here too.
+    Barrier { task: Arc<str> },
+    /// A task that runs on one host: feed [`Fed::Latch`].
+    Latch { key: Arc<str> },
+    /// A section with its handlers and verification is over.
+    SectionEnd { section: SectionName },
+    /// Nothing more to do in this play; further calls say the same.
+    End(End),
+}
+
+#[derive(Clone, Debug)]
+pub struct End {
+    pub state: EndState,
+    /// The failed task wants the whole play to stop.
+    pub fatal: bool,
+    /// `meta: end_play`: the play ends for every host.
+    pub end_play: bool,
+    /// What could not be read, one sentence each: the host does not count as compliant.
+    pub unknown: Vec<String>,
+    pub vars: HostVars,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum EndState {
+    Done,
+    Failed {
+        task: String,
+        message: String,
+    },
+    Unreachable {
+        reason: String,
+    },
+    Held {
+        reason: String,
+    },
+    /// Everything is written, but some of it becomes current only by an activation that the play does not make.
+    PendingActivation {
+        class: Disruption,
+        reasons: Vec<String>,
+        /// What to do, for people.
+        next: String,
+    },
+}
+
+/// The answer to a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "fed", content = "with")]
+pub enum Fed {
+    Outcome(Box<OpOutcome>),
+    Unreachable {
+        reason: String,
+    },
+    /// No permit was given, or a person has to decide.
+    Held {
+        reason: String,
+    },
+    /// The node refused the operation.
+    Refused {
+        reason: String,
+    },
+    /// The node is back with a new boot id (in predictions: would be).
+    Rebooted,
+    /// Not done on a person's word.
+    Skipped {
+        reason: String,
+    },
+    /// To a latch: run it here (none), or take another host's result.
+    Latch(Option<Copied>),
+    /// What was asked is done and has no result (waiting, reconnecting).
+    Done,
+}
+
+/// The result of a `run_once` task, for the other hosts of the batch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Variables that it set, as JSON; a register that is not known yet is null.
+    pub variables: serde_json::Map<String, serde_json::Value>,
+    pub failed: bool,
+}
+
+/// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
+pub struct Cursor {
+    program: Arc<Program>,
+    play: Arc<Play>,
+    index: u32,
+    host: Arc<HostContext>,
+    mode: Mode,
+    tags: Arc<TagFilter>,
+    files: Arc<dyn Files>,
+    vars: HostVars,
+    /// Variables that the run sets: check mode, names of the play.
+    run_vars: Arc<Dict>,
+    defer_to_reboot: bool,
+    stage: Stage,
+    frames: Vec<Frame>,
+    pending: Option<Pending>,
+    queue: Vec<TaskReport>,
+    notified: Vec<state::Notice>,
+    flushes: u32,
+    ledger: super::ledger::Ledger,
+    /// Ledger entries to plan again before anything else.
+    reassert: std::collections::VecDeque<usize>,
+    activations: u32,
+    /// Ledger entries still to be verified.
+    verify: std::collections::VecDeque<usize>,
+    verifications: u32,
+    /// Something was applied since the last verification.
+    touched: bool,
+    passed_barrier: Option<Arc<str>>,
+    open_latch: Option<Arc<str>>,
+    /// The latch that this host won, until its task begins.
+    decided_latch: Option<Arc<str>>,
+    latched: Option<Copied>,
+    unknown: Vec<String>,
+    failed: Option<state::Failure>,
+    fatal: bool,
+    end_play: bool,
+    /// The play ends for this host after the section it is in.
+    ending: bool,
+    end: Option<EndState>,
+}
+
+impl Cursor {
+    /// Puts a host before the first task of a play; none when the program has no such play.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each of them is a thing of its own, named at the one call"
+    )]
+    pub fn new(
+        program: &Arc<Program>,
+        play: usize,
+        host: Arc<HostContext>,
+        vars: HostVars,
+        mode: Mode,
+        tags: Arc<TagFilter>,
+        files: Arc<dyn Files>,
+    ) -> Option<Self> {
+        let index = u32::try_from(play).ok()?;
+        let play = Arc::clone(program.plays.get(play)?);
+        let run_vars: Dict = [
+            ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
+            ("ansible_diff_mode", Value::Bool(false)),
+            ("ansible_play_name", Value::str(&play.name)),
+            ("playbook_dir", Value::str(if play.directory.is_empty() { "." } else { &play.directory })),
+            ("inventory_hostname", Value::str(&host.host)),
+        ]
+        .into_iter()
+        .collect();
+        Some(Self {
+            program: Arc::clone(program),
+            play,
+            index,
+            host,
+            mode,
+            tags,
+            files,
+            vars,
+            run_vars: Arc::new(run_vars),
+            defer_to_reboot: false,
+            stage: Stage::Facts,
+            frames: Vec::new(),
+            pending: None,
+            queue: Vec::new(),
+            notified: Vec::new(),
+            flushes: 0,
+            ledger: super::ledger::Ledger::default(),
+            reassert: std::collections::VecDeque::new(),
+            activations: 0,
+            verify: std::collections::VecDeque::new(),
+            verifications: 0,
+            touched: false,
+            passed_barrier: None,
+            open_latch: None,
+            decided_latch: None,
+            latched: None,
+            unknown: Vec::new(),
+            failed: None,
+            fatal: false,
+            end_play: false,
+            ending: false,
+            end: None,
+        })
+    }
+
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    pub fn host(&self) -> &str {
+        &self.host.host
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether GPU groups leave their activation to a reboot that the play makes anyway.
+    pub fn set_defer_to_reboot(&mut self, defer: bool) {
+        self.defer_to_reboot = defer;
+    }
+
+    /// What is written and waits for a reset or reboot.
+    pub fn awaiting(&self) -> Vec<gpufleet_protocol::Awaiting> {
+        self.ledger.awaiting().cloned().collect()
+    }
+
+    /// After a `run_once` task ran here: its result for the other hosts.
+    pub fn latch_result(&mut self) -> Option<Copied> {
+        self.latched.take()
+    }
+
+    /// Ends the play for this host from outside, for example because the run stops.
+    pub fn stop(&mut self, reason: &str) {
+        if self.end.is_none() {
+            self.pending = None;
+            self.end = Some(EndState::Held { reason: reason.to_owned() });
+        }
+    }
+}

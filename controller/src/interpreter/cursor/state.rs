@@ -1,0 +1,137 @@
+//! Where a cursor stands.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::interpreter::action::Action;
+use crate::interpreter::ledger::Owner;
+use crate::interpreter::report::TaskReport;
+use crate::playbook::{Block, Items, Task};
+use crate::template::Value;
+
+/// The parts of a play, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Facts,
+    /// Entering the section of this index.
+    Enter(usize),
+    Tasks(usize),
+    Handlers(usize),
+    /// Choosing what to verify.
+    VerifyStart(usize),
+    Verify(usize),
+    SectionEnd(usize),
+    Finish,
+}
+
+#[derive(Debug)]
+pub(super) enum Frame {
+    List {
+        items: Items,
+        next: usize,
+    },
+    Block {
+        block: Arc<Block>,
+        part: Part,
+        failure: Option<Failure>,
+    },
+    /// Handlers that were notified; each at most once.
+    Handlers {
+        done: BTreeSet<usize>,
+    },
+    Task(Box<Active>),
+    Group(Box<ActiveGroup>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Body,
+    Rescue,
+    Always,
+}
+
+/// Why a host cannot go on as written.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub task: String,
+    pub message: String,
+    pub fatal: bool,
+}
+
+/// A notified handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    pub handler: usize,
+    /// Only the run will tell whether it is notified.
+    pub possible: bool,
+}
+
+/// A task on the way, item by item.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub task: Arc<Task>,
+    /// Which flush of handlers, or 0.
+    pub round: u32,
+    /// The loop's items; none without a loop.
+    pub items: Option<Vec<Value>>,
+    pub next: usize,
+    pub reports: Vec<ItemEnd>,
+    pub started: bool,
+    /// A handler that only may have been notified.
+    pub possible: bool,
+}
+
+/// What became of one item, for the report of the whole task.
+#[derive(Clone, Debug)]
+pub(super) struct ItemEnd {
+    pub report: TaskReport,
+    pub result: Value,
+    /// Failed, and not ignored.
+    pub failure: Option<Failure>,
+}
+
+/// A GPU group that is out.
+#[derive(Debug)]
+pub(super) struct ActiveGroup {
+    pub tasks: Arc<[Arc<Task>]>,
+    pub slots: Vec<Slot>,
+    pub started: bool,
+}
+
+/// One item of one member.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub member: usize,
+    pub owner: Owner,
+    /// The loop's item.
+    pub value: Option<Value>,
+    pub looped: bool,
+    pub state: SlotState,
+}
+
+#[derive(Debug)]
+pub(super) enum SlotState {
+    Skip(String),
+    Possible(String),
+    Fail(String),
+    /// Index among the members of the operation.
+    Sent(usize),
+}
+
+/// What an action that is out was asked for.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub action: Action,
+    pub purpose: Purpose,
+}
+
+#[derive(Debug)]
+pub(super) enum Purpose {
+    Facts,
+    /// The item of the task on top of the frames.
+    Task,
+    Group,
+    Reboot,
+    Reassert(usize),
+    Verify(usize),
+}

@@ -1,0 +1,630 @@
+//! One task: its loop, its items, its result.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::tasks::{Class, MetaAction, RebootWhen};
+use gpufleet_protocol::{Awaiting, Change};
+use serde_json::{Map, Value as Json};
+
+use super::state::{Active, Failure, Frame, ItemEnd, Pending, Purpose, Stage};
+use super::{Copied, Cursor, EndState};
+use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
+use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
+use crate::interpreter::report::{Status, TaskReport};
+use crate::playbook::{Condition, Loop, Task};
+use crate::template::{self, Dict, Scope, Truth, Value};
+
+/// What became of one item, before the task's own conditions judge it.
+#[derive(Debug, Default)]
+pub(super) struct Raw {
+    pub status: Option<Status>,
+    pub message: Option<String>,
+    pub changes: Vec<Change>,
+    pub awaiting: Vec<Awaiting>,
+    pub warnings: Vec<String>,
+    pub data: Map<String, Json>,
+}
+
+impl Raw {
+    pub(super) fn of(status: Status) -> Self {
+        Self { status: Some(status), ..Self::default() }
+    }
+
+    pub(super) fn because(status: Status, message: impl Into<String>) -> Self {
+        Self { status: Some(status), message: Some(message.into()), ..Self::default() }
+    }
+}
+
+/// The items of a task's loop.
+pub(super) enum Items {
+    None,
+    These(Vec<Value>),
+    Skip(String),
+    Possible,
+    Fail(String),
+}
+
+impl Cursor {
+    fn active(&mut self) -> Option<&mut Active> {
+        match self.frames.last_mut() {
+            Some(Frame::Task(active)) => Some(active),
+            _ => None,
+        }
+    }
+
+    /// Does the next thing for the task on top: begins it, an item, or ends it.
+    pub(super) fn task_step(&mut self) {
+        let Some(active) = self.active() else { return };
+        let task = Arc::clone(&active.task);
+        if !active.started {
+            if task.run_once && self.decided_latch.as_ref() != Some(&task.path) {
+                self.open_latch = Some(Arc::clone(&task.path));
+                return;
+            }
+            self.decided_latch = None;
+            self.begin(&task);
+            return;
+        }
+        let Some(active) = self.active() else { return };
+        let count = active.items.as_ref().map_or(1, Vec::len);
+        if active.next >= count {
+            self.finish_task();
+            return;
+        }
+        self.item(&task);
+    }
+
+    fn begin(&mut self, task: &Arc<Task>) {
+        let items = self.loop_items(task);
+        let Some(active) = self.active() else { return };
+        active.started = true;
+        let round = active.round;
+        let end = match items {
+            Items::None => return,
+            Items::These(items) => {
+                active.items = Some(items);
+                return;
+            }
+            Items::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Items::Possible => Raw::because(Status::Possible, "its loop hangs on a result"),
+            Items::Fail(message) => Raw::because(Status::Failed, message),
+        };
+        let scope = self.scope(task, None);
+        let end = self.judge(task, &scope, round, None, end);
+        if let Some(active) = self.active() {
+            active.next = 1;
+            active.reports.push(end);
+        }
+    }
+
+    /// The loop of a task on this host.
+    pub(super) fn loop_items(&self, task: &Arc<Task>) -> Items {
+        let Some(looped) = &task.looped else { return Items::None };
+        let scope = self.scope(task, None);
+        let items = match template::resolve(&looped.items, &scope) {
+            Ok(Value::List(list)) => list.items().to_vec(),
+            Ok(Value::Unknown) => return Items::Possible,
+            Ok(other) if looped.flatten => vec![other],
+            Ok(other) => return Items::Fail(format!("`loop` wants a list, got {}", other.kind())),
+            // Why: as in Ansible, a condition may guard a loop over something that is not there.
+            Err(error) => {
+                return match Condition::all(&task.when, &scope) {
+                    Ok(Truth::False) => Items::Skip("the condition does not hold".to_owned()),
+                    _ => Items::Fail(format!("`loop`: {error}")),
+                };
+            }
+        };
+        let items: Vec<Value> = if looped.flatten {
+            items
+                .into_iter()
+                .flat_map(|item| match item {
+                    Value::List(list) => list.items().to_vec(),
+                    other => vec![other],
+                })
+                .collect()
+        } else {
+            items
+        };
+        if items.is_empty() { Items::Skip("the loop has no items".to_owned()) } else { Items::These(items) }
+    }
+
+    /// The loop's variables for one item.
+    pub(super) fn item_layer(looped: &Loop, index: usize, value: &Value) -> Arc<Dict> {
+        let mut layer = Dict::default();
+        layer.insert(Arc::clone(&looped.variable), value.clone());
+        layer.insert("ansible_loop_var", Value::str(&looped.variable));
+        if let Some(name) = &looped.index_variable {
+            layer.insert(Arc::clone(name), Value::Int(i64::try_from(index).unwrap_or(i64::MAX)));
+        }
+        Arc::new(layer)
+    }
+
+    pub(super) fn item_label(task: &Task, value: &Value, scope: &Arc<Scope>) -> String {
+        if task.no_log {
+            return "(hidden)".to_owned();
+        }
+        let label = task.looped.as_ref().and_then(|looped| looped.label.as_ref());
+        label
+            .and_then(|label| template::resolve(label, scope).ok())
+            .unwrap_or_else(|| value.clone())
+            .to_text()
+    }
+
+    pub(super) fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            play: &self.play,
+            files: &*self.files,
+            verbosity: self.host.verbosity,
+            become_default: self.host.become_default,
+            become_user: self.host.become_user.as_deref(),
+        }
+    }
+
+    /// The variables of the item that is on.
+    fn item_scope(&self, active: &Active) -> (Arc<Scope>, Option<String>) {
+        match (&active.task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
+            (Some(looped), Some(value)) => {
+                let scope = self.scope(&active.task, Some(Self::item_layer(looped, active.next, value)));
+                let label = Self::item_label(&active.task, value, &scope);
+                (scope, Some(label))
+            }
+            _ => (self.scope(&active.task, None), None),
+        }
+    }
+
+    fn item(&mut self, task: &Arc<Task>) {
+        let Some(Frame::Task(active)) = self.frames.last() else { return };
+        let (scope, _) = self.item_scope(active);
+        let (round, possible) = (active.round, active.possible);
+        let item = active.items.is_some().then(|| u32::try_from(active.next).unwrap_or(u32::MAX));
+        let prepared = self.surroundings().prepare(task, &scope);
+        let raw = match prepared {
+            Prepared::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Prepared::Fail(message) => Raw::because(Status::Failed, message),
+            Prepared::Possible(reason) => self.undecided(reason),
+            Prepared::Do(_) if possible => Raw::because(Status::Possible, "may be notified"),
+            Prepared::Do(ready) => match self.act(task, &scope, *ready, round, item) {
+                Some(raw) => raw,
+                None => return,
+            },
+        };
+        self.item_done(raw);
+    }
+
+    /// Something unknown: possible in a prediction, and in a run a mistake of ours that must not pass for a result.
+    fn undecided(&self, reason: String) -> Raw {
+        match self.mode {
+            Mode::Predict => Raw::because(Status::Possible, reason),
+            Mode::Apply => Raw::because(Status::Failed, format!("cannot be decided: it {reason}")),
+        }
+    }
+
+    /// Does what the controller can do itself, or asks for the rest.
+    fn act(
+        &mut self,
+        task: &Arc<Task>,
+        scope: &Arc<Scope>,
+        ready: Ready,
+        round: u32,
+        item: Option<u32>,
+    ) -> Option<Raw> {
+        let work = match ready.deed {
+            Deed::Say(message) | Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
+            Deed::SetFacts(facts) => {
+                let set = Arc::make_mut(&mut self.vars.set);
+                for (name, value) in facts {
+                    if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
+                        latched.variables.insert(name.to_string(), value.to_json());
+                    }
+                    set.insert(name, value);
+                }
+                return Some(Raw::of(Status::Ok));
+            }
+            Deed::Meta(action) => return self.meta(action, task, scope, round),
+            Deed::Node { .. } if self.mode == Mode::Predict && task.kind.class == Class::Command => {
+                return Some(Raw::because(Status::Possible, "runs only in a run"));
+            }
+            Deed::Node { op, blobs } => Work::Node { op: Box::new(op), blobs },
+            Deed::Gpu(gpu) => {
+                // Why: a GPU task outside of a group is a handler; it is a group of one.
+                let members = vec![gpufleet_protocol::op::GpuMember { task: gpu }];
+                let group =
+                    gpufleet_protocol::op::GpuGroup { members, defer_to_reboot: self.defer_to_reboot };
+                Work::Node { op: Box::new(gpufleet_protocol::NodeOp::GpuGroup(group)), blobs: Vec::new() }
+            }
+            Deed::Reboot { when, timeout_s } => {
+                let reasons: Vec<String> =
+                    self.ledger.awaiting().map(|awaiting| awaiting.reason.clone()).collect();
+                if when == RebootWhen::Required && reasons.is_empty() {
+                    return Some(Raw::because(Status::Ok, "nothing waits for a reboot"));
+                }
+                Work::Reboot { when, timeout_s, reasons }
+            }
+            Deed::WaitForConnection { .. } if self.mode == Mode::Predict => {
+                return Some(Raw::of(Status::Ok));
+            }
+            Deed::WaitForConnection { timeout_s, delay_s } => Work::WaitForConnection { timeout_s, delay_s },
+        };
+        self.ask(task, scope, work, ready.run_as, ready.environment, round, item);
+        None
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one action, put together at two places")]
+    fn ask(
+        &mut self,
+        task: &Arc<Task>,
+        scope: &Arc<Scope>,
+        work: Work,
+        run_as: RunAs,
+        environment: Vec<(String, String)>,
+        round: u32,
+        item: Option<u32>,
+    ) {
+        let purpose = if matches!(work, Work::Reboot { .. }) { Purpose::Reboot } else { Purpose::Task };
+        let action = Action {
+            id: self.op_id(&task.path, item, Phase::Declared, round),
+            task: self.title(task, scope),
+            kind: task.kind.name,
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            mode: self.mode,
+            phase: Phase::Declared,
+            work,
+            timeout_s: task.timeout_s,
+            run_as,
+            environment,
+            no_log: task.no_log,
+            disruption: task.kind.disruption,
+        };
+        self.pending = Some(Pending { action, purpose });
+    }
+
+    fn meta(&mut self, action: MetaAction, task: &Arc<Task>, scope: &Arc<Scope>, round: u32) -> Option<Raw> {
+        match action {
+            MetaAction::Noop | MetaAction::ClearHostErrors => {}
+            MetaAction::FlushHandlers => {
+                self.frames.pop();
+                self.flush_handlers();
+                return None;
+            }
+            MetaAction::EndHost | MetaAction::EndPlay => {
+                self.end_play |= action == MetaAction::EndPlay;
+                self.frames.clear();
+                self.notified.clear();
+                self.stage = match self.stage {
+                    Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),
+                    other => other,
+                };
+                self.ending = true;
+                return None;
+            }
+            MetaAction::ResetConnection => {
+                if self.mode == Mode::Apply {
+                    self.ask(task, scope, Work::ResetConnection, RunAs::Login, Vec::new(), round, None);
+                    return None;
+                }
+            }
+        }
+        // Why: as in Ansible, steering the play counts nowhere.
+        self.frames.pop();
+        None
+    }
+
+    /// Takes the result of the item that is on.
+    pub(super) fn item_done(&mut self, raw: Raw) {
+        let Some(Frame::Task(active)) = self.frames.last() else { return };
+        let (scope, label) = self.item_scope(active);
+        let (task, round) = (Arc::clone(&active.task), active.round);
+        let item = label.map(|label| (u32::try_from(active.next).unwrap_or(u32::MAX), label));
+        let end = self.judge(&task, &scope, round, item, raw);
+        if end.report.item.is_some() {
+            self.queue.push(end.report.clone());
+        }
+        let Some(active) = self.active() else { return };
+        active.next += 1;
+        active.reports.push(end);
+        // Why: the report of a task stands before whatever follows from it.
+        if active.next >= active.items.as_ref().map_or(1, Vec::len) {
+            self.finish_task();
+        }
+    }
+
+    fn finish_task(&mut self) {
+        let Some(Frame::Task(active)) = self.frames.pop() else { return };
+        let Active { task, round, items, reports, .. } = *active;
+        if let Some(failure) = self.settle(&task, round, items.is_some(), reports) {
+            self.fail(failure);
+        }
+    }
+
+    /// Applies `changed_when`, `failed_when` and `ignore_errors`.
+    pub(super) fn judge(
+        &mut self,
+        task: &Arc<Task>,
+        scope: &Arc<Scope>,
+        round: u32,
+        item: Option<(u32, String)>,
+        raw: Raw,
+    ) -> ItemEnd {
+        let title = self.title(task, scope);
+        let mut status = raw.status.unwrap_or(Status::Failed);
+        let mut message = raw.message;
+        let mut result = result_of(status, message.as_deref(), &raw.data);
+        let judged = !matches!(status, Status::Skipped | Status::Unreachable | Status::Held);
+        if judged {
+            let layer = task.register.as_ref().map(|name| {
+                let layer: Dict = [(Arc::clone(name), result.clone())].into_iter().collect();
+                Arc::new(layer)
+            });
+            let scope = layer.map_or_else(|| Arc::clone(scope), |layer| scope.with(layer));
+            let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
+            let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            match (failed, changed) {
+                (Err(error), _) | (_, Err(error)) => {
+                    status = Status::Failed;
+                    message = Some(error);
+                }
+                // Why: what a prediction does not run stays possible, whatever is said about its result.
+                _ if status == Status::Possible => {}
+                (Ok(Some(Truth::Unknown)), _) | (_, Ok(Some(Truth::Unknown))) => status = Status::Possible,
+                (Ok(failed), Ok(changed)) => {
+                    status = match (failed, changed, status) {
+                        (Some(Truth::True), ..) => {
+                            let why = "failed_when holds".to_owned();
+                            message =
+                                Some(message.map_or(why.clone(), |message| format!("{message} ({why})")));
+                            Status::Failed
+                        }
+                        (None, _, Status::Failed) => Status::Failed,
+                        (_, _, Status::Unknown) => Status::Unknown,
+                        (_, Some(Truth::True), _) => Status::Changed,
+                        (_, Some(Truth::False), _) => Status::Ok,
+                        (Some(_), None, Status::Failed) if raw.changes.is_empty() => {
+                            // Why: a command that ran has changed something, also when its exit code is accepted.
+                            if task.kind.class == Class::Command { Status::Changed } else { Status::Ok }
+                        }
+                        (Some(_), None, Status::Failed) => Status::Changed,
+                        (_, None | Some(Truth::Unknown), status) => status,
+                    };
+                }
+            }
+            result = if status == Status::Possible {
+                Value::Unknown
+            } else {
+                result_of(status, message.as_deref(), &raw.data)
+            };
+        }
+        let failed = status == Status::Failed;
+        let ignored = failed && Self::ignores_errors(task, scope)
+            || status == Status::Unreachable && task.ignore_unreachable;
+        let text = message.clone().unwrap_or_else(|| "failed".to_owned());
+        let failure = (failed && !ignored).then(|| Failure {
+            task: title.clone(),
+            message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
+            fatal: task.any_errors_fatal,
+        });
+        if status == Status::Unknown {
+            let reason = message.clone().unwrap_or_else(|| "not readable".to_owned());
+            self.unknown.push(format!("{title}: {reason}"));
+        }
+        let mut report = TaskReport {
+            op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
+            task: title,
+            kind: task.kind.name.to_owned(),
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            phase: Phase::Declared,
+            status,
+            ignored,
+            rescued: failure.is_some() && self.will_rescue(),
+            message,
+            changes: raw.changes,
+            awaiting: raw.awaiting,
+            item: item.map(|(_, label)| label),
+            warnings: raw.warnings,
+            data: raw.data,
+        };
+        if task.no_log {
+            hide(&mut report);
+        }
+        ItemEnd { report, result, failure }
+    }
+
+    fn verdict(
+        &self,
+        conditions: Option<&[Condition]>,
+        scope: &Arc<Scope>,
+        key: &str,
+    ) -> Result<Option<Truth>, String> {
+        let Some(conditions) = conditions else { return Ok(None) };
+        Condition::all(conditions, scope)
+            .map(Some)
+            .map_err(|(condition, error)| format!("`{key}: {}`: {error}", condition.text))
+    }
+
+    /// Ends a task: registers, notifies, reports. Gives the failure that is nobody's yet.
+    pub(super) fn settle(
+        &mut self,
+        task: &Arc<Task>,
+        round: u32,
+        looped: bool,
+        mut ends: Vec<ItemEnd>,
+    ) -> Option<Failure> {
+        let mut end = match (looped, ends.len()) {
+            (false, _) => ends.pop()?,
+            (true, _) => self.sum_up(task, round, ends),
+        };
+        let scope = self.scope(task, None);
+        if let Some(name) = &task.register {
+            if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
+                latched.variables.insert(name.to_string(), end.result.to_json());
+            }
+            Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
+        }
+        let possible = end.report.status == Status::Possible;
+        if end.report.status == Status::Changed || possible {
+            let names: Result<Vec<_>, _> = task
+                .notify
+                .iter()
+                .map(|name| template::resolve(name, &scope).map(|name| name.to_text()))
+                .collect();
+            let notified = match names {
+                Ok(names) => self.notify(&names, possible, &scope),
+                Err(error) => Err(format!("`notify`: {error}")),
+            };
+            if let Err(message) = notified {
+                end.report.status = Status::Failed;
+                end.report.message = Some(message.clone());
+                end.failure =
+                    Some(Failure { task: end.report.task.clone(), message, fatal: task.any_errors_fatal });
+                end.report.rescued = self.will_rescue();
+            }
+        }
+        if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
+            latched.failed |= end.failure.is_some();
+        }
+        if end.report.status == Status::Unreachable && !end.report.ignored {
+            let reason = end.report.message.clone().unwrap_or_default();
+            self.end = Some(EndState::Unreachable { reason });
+        }
+        self.queue.push(end.report);
+        end.failure
+    }
+
+    /// The report of a whole loop.
+    fn sum_up(&mut self, task: &Arc<Task>, round: u32, ends: Vec<ItemEnd>) -> ItemEnd {
+        let has = |status: Status| ends.iter().any(|end| end.report.status == status);
+        let failure = ends.iter().find_map(|end| end.failure.clone());
+        let status = [
+            Status::Unreachable,
+            Status::Failed,
+            Status::Held,
+            Status::Unknown,
+            Status::Changed,
+            Status::Possible,
+            Status::Ok,
+            Status::Skipped,
+        ]
+        .into_iter()
+        .find(|status| has(*status))
+        .unwrap_or(Status::Skipped);
+        let count = ends.iter().filter(|end| end.report.status == status).count();
+        let first = ends.iter().find(|end| end.report.status == status);
+        let message = match status {
+            Status::Failed | Status::Unreachable | Status::Unknown => first.and_then(|end| {
+                let why = end.report.message.clone()?;
+                let item = end.report.item.clone().unwrap_or_default();
+                Some(format!("{count} of {} items: {item}: {why}", ends.len()))
+            }),
+            _ => None,
+        };
+        let ignored = matches!(status, Status::Failed | Status::Unreachable)
+            && failure.is_none()
+            && ends.iter().filter(|end| end.report.status == status).all(|end| end.report.ignored);
+        let result = if ends.iter().any(|end| matches!(end.result, Value::Unknown)) {
+            Value::Unknown
+        } else {
+            Value::map([
+                ("results", Value::list(ends.iter().map(|end| end.result.clone()).collect())),
+                ("changed", Value::Bool(has(Status::Changed))),
+                ("failed", Value::Bool(has(Status::Failed))),
+                ("skipped", Value::Bool(status == Status::Skipped)),
+                (
+                    "msg",
+                    Value::str(if has(Status::Failed) {
+                        "One or more items failed"
+                    } else {
+                        "All items completed"
+                    }),
+                ),
+            ])
+        };
+        let scope = self.scope(task, None);
+        let mut report = TaskReport {
+            op_id: self.op_id(&task.path, None, Phase::Declared, round),
+            task: self.title(task, &scope),
+            kind: task.kind.name.to_owned(),
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            phase: Phase::Declared,
+            status,
+            ignored,
+            rescued: failure.is_some() && self.will_rescue(),
+            message,
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            item: None,
+            warnings: Vec::new(),
+            data: Map::new(),
+        };
+        if task.no_log {
+            hide(&mut report);
+        }
+        ItemEnd { report, result, failure }
+    }
+
+    /// Another host ran the task: its variables come here too.
+    pub(super) fn take_copy(&mut self, copied: Copied) {
+        let Some(Frame::Task(active)) = self.frames.pop() else { return };
+        let set = Arc::make_mut(&mut self.vars.set);
+        for (name, value) in &copied.variables {
+            set.insert(name.as_str(), Value::literal(value));
+        }
+        if copied.failed {
+            let scope = self.scope(&active.task, None);
+            let task = self.title(&active.task, &scope);
+            self.fail(Failure {
+                task,
+                message: "it failed on the host that ran it for all".to_owned(),
+                fatal: true,
+            });
+        }
+    }
+}
+
+/// What `register` gets.
+fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) -> Value {
+    if status == Status::Possible {
+        return Value::Unknown;
+    }
+    let mut result = Dict::literal(data);
+    result.insert("changed", Value::Bool(status == Status::Changed));
+    result.insert("failed", Value::Bool(status == Status::Failed));
+    if status == Status::Skipped {
+        result.insert("skipped", Value::Bool(true));
+        result.insert("skip_reason", Value::str(message.unwrap_or_default()));
+    }
+    if status == Status::Unreachable {
+        result.insert("unreachable", Value::Bool(true));
+    }
+    if let Some(message) = message
+        && !result.contains("msg")
+    {
+        result.insert("msg", Value::str(message));
+    }
+    for stream in ["stdout", "stderr"] {
+        let lines = format!("{stream}_lines");
+        if let Some(Value::Str(text)) = result.get(stream)
+            && !result.contains(&lines)
+        {
+            let split = Value::list(text.lines().map(Value::str).collect());
+            result.insert(lines, split);
+        }
+    }
+    Value::Map(Arc::new(result))
+}
+
+/// Takes everything out of a report that `no_log` forbids.
+pub(super) fn hide(report: &mut TaskReport) {
+    report.data = Map::new();
+    report.warnings.clear();
+    if report.message.is_some() {
+        report.message = Some("hidden by `no_log`".to_owned());
+    }
+    for change in &mut report.changes {
+        change.from = change.from.take().map(|_| "(hidden)".to_owned());
+        change.to = "(hidden)".to_owned();
+        change.diff = None;
+        change.note = None;
+    }
+}

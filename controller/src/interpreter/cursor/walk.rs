@@ -1,0 +1,467 @@
+//! The order of things: stages, blocks, handlers, what follows an activation.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gpufleet_protocol::op::FactsRequest;
+use gpufleet_protocol::{Disruption, NodeOp};
+
+use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Stage};
+use super::{Cursor, End, EndState, Step};
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
+use crate::playbook::{Flag, Item, Items, Strategy, Task};
+use crate::template::{Dict, Scope, Truth, Value};
+
+/// How many activations one play may see on one host before it is called hopeless.
+const MAX_ACTIVATIONS: u32 = 8;
+
+impl Cursor {
+    /// What comes next.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it never ends and takes answers in between: no iterator"
+    )]
+    pub fn next(&mut self) -> Step {
+        loop {
+            if !self.queue.is_empty() {
+                return Step::Report(std::mem::take(&mut self.queue));
+            }
+            if let Some(pending) = &self.pending {
+                return Step::Run(Box::new(pending.action.clone()));
+            }
+            if let Some(state) = &self.end {
+                return Step::End(End {
+                    state: state.clone(),
+                    fatal: self.fatal,
+                    end_play: self.end_play,
+                    unknown: self.unknown.clone(),
+                    vars: self.vars.clone(),
+                });
+            }
+            if let Some(key) = &self.open_latch {
+                return Step::Latch { key: Arc::clone(key) };
+            }
+            if let Some(entry) = self.reassert.pop_front() {
+                self.ask_again(entry, Phase::Reassert);
+                continue;
+            }
+            if let Some(step) = self.advance() {
+                return step;
+            }
+        }
+    }
+
+    fn advance(&mut self) -> Option<Step> {
+        match self.frames.last_mut() {
+            None => self.next_stage(),
+            Some(Frame::List { items, next }) => match items.get(*next) {
+                Some(item) => {
+                    let item = item.clone();
+                    let first = match &item {
+                        Item::Task(task) => Some(Arc::clone(task)),
+                        Item::GpuGroup(tasks) => {
+                            tasks.iter().find(|task| self.tags.runs(&task.tags)).cloned()
+                        }
+                        Item::Block(_) => None,
+                    };
+                    if let Some(task) = first.filter(|task| self.tags.runs(&task.tags))
+                        && self.play.strategy == Strategy::Linear
+                        && self.passed_barrier.as_ref() != Some(&task.path)
+                    {
+                        self.passed_barrier = Some(Arc::clone(&task.path));
+                        return Some(Step::Barrier { task: Arc::clone(&task.path) });
+                    }
+                    *next += 1;
+                    self.enter(item);
+                    None
+                }
+                None => {
+                    self.frames.pop();
+                    None
+                }
+            },
+            Some(Frame::Block { .. }) => {
+                self.part_done();
+                None
+            }
+            Some(Frame::Handlers { .. }) => {
+                self.next_handler();
+                None
+            }
+            Some(Frame::Task(_)) => {
+                self.task_step();
+                None
+            }
+            Some(Frame::Group(_)) => {
+                self.group_step();
+                None
+            }
+        }
+    }
+
+    fn enter(&mut self, item: Item) {
+        match item {
+            Item::Task(task) => {
+                if self.tags.runs(&task.tags) {
+                    self.push_task(task, 0, false);
+                }
+            }
+            Item::GpuGroup(tasks) => {
+                let chosen: Vec<_> =
+                    tasks.iter().filter(|task| self.tags.runs(&task.tags)).cloned().collect();
+                if !chosen.is_empty() {
+                    self.push_group(chosen.into());
+                }
+            }
+            Item::Block(block) => {
+                let items = Items::clone(&block.body);
+                self.frames.push(Frame::Block { block, part: Part::Body, failure: None });
+                self.frames.push(Frame::List { items, next: 0 });
+            }
+        }
+    }
+
+    pub(super) fn push_task(&mut self, task: Arc<Task>, round: u32, possible: bool) {
+        self.frames.push(Frame::Task(Box::new(Active {
+            task,
+            round,
+            items: None,
+            next: 0,
+            reports: Vec::new(),
+            started: false,
+            possible,
+        })));
+    }
+
+    /// A part of the block on top ended without failure.
+    fn part_done(&mut self) {
+        let Some(Frame::Block { block, part, failure }) = self.frames.pop() else { return };
+        match part {
+            Part::Body | Part::Rescue => {
+                let items = Items::clone(&block.always);
+                self.frames.push(Frame::Block { block, part: Part::Always, failure });
+                self.frames.push(Frame::List { items, next: 0 });
+            }
+            Part::Always => {
+                if let Some(failure) = failure {
+                    self.fail(failure);
+                }
+            }
+        }
+    }
+
+    /// Whether a failure now ends in a `rescue`.
+    pub(super) fn will_rescue(&self) -> bool {
+        self.frames.iter().any(
+            |frame| matches!(frame, Frame::Block { block, part: Part::Body, .. } if !block.rescue.is_empty()),
+        )
+    }
+
+    /// Unwinds to whatever takes care of the failure; nothing does: the host failed.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.reassert.clear();
+        while let Some(frame) = self.frames.pop() {
+            let (block, part) = match frame {
+                Frame::Block { block, part, .. } => (block, part),
+                Frame::Task(active) if !active.reports.is_empty() => {
+                    // Why: the items that were done are told, although their loop does not end.
+                    let Active { task, round, items, reports, .. } = *active;
+                    self.settle(&task, round, items.is_some(), reports);
+                    continue;
+                }
+                _ => continue,
+            };
+            match part {
+                Part::Body if !block.rescue.is_empty() => {
+                    let items = Items::clone(&block.rescue);
+                    self.note_failure(&failure);
+                    self.frames.push(Frame::Block { block, part: Part::Rescue, failure: None });
+                    self.frames.push(Frame::List { items, next: 0 });
+                    return;
+                }
+                Part::Body | Part::Rescue => {
+                    let items = Items::clone(&block.always);
+                    self.frames.push(Frame::Block { block, part: Part::Always, failure: Some(failure) });
+                    self.frames.push(Frame::List { items, next: 0 });
+                    return;
+                }
+                Part::Always => {}
+            }
+        }
+        self.fatal |= failure.fatal;
+        self.verify.clear();
+        let first = self.failed.is_none();
+        self.failed.get_or_insert(failure);
+        self.stage = Stage::Finish;
+        if first && self.play.force_handlers && !self.notified.is_empty() {
+            self.flush_handlers();
+        }
+    }
+
+    /// `ansible_failed_task` and `ansible_failed_result` for the rescue.
+    fn note_failure(&mut self, failure: &Failure) {
+        let task = Value::map([("name", Value::str(&failure.task))]);
+        let result = Value::map([
+            ("failed", Value::Bool(true)),
+            ("changed", Value::Bool(false)),
+            ("msg", Value::str(&failure.message)),
+        ]);
+        let vars = Arc::make_mut(&mut self.run_vars);
+        vars.insert("ansible_failed_task", task);
+        vars.insert("ansible_failed_result", result);
+    }
+
+    pub(super) fn flush_handlers(&mut self) {
+        // Why: a handler that flushes would run handlers of the flush it is in again.
+        let flushing = self.frames.iter().any(|frame| matches!(frame, Frame::Handlers { .. }));
+        if self.notified.is_empty() || flushing {
+            return;
+        }
+        self.flushes += 1;
+        self.frames.push(Frame::Handlers { done: BTreeSet::new() });
+    }
+
+    /// The next notified handler in the order of definition.
+    fn next_handler(&mut self) {
+        let Some(Frame::Handlers { done }) = self.frames.last_mut() else { return };
+        let next =
+            self.notified.iter().filter(|notice| !done.contains(&notice.handler)).map(|n| n.handler).min();
+        let Some(handler) = next else {
+            // Why: a handler that was notified again by a later one has run in this flush already.
+            self.notified.clear();
+            self.frames.pop();
+            return;
+        };
+        done.insert(handler);
+        let possible =
+            self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);
+        self.notified.retain(|notice| notice.handler != handler);
+        if let Some(task) = self.play.handlers.get(handler).cloned()
+            && self.tags.runs(&task.tags)
+        {
+            let round = self.flushes.saturating_sub(1);
+            self.push_task(task, round, possible);
+        }
+    }
+
+    /// Notes the handlers that `names` mean.
+    ///
+    /// # Errors
+    /// The first name that is no handler's.
+    pub(super) fn notify(
+        &mut self,
+        names: &[String],
+        possible: bool,
+        scope: &Arc<Scope>,
+    ) -> Result<(), String> {
+        for name in names {
+            let mut found = false;
+            for (handler, task) in self.play.handlers.iter().enumerate() {
+                let named = task.name.as_ref().is_some_and(|own| {
+                    own.as_str() == Some(name)
+                        || !own.is_settled()
+                            && crate::template::resolve(own, scope)
+                                .is_ok_and(|own| own.as_str() == Some(name))
+                });
+                if named || task.listen.contains(name) {
+                    found = true;
+                    let notice = Notice { handler, possible };
+                    if !self.notified.contains(&notice) {
+                        self.notified.push(notice);
+                    }
+                }
+            }
+            if !found {
+                return Err(format!("no handler is called `{name}`"));
+            }
+        }
+        Ok(())
+    }
+
+    fn next_stage(&mut self) -> Option<Step> {
+        match self.stage {
+            Stage::Facts => {
+                self.stage = Stage::Enter(0);
+                if self.play.gather_facts {
+                    self.ask_for_facts();
+                }
+            }
+            Stage::Enter(section) => match self.play.sections.get(section) {
+                Some(part) => {
+                    self.frames.push(Frame::List { items: Items::clone(&part.items), next: 0 });
+                    self.stage = Stage::Tasks(section);
+                }
+                None => self.stage = Stage::Finish,
+            },
+            Stage::Tasks(section) => {
+                self.stage = Stage::Handlers(section);
+                self.flush_handlers();
+            }
+            Stage::Handlers(section) => self.stage = Stage::VerifyStart(section),
+            Stage::VerifyStart(section) => {
+                self.stage = Stage::Verify(section);
+                if self.mode == Mode::Apply && self.touched {
+                    self.touched = false;
+                    self.verifications += 1;
+                    self.verify = (0..self.ledger.entries.len()).collect();
+                }
+            }
+            Stage::Verify(section) => match self.verify.pop_front() {
+                Some(entry) => self.ask_again(entry, Phase::Verify),
+                None => self.stage = Stage::SectionEnd(section),
+            },
+            Stage::SectionEnd(section) => {
+                self.stage = if self.ending { Stage::Finish } else { Stage::Enter(section + 1) };
+                let name = self.play.sections.get(section)?.name;
+                return Some(Step::SectionEnd { section: name });
+            }
+            Stage::Finish => self.end = Some(self.final_state()),
+        }
+        None
+    }
+
+    fn final_state(&self) -> EndState {
+        if let Some(failure) = &self.failed {
+            return EndState::Failed { task: failure.task.clone(), message: failure.message.clone() };
+        }
+        let mut reasons: Vec<String> =
+            self.ledger.awaiting().map(|awaiting| awaiting.reason.clone()).collect();
+        reasons.dedup();
+        match self.ledger.awaiting().map(|awaiting| awaiting.activation).max() {
+            None => EndState::Done,
+            Some(class) => EndState::PendingActivation {
+                class,
+                next: format!(
+                    "pending {class}: add `reboot: {{when: required}}` behind the tasks of the play \"{}\"",
+                    self.play.name
+                ),
+                reasons,
+            },
+        }
+    }
+
+    fn ask_for_facts(&mut self) {
+        let escalate = matches!(self.play.privilege.escalate, Some(Flag::Fixed(true)))
+            || self.play.privilege.escalate.is_none() && self.host.become_default;
+        let op = NodeOp::Facts(FactsRequest { gpus: self.play.has_gpu_tasks });
+        let action = Action {
+            id: self.op_id("facts", None, Phase::Declared, 0),
+            task: "Gathering Facts".to_owned(),
+            kind: "gather_facts",
+            file: Arc::from(self.play.span.file()),
+            line: self.play.span.line,
+            mode: self.mode,
+            phase: Phase::Declared,
+            work: Work::Node { op: Box::new(op), blobs: Vec::new() },
+            timeout_s: None,
+            run_as: if escalate { RunAs::Root } else { RunAs::Login },
+            environment: Vec::new(),
+            no_log: false,
+            disruption: Disruption::Live,
+        };
+        self.pending = Some(Pending { action, purpose: Purpose::Facts });
+    }
+
+    /// Sends a ledger entry once more.
+    fn ask_again(&mut self, index: usize, phase: Phase) {
+        let Some(entry) = self.ledger.entries.get(index) else { return };
+        let Some(owner) = entry.owners.first() else { return };
+        let (round, purpose, mode) = match phase {
+            Phase::Verify => (self.verifications.saturating_sub(1), Purpose::Verify(index), Mode::Predict),
+            _ => (self.activations.saturating_sub(1), Purpose::Reassert(index), self.mode),
+        };
+        let mut op = entry.op.clone();
+        if let NodeOp::GpuGroup(group) = &mut op {
+            group.defer_to_reboot = false;
+        }
+        let action = Action {
+            id: self.op_id(&owner.task.path, owner.item.as_ref().map(|(index, _)| *index), phase, round),
+            task: owner.title.clone(),
+            kind: owner.task.kind.name,
+            file: Arc::from(owner.task.span.file()),
+            line: owner.task.span.line,
+            mode,
+            phase,
+            work: Work::Node { op: Box::new(op), blobs: entry.blobs.clone() },
+            timeout_s: entry.timeout_s,
+            run_as: entry.run_as.clone(),
+            environment: entry.environment.clone(),
+            no_log: entry.owners.iter().any(|owner| owner.task.no_log),
+            disruption: entry.owners.iter().map(|owner| owner.task.kind.disruption).max().unwrap_or_default(),
+        };
+        self.pending = Some(Pending { action, purpose });
+    }
+
+    /// The GPUs were reset or the node rebooted: what that may have lost is planned again before anything else.
+    pub fn activated(&mut self, class: Disruption) {
+        self.activate(class, None);
+    }
+
+    pub(super) fn activate(&mut self, class: Disruption, except: Option<usize>) {
+        if class < Disruption::GpuReset || self.failed.is_some() || self.end.is_some() {
+            return;
+        }
+        self.activations += 1;
+        self.ledger.activated(class);
+        if self.activations > MAX_ACTIVATIONS {
+            self.fail(Failure {
+                task: "assert again".to_owned(),
+                message: format!(
+                    "the node was reset or rebooted {} times in this play and still needs more",
+                    self.activations
+                ),
+                fatal: false,
+            });
+            return;
+        }
+        for (index, entry) in self.ledger.entries.iter().enumerate() {
+            let lost = class == Disruption::Reboot || matches!(entry.op, NodeOp::GpuGroup(_));
+            if lost && Some(index) != except && !self.reassert.contains(&index) {
+                self.reassert.push_back(index);
+            }
+        }
+    }
+
+    pub(super) fn op_id(&self, task: &str, item: Option<u32>, phase: Phase, round: u32) -> OpId {
+        OpId {
+            play: self.index,
+            task: Arc::from(task),
+            item,
+            phase,
+            round,
+            host: Arc::clone(&self.host.host),
+        }
+    }
+
+    /// The variables that a task sees; `top` holds the loop's.
+    pub(super) fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
+        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(10 + task.vars.len());
+        layers.extend(top);
+        layers.push(Arc::clone(&self.run_vars));
+        layers.push(Arc::clone(&self.host.extra));
+        layers.push(Arc::clone(&self.vars.set));
+        layers.extend(task.vars.iter().rev().cloned());
+        layers.push(Arc::clone(&self.play.file_vars));
+        layers.push(Arc::clone(&self.play.vars));
+        layers.push(Arc::clone(&self.vars.facts));
+        layers.push(Arc::clone(&self.host.vars));
+        layers.push(Arc::clone(&self.host.magic));
+        layers.retain(|layer| !layer.is_empty());
+        Scope::new(layers)
+    }
+
+    /// The name of a task with its templates rendered, as far as that goes.
+    pub(super) fn title(&self, task: &Task, scope: &Arc<Scope>) -> String {
+        match &task.name {
+            None => task.kind.name.to_owned(),
+            Some(name) => match crate::template::resolve(name, scope) {
+                Ok(Value::Unknown) | Err(_) => name.to_text(),
+                Ok(name) => name.to_text(),
+            },
+        }
+    }
+
+    pub(super) fn ignores_errors(task: &Task, scope: &Arc<Scope>) -> bool {
+        matches!(task.ignore_errors.holds(scope), Ok(Truth::True))
+    }
+}

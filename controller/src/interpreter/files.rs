@@ -1,0 +1,98 @@
+//! Files of the controller that tasks refer to.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use sha2::Digest as _;
+
+use crate::playbook::Reader;
+
+/// Where a task looks for its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// `copy` and `script`: `files/` beside the playbook, then beside it.
+    File,
+    /// `template`: `templates/` beside the playbook, then beside it.
+    Template,
+}
+
+/// A file's content and its digest.
+#[derive(Clone)]
+pub struct FileContent {
+    pub path: String,
+    pub bytes: Arc<[u8]>,
+    /// Lower-case hexadecimal SHA-256.
+    pub sha256: Arc<str>,
+}
+
+/// Gives the content of files that playbooks name.
+pub trait Files: Send + Sync {
+    /// Finds `name` as a playbook in `directory` means it.
+    ///
+    /// # Errors
+    /// One sentence for people: where it was looked for and why there is nothing.
+    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
+}
+
+/// Searches as Ansible does, and reads every file once a run.
+pub struct CachedFiles<R> {
+    reader: R,
+    cache: Mutex<HashMap<(FileKind, String, String), Result<FileContent, String>>>,
+}
+
+impl<R: Reader> CachedFiles<R> {
+    pub fn new(reader: R) -> Self {
+        Self { reader, cache: Mutex::new(HashMap::new()) }
+    }
+
+    fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
+        let folder = match kind {
+            FileKind::File => "files",
+            FileKind::Template => "templates",
+        };
+        let below = |part: &str| {
+            if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
+        };
+        let candidates = if name.starts_with('/') {
+            vec![name.to_owned()]
+        } else {
+            vec![below(&format!("{folder}/{name}")), below(name)]
+        };
+        for path in &candidates {
+            match self.reader.read(path) {
+                Ok(bytes) => return Ok(FileContent::new(path.clone(), bytes)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(format!("cannot read {path}: {error}")),
+            }
+        }
+        Err(format!("there is no file `{name}`; looked for {}", candidates.join(" and ")))
+    }
+}
+
+impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
+    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
+        let key = (kind, directory.to_owned(), name.to_owned());
+        let cached = self.cache.lock().ok().and_then(|cache| cache.get(&key).cloned());
+        if let Some(found) = cached {
+            return found;
+        }
+        let found = self.find(kind, directory, name);
+        if let Ok(mut cache) = self.cache.lock() {
+            cache.insert(key, found.clone());
+        }
+        found
+    }
+}
+
+impl FileContent {
+    pub fn new(path: impl Into<String>, bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        let digest = sha2::Sha256::digest(&bytes);
+        let sha256 = digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        Self { path: path.into(), bytes, sha256: sha256.into() }
+    }
+}

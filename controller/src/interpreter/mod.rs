@@ -1,0 +1,22 @@
+//! What one host does next: the pure core that walks a play.
+//!
+//! Owns the order of tasks on a host: blocks, loops, handlers, conditions, results, GPU groups, the ledger of what was
+//! declared, and its verification. Must not know connections, clocks, other hosts or the fleet's limits. Invariants:
+//! the same cursor fed the same results gives the same steps (a run is resumed by replay); predicting and applying
+//! are one code path that differs in the mode of its operations; every operation is asked for once, answered once; a
+//! reset or reboot is followed by what the play declared before it.
+
+mod action;
+mod cursor;
+mod files;
+mod ledger;
+mod prepare;
+mod report;
+
+pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
+pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
+pub use files::{CachedFiles, FileContent, FileKind, Files};
+pub use report::{RecapCounts, Status, TaskReport};
+
+#[cfg(test)]
+mod tests;

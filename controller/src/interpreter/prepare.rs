@@ -1,0 +1,425 @@
+//! From a task and a host's variables to what is to be done.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::NodeOp;
+use gpufleet_protocol::op::{Blob, Exec, GpuTask, Program as Run, PutFile};
+use gpufleet_protocol::tasks::{Assert, Class, Copy, Debug, MetaAction, Params, RebootWhen, Template};
+use serde_json::{Map, Value as Json};
+
+use super::action::{BlobNeed, RunAs};
+use super::files::{FileContent, FileKind, Files};
+use crate::playbook::{Condition, Play, Task, read_params};
+use crate::template::{self, Scope, TemplateError, Truth, Value};
+
+/// Text up to this many bytes goes along for diffs.
+const PREVIEW_BYTES: usize = 64 * 1024;
+
+/// What a task comes to on one host.
+pub(super) enum Prepared {
+    Skip(String),
+    /// It hangs on something that only the run will tell.
+    Possible(String),
+    Fail(String),
+    Do(Box<Ready>),
+}
+
+pub(super) struct Ready {
+    pub deed: Deed,
+    pub run_as: RunAs,
+    pub environment: Vec<(String, String)>,
+}
+
+pub(super) enum Deed {
+    Node { op: NodeOp, blobs: Vec<BlobNeed> },
+    Gpu(GpuTask),
+    Reboot { when: RebootWhen, timeout_s: u64 },
+    WaitForConnection { timeout_s: u64, delay_s: u64 },
+    Say(String),
+    Asserted(String),
+    SetFacts(Vec<(Arc<str>, Value)>),
+    Meta(MetaAction),
+}
+
+/// What preparing needs beside the task and its variables.
+pub(super) struct Surroundings<'a> {
+    pub play: &'a Play,
+    pub files: &'a dyn Files,
+    pub verbosity: u32,
+    pub become_default: bool,
+    pub become_user: Option<&'a str>,
+}
+
+const UNKNOWN: &str = "hangs on the result of a task that a prediction does not run";
+
+/// Stops the preparation early.
+struct Stop(Prepared);
+
+impl From<TemplateError> for Stop {
+    fn from(error: TemplateError) -> Self {
+        Self(Prepared::Fail(error.to_string()))
+    }
+}
+
+fn unknown() -> Stop {
+    Stop(Prepared::Possible(UNKNOWN.to_owned()))
+}
+
+fn fail(message: impl Into<String>) -> Stop {
+    Stop(Prepared::Fail(message.into()))
+}
+
+impl Surroundings<'_> {
+    pub(super) fn prepare(&self, task: &Task, scope: &Arc<Scope>) -> Prepared {
+        match Condition::all(&task.when, scope) {
+            Err((condition, error)) => {
+                return Prepared::Fail(format!("the condition `{}`: {error}", condition.text));
+            }
+            Ok(Truth::False) => return Prepared::Skip("the condition does not hold".to_owned()),
+            Ok(Truth::Unknown) => return Prepared::Possible(UNKNOWN.to_owned()),
+            Ok(Truth::True) => {}
+        }
+        match self.ready(task, scope) {
+            Ok(ready) => Prepared::Do(Box::new(ready)),
+            Err(Stop(prepared)) => prepared,
+        }
+    }
+
+    fn ready(&self, task: &Task, scope: &Arc<Scope>) -> Result<Ready, Stop> {
+        let deed = self.deed(task, scope)?;
+        if matches!(task.kind.class, Class::Control) {
+            return Ok(Ready { deed, run_as: RunAs::Login, environment: Vec::new() });
+        }
+        let (run_as, environment) = (self.run_as(task, scope)?, environment(task, scope)?);
+        Ok(Ready { deed, run_as, environment })
+    }
+
+    fn run_as(&self, task: &Task, scope: &Arc<Scope>) -> Result<RunAs, Stop> {
+        let privilege = task.privilege.over(&self.play.privilege);
+        let escalate = match &privilege.escalate {
+            Some(flag) => match flag.holds(scope).map_err(|error| fail(format!("`become`: {error}")))? {
+                Truth::Unknown => return Err(unknown()),
+                truth => truth == Truth::True,
+            },
+            None if scope.get("ansible_become").is_some() => {
+                match template::evaluate("ansible_become | bool", scope)? {
+                    Value::Unknown => return Err(unknown()),
+                    value => value.truthy(),
+                }
+            }
+            None => self.become_default,
+        };
+        if !escalate {
+            return Ok(RunAs::Login);
+        }
+        let user = match (&privilege.user, scope.get("ansible_become_user")) {
+            (Some(user), _) | (None, Some(user)) => match template::resolve(user, scope)? {
+                Value::Unknown => return Err(unknown()),
+                user => Some(user.to_text()),
+            },
+            (None, None) => self.become_user.map(ToOwned::to_owned),
+        };
+        Ok(match user {
+            Some(user) if !user.is_empty() && user != "root" => RunAs::User(user),
+            _ => RunAs::Root,
+        })
+    }
+
+    fn deed(&self, task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+        let params = match &task.params.fixed {
+            Some(fixed) => Arc::clone(fixed),
+            None => match task.kind.name {
+                "set_fact" => return set_facts(task, scope),
+                _ => Arc::new(render_params(task, scope)?),
+            },
+        };
+        Ok(match &*params {
+            Params::GpuPersistence(task) => Deed::Gpu(GpuTask::GpuPersistence(task.clone())),
+            Params::GpuEcc(task) => Deed::Gpu(GpuTask::GpuEcc(task.clone())),
+            Params::GpuMig(task) => Deed::Gpu(GpuTask::GpuMig(task.clone())),
+            Params::GpuPower(task) => Deed::Gpu(GpuTask::GpuPower(task.clone())),
+            Params::GpuClocks(task) => Deed::Gpu(GpuTask::GpuClocks(task.clone())),
+            Params::GpuComputeMode(task) => Deed::Gpu(GpuTask::GpuComputeMode(task.clone())),
+            Params::GpuMps(task) => Deed::Gpu(GpuTask::GpuMps(task.clone())),
+            Params::Sysctl(sysctl) => node(NodeOp::Sysctl(sysctl.clone())),
+            Params::KernelCmdline(words) => node(NodeOp::KernelCmdline(words.clone())),
+            Params::Service(service) => node(NodeOp::Service(service.clone())),
+            Params::File(file) => node(NodeOp::File(file.clone())),
+            Params::LineInFile(line) => node(NodeOp::LineInFile(line.clone())),
+            Params::Stat(stat) => node(NodeOp::Stat(stat.clone())),
+            Params::Copy(copy) => self.copy(copy, task.no_log)?,
+            Params::Template(template) => self.template(template, scope, task.no_log)?,
+            Params::Command(command) => {
+                let argv = match &command.cmd {
+                    Some(cmd) => shell_words::split(cmd)
+                        .map_err(|_| fail("the command has a quote that is not closed"))?,
+                    None => command.argv.clone(),
+                };
+                if argv.first().is_none_or(String::is_empty) {
+                    return Err(fail("the command is empty"));
+                }
+                node(NodeOp::Exec(Exec {
+                    run: Run::Argv(argv),
+                    chdir: command.chdir.clone(),
+                    creates: command.creates.clone(),
+                    removes: command.removes.clone(),
+                    stdin: command.stdin.clone(),
+                    ..Exec::default()
+                }))
+            }
+            Params::Shell(shell) => {
+                let executable = shell.executable.clone().unwrap_or_else(|| "/bin/sh".to_owned());
+                node(NodeOp::Exec(Exec {
+                    run: Run::Shell { line: shell.cmd.clone(), executable },
+                    chdir: shell.chdir.clone(),
+                    creates: shell.creates.clone(),
+                    removes: shell.removes.clone(),
+                    stdin: shell.stdin.clone(),
+                    ..Exec::default()
+                }))
+            }
+            Params::Script(script) => {
+                let mut words = shell_words::split(&script.cmd)
+                    .map_err(|_| fail("the arguments have a quote that is not closed"))?
+                    .into_iter();
+                let name = words.next().ok_or_else(|| fail("the name of a script is needed"))?;
+                let file = self.file(FileKind::File, &name)?;
+                let (blob, need) = blob(&file);
+                let run = Run::Script { arguments: words.collect(), executable: script.executable.clone() };
+                let exec = Exec {
+                    run,
+                    chdir: script.chdir.clone(),
+                    creates: script.creates.clone(),
+                    removes: script.removes.clone(),
+                    script: Some(blob),
+                    ..Exec::default()
+                };
+                Deed::Node { op: NodeOp::Exec(exec), blobs: vec![need] }
+            }
+            Params::Reboot(reboot) => Deed::Reboot { when: reboot.when, timeout_s: reboot.timeout },
+            Params::WaitForConnection(wait) => {
+                Deed::WaitForConnection { timeout_s: wait.timeout, delay_s: wait.delay }
+            }
+            Params::Debug(debug) => return self.debug(debug, scope),
+            Params::Assert(assert) => return check(assert, scope),
+            Params::Fail(params) => return Err(fail(params.msg.clone())),
+            Params::SetFact(facts) => Deed::SetFacts(
+                facts
+                    .facts
+                    .iter()
+                    .map(|(name, value)| (Arc::from(name.as_str()), Value::literal(value)))
+                    .collect(),
+            ),
+            Params::Meta(meta) => Deed::Meta(meta.action),
+        })
+    }
+
+    fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
+        self.files.read(kind, &self.play.directory, name).map_err(fail)
+    }
+
+    fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {
+        let base = |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        let mut put = PutFile {
+            dest: copy.dest.clone(),
+            name: base(&copy.dest),
+            blob: None,
+            remote_src: None,
+            preview: None,
+            owner: copy.owner.clone(),
+            group: copy.group.clone(),
+            mode: copy.mode.clone(),
+            backup: copy.backup,
+            force: copy.force,
+            validate: copy.validate.clone(),
+            secret,
+        };
+        let content = match (&copy.src, &copy.content) {
+            (Some(src), _) if copy.remote_src => {
+                put.name = base(src);
+                put.remote_src = Some(src.clone());
+                return Ok(node(NodeOp::PutFile(put)));
+            }
+            (Some(src), _) => {
+                put.name = base(src);
+                self.file(FileKind::File, src)?
+            }
+            (None, content) => FileContent::new("", content.clone().unwrap_or_default().into_bytes()),
+        };
+        Ok(put_file(put, &content))
+    }
+
+    fn template(&self, params: &Template, scope: &Arc<Scope>, secret: bool) -> Result<Deed, Stop> {
+        let source = self.file(FileKind::Template, &params.src)?;
+        let text = std::str::from_utf8(&source.bytes)
+            .map_err(|_| fail(format!("the template {} is not UTF-8 text", source.path)))?;
+        let rendered = match template::render_document(text, scope) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Err(unknown()),
+            Err(error) => {
+                let line = error.range().map_or_else(String::new, |range| {
+                    format!(":{}", text.get(..range.start).unwrap_or_default().matches('\n').count() + 1)
+                });
+                return Err(fail(format!("{}{line}: {error}", source.path)));
+            }
+        };
+        let name = params.src.rsplit('/').next().unwrap_or_default();
+        let put = PutFile {
+            dest: params.dest.clone(),
+            name: name.strip_suffix(".j2").unwrap_or(name).to_owned(),
+            blob: None,
+            remote_src: None,
+            preview: None,
+            owner: params.owner.clone(),
+            group: params.group.clone(),
+            mode: params.mode.clone(),
+            backup: params.backup,
+            force: params.force,
+            validate: params.validate.clone(),
+            secret,
+        };
+        Ok(put_file(put, &FileContent::new("", rendered.into_bytes())))
+    }
+
+    fn debug(&self, debug: &Debug, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+        if debug.verbosity > self.verbosity {
+            return Err(Stop(Prepared::Skip(format!("shown from {} times -v on", debug.verbosity))));
+        }
+        let shown = |value: &Value| match value {
+            Value::Str(text) => text.to_string(),
+            other => other.to_json().to_string(),
+        };
+        if let Some(source) = &debug.var {
+            let value = match template::is_template(source) {
+                true => template::render(source, scope)?,
+                false => template::evaluate(source, scope)?,
+            };
+            if value.has_unknown() {
+                return Err(unknown());
+            }
+            return Ok(Deed::Say(format!("{source} = {}", shown(&value))));
+        }
+        let message = debug.msg.as_ref().map_or_else(|| Value::str("Hello world!"), Value::literal);
+        Ok(Deed::Say(shown(&message)))
+    }
+}
+
+fn node(op: NodeOp) -> Deed {
+    Deed::Node { op, blobs: Vec::new() }
+}
+
+fn blob(file: &FileContent) -> (Blob, BlobNeed) {
+    let blob = Blob { sha256: file.sha256.to_string(), size: file.bytes.len() as u64 };
+    (blob.clone(), BlobNeed { blob, bytes: Arc::clone(&file.bytes) })
+}
+
+fn put_file(mut put: PutFile, content: &FileContent) -> Deed {
+    let (blob, need) = blob(content);
+    if !put.secret && content.bytes.len() <= PREVIEW_BYTES {
+        put.preview = std::str::from_utf8(&content.bytes).ok().map(ToOwned::to_owned);
+    }
+    put.blob = Some(blob);
+    Deed::Node { op: NodeOp::PutFile(put), blobs: vec![need] }
+}
+
+/// Whether a parameter is an expression that its kind evaluates itself.
+fn is_expression(kind: &str, parameter: &str) -> bool {
+    matches!((kind, parameter), ("assert", "that") | ("debug", "var"))
+}
+
+fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
+    let mut values = Map::new();
+    for entry in &task.params.entries {
+        let value = if is_expression(task.kind.name, &entry.name) {
+            entry.value.clone()
+        } else {
+            template::resolve(&entry.value, scope)
+                .map_err(|error| fail(format!("`{}`: {error}", entry.name)))?
+        };
+        match value {
+            Value::Omit => {}
+            value if value.has_unknown() => return Err(unknown()),
+            value => {
+                values.insert(entry.name.to_string(), value.to_json());
+            }
+        }
+    }
+    read_params(task.kind, values).map_err(|problem| {
+        let mut message = problem.message;
+        if task.no_log {
+            message = message.split(", got ").next().unwrap_or_default().to_owned();
+        } else if let Some(help) = problem.help {
+            message = format!("{message}; {help}");
+        }
+        fail(message)
+    })
+}
+
+fn set_facts(task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+    let mut facts = Vec::new();
+    for entry in &task.params.entries {
+        let name = if template::is_template(&entry.name) {
+            match template::render(&entry.name, scope)? {
+                Value::Unknown => return Err(unknown()),
+                name => Arc::from(name.to_text()),
+            }
+        } else {
+            Arc::clone(&entry.name)
+        };
+        let value =
+            template::resolve(&entry.value, scope).map_err(|error| fail(format!("`{name}`: {error}")))?;
+        if !matches!(value, Value::Omit) {
+            facts.push((name, value));
+        }
+    }
+    Ok(Deed::SetFacts(facts))
+}
+
+fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+    let mut open = false;
+    for condition in &assert.that {
+        let text = match condition {
+            Json::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match template::condition(&text, scope)
+            .map_err(|error| fail(format!("the condition `{text}`: {error}")))?
+        {
+            Truth::True => {}
+            Truth::Unknown => open = true,
+            Truth::False => {
+                let why = format!("`{text}` does not hold");
+                return Err(fail(
+                    assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})")),
+                ));
+            }
+        }
+    }
+    if open {
+        return Err(unknown());
+    }
+    Ok(Deed::Asserted(assert.success_msg.clone().unwrap_or_else(|| "all conditions hold".to_owned())))
+}
+
+fn environment(task: &Task, scope: &Arc<Scope>) -> Result<Vec<(String, String)>, Stop> {
+    let mut merged: Vec<(String, String)> = Vec::new();
+    for layer in &task.environment {
+        match template::resolve(layer, scope).map_err(|error| fail(format!("`environment`: {error}")))? {
+            Value::Map(map) => {
+                for (name, value) in map.iter() {
+                    if matches!(value, Value::Unknown) {
+                        return Err(unknown());
+                    }
+                    merged.retain(|(other, _)| other != &**name);
+                    if !matches!(value, Value::Omit) {
+                        merged.push((name.to_string(), value.to_text()));
+                    }
+                }
+            }
+            Value::Unknown => return Err(unknown()),
+            Value::Null | Value::Omit => {}
+            other => return Err(fail(format!("`environment` wants a mapping, got {}", other.kind()))),
+        }
+    }
+    Ok(merged)
+}

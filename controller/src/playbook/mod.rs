@@ -1,0 +1,25 @@
+//! Playbooks: text becomes a typed program, and every mistake in it is told before any node is contacted.
+//!
+//! Owns the language of plays, blocks and tasks, and its static checks. Must not know hosts, connections or what a
+//! task does; it reads files only through the [`Reader`] it is given. Invariants: a [`Program`] has no unknown key,
+//! no unknown kind, no literal parameter that its kind refuses and no template with a syntax error; positions point
+//! into the text that was read.
+
+mod check;
+mod names;
+mod params;
+mod parse;
+mod program;
+mod tags;
+
+pub use check::Known;
+pub use params::{ParamProblem, read_params};
+pub use parse::Reader;
+pub use program::{
+    Amount, Block, Condition, Flag, Item, Items, Loop, Order, Parameter, Parameters, Play, Privilege,
+    Program, Section, SectionName, Strategy, Task, Wave,
+};
+pub use tags::TagFilter;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Which keys plays, blocks and tasks have.
+
+pub(super) const PLAY: &[&str] = &[
+    "name",
+    "hosts",
+    "become",
+    "become_user",
+    "become_method",
+    "remote_user",
+    "vars",
+    "vars_files",
+    "serial",
+    "waves",
+    "max_unavailable",
+    "max_fail_percentage",
+    "max_failures",
+    "any_errors_fatal",
+    "strategy",
+    "gather_facts",
+    "environment",
+    "tags",
+    "pre_tasks",
+    "tasks",
+    "post_tasks",
+    "handlers",
+    "order",
+    "ignore_unreachable",
+    "ignore_errors",
+    "force_handlers",
+    "no_log",
+    "timeout",
+    "run_once",
+];
+
+/// Keys that tasks and blocks share.
+pub(super) const SHARED: &[&str] = &[
+    "name",
+    "when",
+    "tags",
+    "vars",
+    "become",
+    "become_user",
+    "become_method",
+    "environment",
+    "no_log",
+    "timeout",
+    "ignore_errors",
+    "ignore_unreachable",
+    "any_errors_fatal",
+    "run_once",
+];
+
+pub(super) const BLOCK: &[&str] = &["block", "rescue", "always"];
+
+pub(super) const TASK: &[&str] = &[
+    "loop",
+    "with_items",
+    "loop_control",
+    "register",
+    "changed_when",
+    "failed_when",
+    "notify",
+    "listen",
+    "args",
+];
+
+/// Ansible's keys that gpufleet does not have, and what to do instead.
+pub(super) const NOT_YET: &[(&str, &str)] = &[
+    ("roles", "list the tasks with `import_tasks`"),
+    ("connection", "set `ansible_connection` in the inventory"),
+    ("port", "set `ansible_port` in the inventory"),
+    ("throttle", "use `waves`"),
+    ("delegate_to", "run the task in a play of its own for that host"),
+    ("delegate_facts", "run the task in a play of its own for that host"),
+    ("local_action", "run the task in a play of its own for `localhost`"),
+    ("action", "write the kind as a key: `command: …`"),
+    ("until", "repeat inside the command"),
+    ("retries", "repeat inside the command"),
+    ("delay", "repeat inside the command"),
+    ("async", "give the task a longer `timeout`"),
+    ("poll", "give the task a longer `timeout`"),
+    ("check_mode", "use `gpufleet plan`"),
+    ("diff", "use `gpufleet plan --diff`"),
+    ("with_dict", "use `loop: \"{{ value | dict2items }}\"`"),
+    ("with_list", "use `loop`"),
+    ("with_nested", "use `loop` with the `product` filter"),
+    ("with_together", "use `loop` with the `zip` filter"),
+    ("with_sequence", "use `loop: \"{{ range(1, 5) | list }}\"`"),
+    ("with_subelements", "use `loop` with the `subelements` filter"),
+    ("with_fileglob", "list the files in `loop`"),
+    ("with_first_found", "name the file"),
+    ("module_defaults", "write the parameters at each task"),
+    ("vars_prompt", "give the variables with `-e`"),
+    ("collections", "leave it out"),
+    ("debugger", "leave it out"),
+    ("fact_path", "leave it out"),
+    ("gather_subset", "leave it out"),
+    ("gather_timeout", "leave it out"),
+    ("drain", "cordon the nodes before the run"),
+    ("rollout", "use `waves` and `max_unavailable`"),
+    ("include_role", "list the tasks with `import_tasks`"),
+    ("import_role", "list the tasks with `import_tasks`"),
+    ("include_vars", "use `vars_files`"),
+    ("become_flags", "leave it out"),
+    ("become_exe", "leave it out"),
+];
+
+/// The hint for one of Ansible's keys that are not here; `with_…` of any kind is one.
+pub(super) fn not_yet(key: &str) -> Option<&'static str> {
+    let plain = key.strip_prefix("ansible.builtin.").unwrap_or(key);
+    let listed = NOT_YET.iter().find(|(name, _)| *name == plain).map(|(_, hint)| *hint);
+    listed.or_else(|| (plain.starts_with("with_") && plain != "with_items").then_some("use `loop`"))
+}

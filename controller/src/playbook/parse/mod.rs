@@ -1,0 +1,191 @@
+//! From YAML trees to the program; every mistake is collected, none ends the parsing.
+
+mod keys;
+mod play;
+mod task;
+mod values;
+mod words;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::names::Reference;
+use super::program::{Play, Program};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::yaml::{self, Node};
+
+/// How deep files may import one another.
+const MAX_IMPORTS: usize = 20;
+
+/// Where the parser gets files from: the disk, a journal's copies, a test's map.
+pub trait Reader {
+    /// The bytes of the file, named as the playbook names it, relative to the folder of the file that names it.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being read; the message goes into the diagnostic.
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>>;
+}
+
+impl<F: Fn(&str) -> std::io::Result<Vec<u8>>> Reader for F {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        self(path)
+    }
+}
+
+impl Reader for HashMap<String, String> {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        self.get(path)
+            .map(|text| text.clone().into_bytes())
+            .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "no such file"))
+    }
+}
+
+impl Program {
+    /// Reads playbooks and whatever they import.
+    ///
+    /// # Errors
+    /// Everything that is wrong in any of them, with its place.
+    pub fn load<P: AsRef<str>>(paths: &[P], reader: &dyn Reader) -> Result<Self, Diagnostics> {
+        let mut parser = Parser::new(reader);
+        let mut plays = Vec::new();
+        for path in paths {
+            plays.extend(parser.playbook(path.as_ref(), None));
+        }
+        if plays.is_empty() && !parser.errors.has_errors() {
+            let names: Vec<_> = paths.iter().map(AsRef::as_ref).collect();
+            parser.errors.push(
+                Diagnostic::error(format!("there is no play in {}", names.join(", ")))
+                    .help("a playbook is a list of plays, each with `hosts` and `tasks`"),
+            );
+        }
+        let program = Self { plays, sources: parser.sources, warnings: parser.warnings };
+        parser.errors.into_result(program)
+    }
+}
+
+struct Parser<'a> {
+    reader: &'a dyn Reader,
+    errors: Diagnostics,
+    warnings: Diagnostics,
+    sources: Vec<Arc<SourceFile>>,
+    /// Uses of variables met since somebody took them.
+    references: Vec<Reference>,
+    /// Those in keys of the play's blocks.
+    block_references: Vec<Reference>,
+    imports: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(reader: &'a dyn Reader) -> Self {
+        Self {
+            reader,
+            errors: Diagnostics::new(),
+            warnings: Diagnostics::new(),
+            sources: Vec::new(),
+            references: Vec::new(),
+            block_references: Vec::new(),
+            imports: 0,
+        }
+    }
+
+    fn error(&mut self, diagnostic: Diagnostic) {
+        self.errors.push(diagnostic);
+    }
+
+    /// Reads a YAML file; `from` is the place that names it.
+    fn file(&mut self, path: &str, from: Option<&Span>) -> Option<Node> {
+        let place = |error: Diagnostic| match from {
+            Some(span) => error.at(span),
+            None => error,
+        };
+        if self.imports >= MAX_IMPORTS {
+            self.error(place(Diagnostic::error("files import one another without end")));
+            return None;
+        }
+        let bytes = match self.reader.read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.error(place(Diagnostic::error(format!("cannot read {path}: {error}"))));
+                return None;
+            }
+        };
+        let source = self.errors.absorb(yaml::decode(path, &bytes))?;
+        self.sources.push(Arc::clone(&source));
+        self.errors.absorb(yaml::parse_source(&source))
+    }
+
+    fn playbook(&mut self, path: &str, from: Option<&Span>) -> Vec<Arc<Play>> {
+        let Some(root) = self.file(path, from) else { return Vec::new() };
+        if root.is_null() {
+            return Vec::new();
+        }
+        let Some(items) = root.as_seq() else {
+            let error = root.wrong_type("a playbook", "a list of plays");
+            self.error(error.help("begin each play with `- hosts: …`"));
+            return Vec::new();
+        };
+        let directory = directory_of(path);
+        let mut plays = Vec::new();
+        for item in items {
+            match item.entry("import_playbook").or_else(|| item.entry("ansible.builtin.import_playbook")) {
+                Some((_, file)) => {
+                    let unknown = item.refuse_unknown_keys(
+                        "an import",
+                        &["import_playbook", "ansible.builtin.import_playbook", "name"],
+                    );
+                    self.errors.append(unknown);
+                    if let Some(name) = self.literal_file(file, "import_playbook") {
+                        self.imports += 1;
+                        plays.extend(self.playbook(&join(&directory, &name), Some(&file.span)));
+                        self.imports -= 1;
+                    }
+                }
+                None => plays.extend(self.play(item, &directory)),
+            }
+        }
+        plays
+    }
+
+    /// A file name without templates.
+    fn literal_file(&mut self, node: &Node, key: &str) -> Option<String> {
+        let name = match node.as_str() {
+            Some(name) => name,
+            None => match node.get("file").and_then(Node::as_str) {
+                Some(name) => name,
+                None => {
+                    self.error(node.wrong_type(&format!("`{key}`"), "the name of a file"));
+                    return None;
+                }
+            },
+        };
+        if crate::template::is_template(name) {
+            self.error(
+                Diagnostic::error(format!("`{key}` with a template is not available yet"))
+                    .at(&node.span)
+                    .help("write the name of the file"),
+            );
+            return None;
+        }
+        Some(name.to_owned())
+    }
+
+    fn take_references(&mut self) -> Vec<Reference> {
+        std::mem::take(&mut self.references)
+    }
+}
+
+/// The folder of a file, empty for the current one.
+fn directory_of(path: &str) -> String {
+    path.rsplit_once('/').map_or(String::new(), |(directory, _)| {
+        if directory.is_empty() { "/".to_owned() } else { directory.to_owned() }
+    })
+}
+
+/// `name` as seen from `directory`.
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() || name.starts_with('/') {
+        name.to_owned()
+    } else {
+        format!("{}/{name}", directory.trim_end_matches('/'))
+    }
+}

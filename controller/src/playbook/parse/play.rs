@@ -1,0 +1,314 @@
+//! Plays.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::Disruption;
+
+use super::task::Inherited;
+use super::{Parser, join, keys};
+use crate::diagnostic::Diagnostic;
+use crate::playbook::program::{
+    Amount, Flag, Item, Items, Order, Play, Privilege, Section, SectionName, Strategy,
+};
+use crate::template::Dict;
+use crate::yaml::Node;
+
+impl Parser<'_> {
+    pub(super) fn play(&mut self, node: &Node, directory: &str) -> Option<Arc<Play>> {
+        let Some(entries) = node.as_map() else {
+            self.error(node.wrong_type("a play", "a mapping with `hosts` and `tasks`"));
+            return None;
+        };
+        self.play_keys(node);
+        let Some((_, hosts_node)) = node.entry("hosts") else {
+            self.error(
+                Diagnostic::error("a play needs `hosts`")
+                    .at(&node.span)
+                    .help("name a group, a host or a pattern: `hosts: all`"),
+            );
+            return None;
+        };
+        self.take_references();
+        let hosts_items = hosts_node.as_seq().unwrap_or(std::slice::from_ref(hosts_node));
+        let mut hosts = Vec::new();
+        for item in hosts_items {
+            match item.as_str().map(str::trim) {
+                Some("") | None if item.as_i64().is_none() => {
+                    self.error(item.wrong_type("`hosts`", "a host pattern or a list of them"));
+                }
+                _ => {
+                    let value = self.value(item);
+                    hosts.push((value, item.span.clone()));
+                }
+            }
+        }
+        // Why: `hosts` is rendered over extra variables before any host is known; its own check names what is missing.
+        self.take_references();
+
+        let name = node.get("name").and_then(|name| self.text("name", name));
+        let pattern = hosts.iter().map(|(value, _)| value.to_text()).collect::<Vec<_>>().join(":");
+        let vars = node.get("vars").map(|vars| self.vars(vars)).unwrap_or_default();
+        let file_vars =
+            node.get("vars_files").map(|files| self.vars_files(files, directory)).unwrap_or_default();
+        let waves = match (node.entry("waves"), node.entry("serial")) {
+            (Some(_), Some((key, _))) => {
+                self.error(
+                    Diagnostic::error("`serial` and `waves` are the same thing: give one of them")
+                        .at(&key.span),
+                );
+                Vec::new()
+            }
+            (Some((_, waves)), None) => self.waves("waves", waves),
+            (None, Some((_, serial))) => self.waves("serial", serial),
+            (None, None) => Vec::new(),
+        };
+        let max_unavailable = node.get("max_unavailable").and_then(|n| self.amount("max_unavailable", n));
+        let max_fail_percentage = node.get("max_fail_percentage").and_then(|n| self.percentage(n));
+        let max_failures = node.get("max_failures").and_then(|n| self.count("max_failures", n));
+        let strategy = node.get("strategy").and_then(|n| self.strategy(n));
+        let order = node.get("order").and_then(|n| self.order(n)).unwrap_or_default();
+        let fixed =
+            |parser: &mut Self, key: &str| node.get(key).is_some_and(|value| parser.fixed_flag(key, value));
+        let gather_facts = fixed(self, "gather_facts");
+        let any_errors_fatal = fixed(self, "any_errors_fatal");
+        let ignore_unreachable = fixed(self, "ignore_unreachable");
+        let force_handlers = fixed(self, "force_handlers");
+        let remote_user = node.get("remote_user").map(|user| self.value(user));
+        let privilege = self.privilege(node);
+        let environment = node.get("environment").map(|value| self.value(value)).into_iter().collect();
+
+        let mut inherited = Inherited {
+            directory: directory.to_owned(),
+            section: SectionName::Tasks,
+            environment,
+            tags: node.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default(),
+            no_log: fixed(self, "no_log"),
+            run_once: fixed(self, "run_once"),
+            ignore_errors: node.get("ignore_errors").map(|value| self.flag("ignore_errors", value)),
+            ignore_unreachable,
+            any_errors_fatal,
+            timeout_s: node.get("timeout").and_then(|value| self.seconds("timeout", value)),
+            ..Inherited::default()
+        };
+        let references = self.take_references();
+
+        let mut sections = Vec::new();
+        for section in [SectionName::PreTasks, SectionName::Tasks, SectionName::PostTasks] {
+            let Some(list) = node.get(section.as_str()) else { continue };
+            inherited.section = section;
+            let items = self.items(list, &inherited, section.as_str(), section.as_str());
+            sections.push(Section { name: section, items });
+        }
+        inherited.section = SectionName::Handlers;
+        let handlers = match node.get("handlers") {
+            Some(list) => {
+                let items = self.items(list, &inherited, "handlers", "handlers");
+                self.handlers(&items)
+            }
+            None => Vec::new(),
+        };
+        let block_references = std::mem::take(&mut self.block_references);
+        let mut play = Play {
+            name: name.unwrap_or(pattern),
+            span: entries.first().map_or_else(|| node.span.clone(), |(key, _)| key.span.clone()),
+            hosts,
+            directory: directory.to_owned(),
+            vars,
+            file_vars,
+            waves,
+            max_unavailable: max_unavailable.unwrap_or(Amount::Count(1)),
+            max_unavailable_span: node.get("max_unavailable").map(|value| value.span.clone()),
+            max_fail_percentage,
+            max_failures,
+            any_errors_fatal,
+            strategy: Strategy::Linear,
+            strategy_span: node.get("strategy").map(|value| value.span.clone()),
+            gather_facts,
+            order,
+            ignore_unreachable,
+            force_handlers,
+            remote_user,
+            privilege,
+            sections,
+            handlers,
+            disruption: Disruption::Live,
+            has_gpu_tasks: false,
+            var_references: references,
+            block_references,
+        };
+        let tasks = play.tasks();
+        let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
+        let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());
+        self.notified_handlers_exist(&play);
+        play.disruption = disruption;
+        play.has_gpu_tasks = has_gpu_tasks;
+        let default = if disruption > Disruption::Live { Strategy::HostPinned } else { Strategy::Linear };
+        play.strategy = strategy.unwrap_or(default);
+        Some(Arc::new(play))
+    }
+
+    fn play_keys(&mut self, node: &Node) {
+        for (key, _) in node.as_map().unwrap_or_default() {
+            let text = key.key_text();
+            if keys::PLAY.contains(&text.as_str()) {
+                continue;
+            }
+            if let Some(hint) = keys::not_yet(&text) {
+                self.error(
+                    Diagnostic::error(format!("`{text}` is not available yet")).at(&key.span).help(hint),
+                );
+                continue;
+            }
+            let mut error = Diagnostic::error(format!("unknown key `{text}`"))
+                .at(&key.span)
+                .label("not a key of a play")
+                .suggest(&text, keys::PLAY.iter().copied());
+            if gpufleet_protocol::tasks::find(&text).is_some() {
+                error = error.help("a task belongs into the list `tasks`");
+            }
+            self.error(error);
+        }
+    }
+
+    fn vars_files(&mut self, node: &Node, directory: &str) -> Arc<Dict> {
+        let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
+        let mut merged = Dict::default();
+        for item in items {
+            let Some(name) = self.literal_file(item, "vars_files") else { continue };
+            self.imports += 1;
+            let file = self.file(&join(directory, &name), Some(&item.span));
+            self.imports -= 1;
+            let Some(file) = file else { continue };
+            for (key, value) in self.vars(&file).iter() {
+                merged.insert(Arc::clone(key), value.clone());
+            }
+        }
+        Arc::new(merged)
+    }
+
+    fn percentage(&mut self, node: &Node) -> Option<f64> {
+        let text = node.scalar_text().unwrap_or_default();
+        let number = text.trim().trim_end_matches('%').parse::<f64>().ok();
+        let number = number.filter(|number| (0.0..=100.0).contains(number));
+        if number.is_none() {
+            let got = if text.is_empty() { node.kind() } else { text.as_str() };
+            self.error(
+                Diagnostic::error(format!("`max_fail_percentage` wants a number from 0 to 100, got {got}"))
+                    .at(&node.span),
+            );
+        }
+        number
+    }
+
+    fn strategy(&mut self, node: &Node) -> Option<Strategy> {
+        let text = self.text("strategy", node)?;
+        match text.strip_prefix("ansible.builtin.").unwrap_or(&text) {
+            "linear" => Some(Strategy::Linear),
+            // Why: both let a host go on without the others; hosts of a batch all begin at once here.
+            "host_pinned" | "free" => Some(Strategy::HostPinned),
+            _ => {
+                let words = ["linear", "host_pinned", "free"];
+                self.error(
+                    Diagnostic::error(format!("unknown strategy `{text}`"))
+                        .at(&node.span)
+                        .label("linear, host_pinned or free")
+                        .suggest(&text, words),
+                );
+                None
+            }
+        }
+    }
+
+    fn order(&mut self, node: &Node) -> Option<Order> {
+        let text = self.text("order", node)?;
+        Some(match text.as_str() {
+            "inventory" => Order::Inventory,
+            "reverse_inventory" => Order::ReverseInventory,
+            "sorted" => Order::Sorted,
+            "reverse_sorted" => Order::ReverseSorted,
+            "shuffle" => Order::Shuffle,
+            _ => {
+                let words = ["inventory", "reverse_inventory", "sorted", "reverse_sorted", "shuffle"];
+                self.error(
+                    Diagnostic::error(format!("unknown order `{text}`"))
+                        .at(&node.span)
+                        .label(words.join(", "))
+                        .suggest(&text, words),
+                );
+                return None;
+            }
+        })
+    }
+
+    pub(super) fn privilege(&mut self, node: &Node) -> Privilege {
+        if let Some(method) = node.get("become_method")
+            && !matches!(method.as_str(), Some("sudo" | "ansible.builtin.sudo"))
+        {
+            self.error(
+                Diagnostic::error("`become_method` is `sudo` here; others are not available yet")
+                    .at(&method.span),
+            );
+        }
+        Privilege {
+            escalate: node.get("become").map(|value| self.flag("become", value)),
+            user: node.get("become_user").map(|value| self.value(value)),
+        }
+    }
+
+    /// Handlers are tasks; blocks of them are flattened.
+    fn handlers(&mut self, items: &Items) -> Vec<Arc<crate::playbook::Task>> {
+        let mut handlers = Vec::new();
+        for item in items.iter() {
+            match item {
+                Item::Task(task) => handlers.push(Arc::clone(task)),
+                Item::GpuGroup(tasks) => handlers.extend(tasks.iter().cloned()),
+                Item::Block(block) => {
+                    if !block.rescue.is_empty() || !block.always.is_empty() {
+                        self.error(
+                            Diagnostic::error("`rescue` and `always` are not available in handlers yet")
+                                .at(&block.span),
+                        );
+                    }
+                    handlers.extend(self.handlers(&block.body));
+                }
+            }
+        }
+        for task in &handlers {
+            if task.name.is_none() && task.listen.is_empty() {
+                self.error(
+                    Diagnostic::error("a handler without `name` and `listen` can never be notified")
+                        .at(&task.span),
+                );
+            }
+        }
+        handlers
+    }
+
+    fn notified_handlers_exist(&mut self, play: &Play) {
+        let mut known: Vec<&str> = Vec::new();
+        for handler in &play.handlers {
+            known.extend(handler.name.as_ref().and_then(|name| name.as_str()));
+            known.extend(handler.listen.iter().map(String::as_str));
+        }
+        let templated = known.iter().any(|name| crate::template::is_template(name));
+        for task in play.tasks() {
+            for (value, span) in task.notify.iter().zip(&task.notify_spans) {
+                let Some(name) = value.as_str() else { continue };
+                if crate::template::is_template(name) || templated || known.contains(&name) {
+                    continue;
+                }
+                self.errors.push(
+                    Diagnostic::error(format!("no handler is called `{name}`"))
+                        .at(span)
+                        .label("neither a name nor a `listen` topic of the play's handlers")
+                        .suggest(name, known.iter().copied()),
+                );
+            }
+        }
+    }
+}
+
+/// Why: `Flag` has a default of "no", which is not "nothing said".
+pub(super) fn said(flag: Option<Flag>, outer: Option<&Flag>) -> Option<Flag> {
+    flag.or_else(|| outer.cloned())
+}

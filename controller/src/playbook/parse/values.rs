@@ -1,0 +1,289 @@
+//! Values of keys: typed, templated, conditions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gpufleet_protocol::lenient::parse_seconds;
+
+use super::Parser;
+use crate::diagnostic::{Diagnostic, Span};
+use crate::playbook::names::Reference;
+use crate::playbook::program::{Amount, Condition, Flag, Wave};
+use crate::template::{
+    Dict, References, TemplateError, Value, inspect_expression, inspect_template, is_template, position_of,
+};
+use crate::yaml::{Node, Value as Yaml};
+
+/// The place of a stretch (in bytes) of a string's text; the whole string where the text is written otherwise.
+pub(super) fn part(node: &Node, range: Range<usize>) -> Span {
+    let Yaml::Str(text) = &node.value else { return node.span.clone() };
+    let wanted = text.text.get(range.clone()).unwrap_or_default();
+    let offset = text.text.get(..range.start).unwrap_or_default().chars().count() + usize::from(!text.plain);
+    let length = wanted.chars().count();
+    let span = node.span.part(offset, length);
+    let line = span.source.line(span.line).unwrap_or_default();
+    let found: String = line.chars().skip(span.column.saturating_sub(1) as usize).take(length).collect();
+    if found == wanted && length > 0 { span } else { node.span.clone() }
+}
+
+impl Parser<'_> {
+    /// Any value; templates in it are checked and the variables they ask for are noted.
+    pub(super) fn value(&mut self, node: &Node) -> Value {
+        match &node.value {
+            Yaml::Str(text) if is_template(&text.text) => {
+                match inspect_template(&text.text) {
+                    Ok(found) => self.note(node, &text.text, found),
+                    Err(error) => self.template_error(node, &error),
+                }
+                Value::text(&text.text)
+            }
+            Yaml::Seq(items) => Value::list(items.iter().map(|item| self.value(item)).collect()),
+            Yaml::Map(_) => Value::Map(Arc::new(self.dict(node))),
+            Yaml::Tagged { tag, node: inner } => {
+                if tag.starts_with("!vault") {
+                    self.error(
+                        Diagnostic::error("vault values are not available yet")
+                            .at(&node.span)
+                            .without_excerpt(),
+                    );
+                    return Value::Null;
+                }
+                Value::literal(&inner.to_json())
+            }
+            _ => Value::literal(&node.to_json()),
+        }
+    }
+
+    pub(super) fn dict(&mut self, node: &Node) -> Dict {
+        let mut dict = Dict::default();
+        for (key, value) in node.as_map().unwrap_or_default() {
+            dict.insert(key.key_text(), self.value(value));
+        }
+        dict
+    }
+
+    fn note(&mut self, node: &Node, text: &str, found: References) {
+        for name in found.names {
+            let at = position_of(text, &name).unwrap_or(0);
+            let guarded = found.guarded.contains(&name);
+            let span = part(node, at..at + name.len());
+            self.references.push(Reference { name, span, guarded });
+        }
+    }
+
+    fn template_error(&mut self, node: &Node, error: &TemplateError) {
+        let span = match error.range() {
+            Some(range) => part(node, range),
+            None => node.span.clone(),
+        };
+        let mut diagnostic = Diagnostic::error(error.message()).at(&span);
+        if let Some(name) = error.suggestion() {
+            diagnostic = diagnostic.help(format!("did you mean `{name}`?"));
+        }
+        self.error(diagnostic);
+    }
+
+    /// `vars`: names and values.
+    pub(super) fn vars(&mut self, node: &Node) -> Arc<Dict> {
+        if node.is_null() {
+            return Arc::default();
+        }
+        let Some(entries) = node.as_map() else {
+            self.error(node.wrong_type("`vars`", "a mapping of names to values"));
+            return Arc::default();
+        };
+        let mut dict = Dict::default();
+        for (key, value) in entries {
+            let name = key.key_text();
+            if !is_variable_name(&name) {
+                self.error(
+                    Diagnostic::error(format!("`{name}` is not the name of a variable"))
+                        .at(&key.span)
+                        .help("names have letters, digits and `_`, and begin with no digit"),
+                );
+                continue;
+            }
+            dict.insert(name, self.value(value));
+        }
+        Arc::new(dict)
+    }
+
+    /// One expression.
+    pub(super) fn expression(&mut self, node: &Node, text: &str) {
+        match inspect_expression(text) {
+            Ok(found) => self.note(node, text, found),
+            Err(error) => self.template_error(node, &error),
+        }
+    }
+
+    /// `when` and its like: text, a boolean, or a list of them.
+    pub(super) fn conditions(&mut self, key: &str, node: &Node) -> Vec<Condition> {
+        let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
+        let mut conditions = Vec::new();
+        for item in items {
+            let text: Arc<str> = match &item.value {
+                Yaml::Bool(value) => Arc::from(if *value { "true" } else { "false" }),
+                Yaml::Str(text) if text.text.trim().is_empty() => {
+                    self.error(Diagnostic::error(format!("`{key}` is empty")).at(&item.span));
+                    continue;
+                }
+                Yaml::Str(text) => {
+                    self.expression(item, &text.text);
+                    Arc::from(text.text.trim())
+                }
+                _ => {
+                    self.error(
+                        item.wrong_type(&format!("`{key}`"), "an expression, a boolean or a list of them"),
+                    );
+                    continue;
+                }
+            };
+            conditions.push(Condition { text, span: item.span.clone() });
+        }
+        conditions
+    }
+
+    /// Yes, no, or a template.
+    pub(super) fn flag(&mut self, key: &str, node: &Node) -> Flag {
+        match &node.value {
+            Yaml::Bool(value) => Flag::Fixed(*value),
+            Yaml::Str(text) if is_template(&text.text) => {
+                self.value(node);
+                Flag::Template(Arc::from(text.text.as_str()))
+            }
+            Yaml::Str(text) => match text.text.to_ascii_lowercase().as_str() {
+                "yes" | "true" | "on" => Flag::Fixed(true),
+                "no" | "false" | "off" => Flag::Fixed(false),
+                _ => {
+                    self.error(node.wrong_type(&format!("`{key}`"), "true or false"));
+                    Flag::Fixed(false)
+                }
+            },
+            _ => {
+                self.error(node.wrong_type(&format!("`{key}`"), "true or false"));
+                Flag::Fixed(false)
+            }
+        }
+    }
+
+    /// Yes or no, where a template is of no use.
+    pub(super) fn fixed_flag(&mut self, key: &str, node: &Node) -> bool {
+        match self.flag(key, node) {
+            Flag::Fixed(value) => value,
+            Flag::Template(_) => {
+                self.error(Diagnostic::error(format!("`{key}` cannot be a template")).at(&node.span));
+                false
+            }
+        }
+    }
+
+    pub(super) fn text(&mut self, key: &str, node: &Node) -> Option<String> {
+        match &node.value {
+            Yaml::Seq(_) | Yaml::Map(_) | Yaml::Null | Yaml::Tagged { .. } => {
+                self.error(node.wrong_type(&format!("`{key}`"), "text"));
+                None
+            }
+            Yaml::Str(text) => Some(text.text.clone()),
+            _ => node.scalar_text(),
+        }
+    }
+
+    /// Text, or a list of texts; a text may hold several, separated by commas.
+    pub(super) fn words(&mut self, key: &str, node: &Node) -> Vec<String> {
+        let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
+        let mut words = Vec::new();
+        for item in items {
+            if let Some(text) = self.text(key, item) {
+                words.extend(text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(ToOwned::to_owned));
+            }
+        }
+        words
+    }
+
+    /// The name of a variable.
+    pub(super) fn name(&mut self, key: &str, node: &Node) -> Option<Arc<str>> {
+        let text = self.text(key, node)?;
+        if is_variable_name(&text) {
+            return Some(Arc::from(text));
+        }
+        self.error(
+            Diagnostic::error(format!("`{key}` wants the name of a variable, got \"{text}\""))
+                .at(&node.span)
+                .help("names have letters, digits and `_`, and begin with no digit"),
+        );
+        None
+    }
+
+    pub(super) fn seconds(&mut self, key: &str, node: &Node) -> Option<u64> {
+        let seconds = node.scalar_text().as_deref().and_then(parse_seconds);
+        if seconds.is_none() {
+            self.error(node.wrong_type(&format!("`{key}`"), "a duration such as 90, 90s, 20m or 2h"));
+        }
+        seconds
+    }
+
+    pub(super) fn count(&mut self, key: &str, node: &Node) -> Option<u32> {
+        let count = node.as_i64().and_then(|count| u32::try_from(count).ok());
+        if count.is_none() {
+            self.error(node.wrong_type(&format!("`{key}`"), "a whole number from 0"));
+        }
+        count
+    }
+
+    /// A number or a percentage; a bare number is a count.
+    pub(super) fn amount(&mut self, key: &str, node: &Node) -> Option<Amount> {
+        let problem = |wanted: &str| {
+            let got = node.scalar_text().map_or_else(|| node.kind().to_owned(), |text| format!("\"{text}\""));
+            Diagnostic::error(format!("`{key}` wants {wanted}, got {got}")).at(&node.span)
+        };
+        if let Some(count) = node.as_i64() {
+            match u32::try_from(count) {
+                Ok(count) if count > 0 => return Some(Amount::Count(count)),
+                _ => self.error(problem("a number from 1")),
+            }
+            return None;
+        }
+        let text = node.as_str().map(str::trim).unwrap_or_default();
+        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        match percent {
+            Some(percent) if percent > 0.0 && percent <= 100.0 => return Some(Amount::Percent(percent)),
+            Some(_) => self.error(problem("a percentage above 0 and up to 100%")),
+            None => match text.parse::<u32>() {
+                Ok(count) if count > 0 => return Some(Amount::Count(count)),
+                _ => self.error(problem("a number or a percentage such as 10%")),
+            },
+        }
+        None
+    }
+
+    /// `waves` or `serial`.
+    pub(super) fn waves(&mut self, key: &str, node: &Node) -> Vec<Wave> {
+        let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
+        let mut waves = Vec::new();
+        for item in items {
+            if item.as_str().is_some_and(|text| text.trim() == "canary") {
+                waves.push(Wave::Canary);
+                continue;
+            }
+            if item.as_str().is_some_and(is_template) {
+                self.error(
+                    Diagnostic::error(format!("`{key}` with a template is not available yet"))
+                        .at(&item.span)
+                        .help("write numbers, percentages or `canary`"),
+                );
+                continue;
+            }
+            match self.amount(key, item) {
+                Some(Amount::Count(count)) => waves.push(Wave::Count(count)),
+                Some(Amount::Percent(percent)) => waves.push(Wave::Percent(percent)),
+                None => {}
+            }
+        }
+        waves
+    }
+}
+
+pub(super) fn is_variable_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}

@@ -1,0 +1,469 @@
+//! The typed program.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gpufleet_protocol::Disruption;
+use gpufleet_protocol::tasks::{KindInfo, Params};
+use serde::{Deserialize, Serialize};
+
+use super::names::Reference;
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::template::{self, Dict, Scope, TemplateError, Truth, Value};
+
+/// All plays of a run, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    pub plays: Vec<Arc<Play>>,
+    /// Every text that was read, for the journal.
+    pub sources: Vec<Arc<SourceFile>>,
+    /// Things a person should know that do not stop the run.
+    pub warnings: Diagnostics,
+}
+
+#[derive(Clone, Debug)]
+pub struct Play {
+    /// As written, or the pattern of its hosts.
+    pub name: String,
+    pub span: Span,
+    /// Host patterns, which may be templates over extra variables.
+    pub hosts: Vec<(Value, Span)>,
+    /// The folder of the playbook, as it was named.
+    pub directory: String,
+    pub vars: Arc<Dict>,
+    /// What `vars_files` hold, merged in order.
+    pub file_vars: Arc<Dict>,
+    /// Batch sizes; empty is one batch of all hosts.
+    pub waves: Vec<Wave>,
+    pub max_unavailable: Amount,
+    pub(super) max_unavailable_span: Option<Span>,
+    pub max_fail_percentage: Option<f64>,
+    pub max_failures: Option<u32>,
+    pub any_errors_fatal: bool,
+    pub strategy: Strategy,
+    pub(super) strategy_span: Option<Span>,
+    pub gather_facts: bool,
+    pub order: Order,
+    pub ignore_unreachable: bool,
+    pub force_handlers: bool,
+    pub remote_user: Option<Value>,
+    pub privilege: Privilege,
+    pub sections: Vec<Section>,
+    pub handlers: Vec<Arc<Task>>,
+    /// The most that any task of it may ask for.
+    pub disruption: Disruption,
+    /// Whether any task has a `gpu_` kind.
+    pub has_gpu_tasks: bool,
+    /// In variables, which are rendered where they are used.
+    pub(super) var_references: Vec<Reference>,
+    pub(super) block_references: Vec<Reference>,
+}
+
+/// One part of a play; handlers and the verification follow at its end.
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub name: SectionName,
+    pub items: Items,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SectionName {
+    PreTasks,
+    Tasks,
+    PostTasks,
+    Handlers,
+}
+
+impl SectionName {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PreTasks => "pre_tasks",
+            Self::Tasks => "tasks",
+            Self::PostTasks => "post_tasks",
+            Self::Handlers => "handlers",
+        }
+    }
+}
+
+impl fmt::Display for SectionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+pub type Items = Arc<[Item]>;
+
+#[derive(Clone, Debug)]
+pub enum Item {
+    Task(Arc<Task>),
+    Block(Arc<Block>),
+    /// Consecutive `gpu_` tasks: one desired state.
+    GpuGroup(Arc<[Arc<Task>]>),
+}
+
+/// Tasks with their rescue; keys of the block have been handed down to its tasks.
+#[derive(Clone, Debug)]
+pub struct Block {
+    pub name: Option<String>,
+    pub span: Span,
+    pub body: Items,
+    pub rescue: Items,
+    pub always: Items,
+}
+
+/// One task, with what it inherits from its blocks.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its place in the play, such as `tasks.3.rescue.0`; stable for one text.
+    pub path: Arc<str>,
+    pub section: SectionName,
+    pub name: Option<Value>,
+    pub kind: &'static KindInfo,
+    /// The key that names the kind.
+    pub span: Span,
+    pub params: Parameters,
+    /// All must hold; those of enclosing blocks come first.
+    pub when: Vec<Condition>,
+    pub looped: Option<Loop>,
+    pub register: Option<Arc<str>>,
+    pub changed_when: Option<Vec<Condition>>,
+    pub failed_when: Option<Vec<Condition>>,
+    pub ignore_errors: Flag,
+    pub ignore_unreachable: bool,
+    pub notify: Vec<Value>,
+    pub(super) notify_spans: Vec<Span>,
+    /// Topics that a handler listens to, beside its name.
+    pub listen: Vec<String>,
+    pub tags: Vec<String>,
+    /// Outermost block first, the task's own last.
+    pub vars: Vec<Arc<Dict>>,
+    pub privilege: Privilege,
+    /// Outermost first.
+    pub environment: Vec<Value>,
+    pub no_log: bool,
+    pub timeout_s: Option<u64>,
+    pub run_once: bool,
+    pub any_errors_fatal: bool,
+    pub(super) references: Vec<Reference>,
+}
+
+impl Task {
+    /// The name as written, or the name of the kind.
+    pub fn title(&self) -> &str {
+        self.name.as_ref().and_then(Value::as_str).unwrap_or(self.kind.name)
+    }
+
+    /// Whether it is a part of a GPU's desired state.
+    pub fn is_gpu(&self) -> bool {
+        is_gpu(self.kind)
+    }
+}
+
+pub(super) fn is_gpu(kind: &KindInfo) -> bool {
+    kind.name.starts_with("gpu_")
+}
+
+/// Becoming another user.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Privilege {
+    /// `become`; none where nothing is said.
+    pub escalate: Option<Flag>,
+    pub user: Option<Value>,
+}
+
+impl Privilege {
+    /// What is said here, else what `outer` says.
+    #[must_use]
+    pub fn over(&self, outer: &Self) -> Self {
+        Self {
+            escalate: self.escalate.clone().or_else(|| outer.escalate.clone()),
+            user: self.user.clone().or_else(|| outer.user.clone()),
+        }
+    }
+}
+
+/// A yes or no that may be a template.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Flag {
+    Fixed(bool),
+    Template(Arc<str>),
+}
+
+impl Default for Flag {
+    fn default() -> Self {
+        Self::Fixed(false)
+    }
+}
+
+impl Flag {
+    /// # Errors
+    /// Those of the template, and a value that is neither yes nor no.
+    pub fn holds(&self, scope: &Arc<Scope>) -> Result<Truth, TemplateError> {
+        match self {
+            Self::Fixed(true) => Ok(Truth::True),
+            Self::Fixed(false) => Ok(Truth::False),
+            Self::Template(source) => match template::render(source, scope)? {
+                Value::Unknown => Ok(Truth::Unknown),
+                value => {
+                    let yes = match &value {
+                        Value::Str(text) => {
+                            matches!(text.to_ascii_lowercase().as_str(), "yes" | "true" | "on" | "1")
+                        }
+                        other => other.truthy(),
+                    };
+                    Ok(if yes { Truth::True } else { Truth::False })
+                }
+            },
+        }
+    }
+}
+
+/// One entry of `when`, `changed_when` or `failed_when`.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    pub text: Arc<str>,
+    pub span: Span,
+}
+
+impl Condition {
+    /// Whether all hold. One that is false decides, whatever is unknown beside it.
+    ///
+    /// # Errors
+    /// The first condition that cannot be evaluated, with it.
+    pub fn all<'a>(conditions: &'a [Self], scope: &Arc<Scope>) -> Result<Truth, (&'a Self, TemplateError)> {
+        let mut result = Truth::True;
+        for condition in conditions {
+            match template::condition(&condition.text, scope).map_err(|error| (condition, error))? {
+                Truth::False => return Ok(Truth::False),
+                Truth::Unknown => result = Truth::Unknown,
+                Truth::True => {}
+            }
+        }
+        Ok(result)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Loop {
+    /// A list, or a template that gives one.
+    pub items: Value,
+    pub span: Span,
+    /// `with_items`: lists in the list are flattened by one level.
+    pub flatten: bool,
+    pub variable: Arc<str>,
+    pub index_variable: Option<Arc<str>>,
+    pub label: Option<Value>,
+}
+
+/// The parameters of a task as written.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    pub entries: Vec<Parameter>,
+    /// Read once where nothing is left to render.
+    pub fixed: Option<Arc<Params>>,
+}
+
+impl Parameters {
+    pub fn get(&self, name: &str) -> Option<&Parameter> {
+        self.entries.iter().find(|entry| &*entry.name == name)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    pub name: Arc<str>,
+    pub value: Value,
+    pub key_span: Span,
+    pub span: Span,
+}
+
+/// The size of one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wave {
+    /// One node of each hardware class.
+    Canary,
+    Count(u32),
+    /// Of all hosts of the play, rounded down, at least one.
+    Percent(f64),
+}
+
+impl fmt::Display for Wave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Canary => f.write_str("canary"),
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// A number of hosts, or a part of all.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    Count(u32),
+    Percent(f64),
+}
+
+impl Amount {
+    /// How many of `hosts` that is, rounded down: may be 0.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a host count, never negative and never above it by much"
+    )]
+    pub fn of(self, hosts: usize) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => (hosts as f64 * percent / 100.0 + 1e-9).floor() as u32,
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// Whether hosts wait for one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// A task begins when every live host of the batch has ended the one before.
+    Linear,
+    /// Each host goes on as fast as it can.
+    HostPinned,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    #[default]
+    Inventory,
+    ReverseInventory,
+    Sorted,
+    ReverseSorted,
+    Shuffle,
+}
+
+impl Play {
+    /// The host pattern with templates rendered over extra variables.
+    ///
+    /// # Errors
+    /// A template that cannot be rendered.
+    pub fn host_pattern(&self, extra: &Arc<Dict>) -> Result<String, Diagnostics> {
+        let scope = Scope::new(vec![Arc::clone(extra), Arc::clone(&self.vars)]);
+        let mut parts = Vec::new();
+        for (value, span) in &self.hosts {
+            let value = template::resolve(value, &scope).map_err(|error| {
+                Diagnostic::error(format!("cannot tell the hosts of the play: {error}"))
+                    .at(span)
+                    .help("give the variable with `-e`")
+            })?;
+            match value {
+                Value::List(list) => parts.extend(list.items().iter().map(Value::to_text)),
+                other => parts.push(other.to_text()),
+            }
+        }
+        Ok(parts.join(":"))
+    }
+
+    /// How many hosts each wave has, when the play has `hosts`: the last entry repeats.
+    ///
+    /// `classes` is the number of hardware classes among the hosts, which is the size of a canary.
+    pub fn wave_sizes(&self, hosts: usize, classes: usize) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        let mut left = hosts;
+        let mut waves = self.waves.iter();
+        let mut current = waves.next();
+        while left > 0 {
+            let size = match current {
+                None => left,
+                Some(Wave::Canary) => classes.max(1),
+                Some(Wave::Count(count)) => *count as usize,
+                Some(Wave::Percent(percent)) => Amount::Percent(*percent).of(hosts) as usize,
+            };
+            let size = size.clamp(1, left);
+            sizes.push(size);
+            left -= size;
+            if let Some(next) = waves.next() {
+                current = Some(next);
+            }
+        }
+        sizes
+    }
+
+    /// How many hosts may be out of service at once.
+    ///
+    /// # Errors
+    /// A budget that rounds to none, or one that a linear play would wait for without end.
+    pub fn budget(&self, hosts: usize) -> Result<u32, Diagnostics> {
+        let budget = self.max_unavailable.of(hosts);
+        let at = self.max_unavailable_span.as_ref().unwrap_or(&self.span);
+        if self.disruption > Disruption::Live && budget == 0 && hosts > 0 {
+            return Err(Diagnostic::error(format!(
+                "`max_unavailable: {}` of {hosts} hosts is none: no node could ever be disturbed",
+                self.max_unavailable
+            ))
+            .at(at)
+            .help("give a number such as `1`, or a larger percentage")
+            .into());
+        }
+        let batch = self.wave_sizes(hosts, 1).into_iter().max().unwrap_or(0);
+        if self.disruption > Disruption::Live
+            && self.strategy == Strategy::Linear
+            && usize::try_from(budget).is_ok_and(|budget| budget < batch)
+        {
+            return Err(Diagnostic::error(format!(
+                "a linear play with batches of {batch} and `max_unavailable` {budget} would wait for itself: \
+                 the nodes that are out wait for the others at the next task, and the others wait for the budget"
+            ))
+            .at(self.strategy_span.as_ref().unwrap_or(at))
+            .help("leave out `strategy`, so that each node goes through alone (host_pinned)")
+            .help(format!("or make the waves at most {budget} large"))
+            .into());
+        }
+        Ok(budget)
+    }
+
+    /// Every task, handlers last.
+    pub fn tasks(&self) -> Vec<&Arc<Task>> {
+        fn walk<'a>(items: &'a [Item], found: &mut Vec<&'a Arc<Task>>) {
+            for item in items {
+                match item {
+                    Item::Task(task) => found.push(task),
+                    Item::GpuGroup(tasks) => found.extend(tasks.iter()),
+                    Item::Block(block) => {
+                        walk(&block.body, found);
+                        walk(&block.rescue, found);
+                        walk(&block.always, found);
+                    }
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for section in &self.sections {
+            walk(&section.items, &mut found);
+        }
+        found.extend(&self.handlers);
+        found
+    }
+
+    /// Whether a reboot task stands in the play.
+    pub fn has_reboot(&self) -> bool {
+        self.tasks().iter().any(|task| task.kind.name == "reboot")
+    }
+
+    /// Whether anything in it becomes another user, as far as the text tells.
+    pub fn may_escalate(&self) -> bool {
+        let may = |privilege: &Privilege| !matches!(privilege.escalate, None | Some(Flag::Fixed(false)));
+        may(&self.privilege) || self.tasks().iter().any(|task| may(&task.privilege))
+    }
+}

@@ -1,0 +1,311 @@
+//! The template engine: compiles, caches, evaluates.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, RwLock};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Expression, UndefinedBehavior};
+
+use super::scan::{self, Piece};
+use super::value::Value;
+use super::{Scope, TemplateError, Truth, filters, frame};
+
+/// Steps that one evaluation may take: a loop over a million items is a mistake.
+const FUEL: u64 = 2_000_000;
+/// Compiled templates kept; past it the cache starts anew.
+const CACHE_ENTRIES: usize = 20_000;
+
+/// Ansible's settings: the line break after a statement goes, the last one of a file stays.
+static SYNTAX: LazyLock<SyntaxConfig> = LazyLock::new(|| {
+    SyntaxConfig::builder().trim_blocks(true).keep_trailing_newline(true).build().unwrap_or_default()
+});
+
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_syntax(SYNTAX.clone());
+    // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
+    environment.set_debug(false);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_formatter(|out, _, value| {
+        let text = match value.as_str() {
+            Some(text) => return Ok(out.write_str(text)?),
+            None => frame::collect(value).map_err(|error| error.into_engine())?.to_text(),
+        };
+        Ok(out.write_str(&text)?)
+    });
+    filters::register(&mut environment);
+    environment
+});
+
+enum Compiled {
+    Expression(Expression<'static, 'static>),
+    /// Text and expressions, with the place of each expression in the source.
+    Pieces(Vec<Part>),
+    /// Has statements; the engine renders it as a whole.
+    Document(String),
+}
+
+enum Part {
+    Text(Box<str>),
+    Expression { code: Expression<'static, 'static>, start: usize },
+}
+
+type Cache = RwLock<HashMap<Box<str>, Arc<Compiled>>>;
+static EXPRESSIONS: LazyLock<Cache> = LazyLock::new(Cache::default);
+static TEMPLATES: LazyLock<Cache> = LazyLock::new(Cache::default);
+
+fn cached(
+    cache: &Cache,
+    source: &str,
+    compile: impl FnOnce() -> Result<Compiled, TemplateError>,
+) -> Result<Arc<Compiled>, TemplateError> {
+    if let Some(found) = cache.read().ok().and_then(|cache| cache.get(source).cloned()) {
+        return Ok(found);
+    }
+    let fresh = Arc::new(compile()?);
+    if let Ok(mut cache) = cache.write() {
+        if cache.len() >= CACHE_ENTRIES {
+            cache.clear();
+        }
+        cache.insert(source.into(), Arc::clone(&fresh));
+    }
+    Ok(fresh)
+}
+
+fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
+    ENVIRONMENT
+        .compile_expression_owned(scan::dotted(source).into_owned())
+        .map_err(|error| TemplateError::from_engine(&error, source))
+}
+
+fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
+    cached(&EXPRESSIONS, source, || compile_expression(source).map(Compiled::Expression))
+}
+
+fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
+    cached(&TEMPLATES, source, || {
+        let Some(pieces) = scan::pieces(source) else {
+            let text = scan::dotted_template(source);
+            ENVIRONMENT
+                .template_from_str(&text)
+                .map_err(|error| TemplateError::from_engine(&error, source))?;
+            return Ok(Compiled::Document(text));
+        };
+        let mut parts = Vec::new();
+        for piece in pieces {
+            parts.push(match piece {
+                Piece::Text(range) => Part::Text(source.get(range).unwrap_or_default().into()),
+                Piece::Expression(range) => {
+                    let start = range.start;
+                    let code = compile_expression(source.get(range).unwrap_or_default())
+                        .map_err(|error| error.shifted(start))?;
+                    Part::Expression { code, start }
+                }
+            });
+        }
+        Ok(Compiled::Pieces(parts))
+    })
+}
+
+/// The value of a bare expression, as in `when`.
+///
+/// # Errors
+/// Syntax, undefined variables, wrong types; the place is in bytes of `source`.
+pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    let compiled = expression(source)?;
+    let Compiled::Expression(code) = &*compiled else { return Ok(Value::Null) };
+    frame::evaluate(scope, |root| {
+        let value = code.eval(root).map_err(|error| TemplateError::from_engine(&error, source))?;
+        frame::collect(&value)
+    })
+    .map_err(|error| error.located(source))
+}
+
+/// Whether a condition holds.
+///
+/// # Errors
+/// Those of [`evaluate`], and a value that is neither true nor false.
+pub fn condition(source: &str, scope: &Arc<Scope>) -> Result<Truth, TemplateError> {
+    let source = condition_text(source)?;
+    match evaluate(source, scope)? {
+        Value::Bool(true) => Ok(Truth::True),
+        Value::Bool(false) => Ok(Truth::False),
+        Value::Unknown => Ok(Truth::Unknown),
+        other => Err(TemplateError::new(format!(
+            "a condition must be true or false, this one gives {}; use `| bool`, `| length > 0` or a comparison",
+            other.kind()
+        ))),
+    }
+}
+
+/// Strips `{{ }}` that stand around a whole condition.
+pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
+    if !scan::is_template(source) {
+        return Ok(source);
+    }
+    match scan::pieces(source.trim()).as_deref() {
+        Some([Piece::Expression(range)]) => Ok(source.trim().get(range.clone()).unwrap_or_default()),
+        _ => Err(TemplateError::new("a condition is an expression already: write it without `{{ }}`")),
+    }
+}
+
+/// The value of a template: text that is exactly one `{{ … }}` keeps the type of its value.
+///
+/// # Errors
+/// Those of [`evaluate`].
+pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    let compiled = template(source)?;
+    frame::evaluate(scope, |root| match &*compiled {
+        Compiled::Pieces(parts) => match parts.as_slice() {
+            [Part::Expression { code, start }] => run_part(code, *start, root, source),
+            parts => {
+                let mut out = String::new();
+                for part in parts {
+                    match part {
+                        Part::Text(text) => out.push_str(text),
+                        Part::Expression { code, start } => {
+                            out.push_str(&run_part(code, *start, root.clone(), source)?.to_text());
+                        }
+                    }
+                }
+                Ok(Value::from(out))
+            }
+        },
+        Compiled::Document(text) => {
+            let text = ENVIRONMENT
+                .render_str(text, root)
+                .map_err(|error| TemplateError::from_engine(&error, source))?;
+            Ok(Value::from(text))
+        }
+        Compiled::Expression(_) => Ok(Value::Null),
+    })
+    .map_err(|error| error.located(source))
+}
+
+/// A whole template file as text; none when it depends on something unknown.
+///
+/// # Errors
+/// Those of [`evaluate`].
+pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
+    if !scan::is_template(source) {
+        return Ok(Some(source.to_owned()));
+    }
+    match render(source, scope)? {
+        Value::Unknown => Ok(None),
+        value => Ok(Some(value.to_text())),
+    }
+}
+
+fn run_part(
+    code: &Expression<'static, 'static>,
+    start: usize,
+    root: minijinja::Value,
+    source: &str,
+) -> Result<Value, TemplateError> {
+    let value = code.eval(root).map_err(|error| {
+        TemplateError::from_engine(&error, source.get(start..).unwrap_or_default()).shifted(start)
+    })?;
+    frame::collect(&value)
+}
+
+/// The value with every template in it rendered.
+///
+/// # Errors
+/// Those of [`evaluate`].
+pub fn resolve(value: &Value, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    match value {
+        value if value.is_settled() => Ok(value.clone()),
+        Value::Template(source) => render(source, scope),
+        Value::List(list) => {
+            let items: Result<Vec<_>, _> = list.items().iter().map(|item| resolve(item, scope)).collect();
+            Ok(Value::list(items?))
+        }
+        Value::Map(dict) => {
+            let mut fresh = super::Dict::default();
+            for (key, value) in dict.iter() {
+                let key = if scan::is_template(key) {
+                    Arc::from(render(key, scope)?.to_text())
+                } else {
+                    Arc::clone(key)
+                };
+                fresh.insert(key, resolve(value, scope)?);
+            }
+            Ok(Value::Map(Arc::new(fresh)))
+        }
+        other => Ok(other.clone()),
+    }
+}
+
+/// The variables that an expression or template asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// Names of variables, without attributes.
+    pub names: Vec<String>,
+    /// Those among them whose absence is provided for, by `default` or `is defined`.
+    pub guarded: Vec<String>,
+}
+
+fn references(source: &str, undeclared: impl IntoIterator<Item = String>) -> References {
+    let mut names: Vec<String> = undeclared.into_iter().filter(|name| name != "omit").collect();
+    names.sort_unstable_by_key(|name| scan::find_name(source, name));
+    names.dedup();
+    let guarded = scan::guarded(source, names.iter().cloned());
+    References { names, guarded }
+}
+
+/// Reads an expression without evaluating it.
+///
+/// # Errors
+/// Syntax, unknown filters and tests.
+pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
+    let source = condition_text(source)?;
+    let compiled = expression(source)?;
+    let Compiled::Expression(code) = &*compiled else { return Ok(References::default()) };
+    filters::check_names(source)?;
+    Ok(references(source, code.undeclared_variables(false)))
+}
+
+/// Reads a template without rendering it.
+///
+/// # Errors
+/// Syntax, unknown filters and tests.
+pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
+    let compiled = template(source)?;
+    let mut names = Vec::new();
+    match &*compiled {
+        Compiled::Pieces(parts) => {
+            for part in parts {
+                if let Part::Expression { code, start } = part {
+                    names.extend(code.undeclared_variables(false));
+                    let end = source.get(*start..).and_then(|rest| rest.find("}}")).unwrap_or(0) + start;
+                    filters::check_names(source.get(*start..end).unwrap_or_default())
+                        .map_err(|error| error.shifted(*start))?;
+                }
+            }
+        }
+        Compiled::Document(text) => {
+            let parsed = ENVIRONMENT
+                .template_from_str(text)
+                .map_err(|error| TemplateError::from_engine(&error, source))?;
+            names.extend(parsed.undeclared_variables(false));
+        }
+        Compiled::Expression(_) => {}
+    }
+    Ok(references(source, names))
+}
+
+/// Where the variable `name` stands in an expression or template, in bytes.
+pub fn position_of(source: &str, name: &str) -> Option<usize> {
+    scan::find_name(source, name)
+}
+
+/// Whether the engine has a function of this name.
+pub(super) fn is_function(name: &str) -> bool {
+    matches!(
+        name,
+        "range" | "dict" | "namespace" | "debug" | "cycler" | "joiner" | "lipsum" | "lookup" | "query"
+    )
+}

@@ -1,0 +1,125 @@
+//! What can go wrong in a template.
+
+use std::ops::Range;
+
+use minijinja::ErrorKind;
+
+use super::scan;
+
+/// An error in a template or expression.
+///
+/// The message names variables and types, never their values.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TemplateError {
+    message: String,
+    /// In bytes of the source.
+    range: Option<Range<usize>>,
+    undefined: Option<String>,
+    /// A name that was meant, such as a filter that does not exist.
+    suggestion: Option<String>,
+}
+
+impl TemplateError {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), range: None, undefined: None, suggestion: None }
+    }
+
+    pub(super) fn undefined(path: String) -> Self {
+        let message = if path.is_empty() {
+            "a value is undefined".to_owned()
+        } else {
+            format!("`{path}` is undefined")
+        };
+        Self { message, range: None, undefined: Some(path), suggestion: None }
+    }
+
+    /// Takes from the engine's error what is safe to show.
+    pub(super) fn from_engine(error: &minijinja::Error, source: &str) -> Self {
+        let detail = error.detail().unwrap_or_default();
+        let kind = error.kind();
+        if kind == ErrorKind::UndefinedError {
+            let path = detail.split('`').nth(1).unwrap_or_default().to_owned();
+            let mut fresh = Self::undefined(path);
+            fresh.range = error.range();
+            return fresh;
+        }
+        let message = match kind {
+            ErrorKind::OutOfFuel => "it takes too many steps; is there an endless loop?".to_owned(),
+            ErrorKind::SyntaxError if detail.is_empty() => "syntax error".to_owned(),
+            ErrorKind::SyntaxError => format!("syntax error: {detail}"),
+            _ if detail.is_empty() => kind.to_string(),
+            _ => detail.to_owned(),
+        };
+        let mut fresh = Self::new(message);
+        fresh.range = error.range().filter(|range| range.start <= source.len() && range.end <= source.len());
+        if matches!(kind, ErrorKind::UnknownFilter | ErrorKind::UnknownTest)
+            && let Some(name) = fresh.range.clone().and_then(|range| source.get(range))
+        {
+            let name = name.trim_matches(|c: char| !c.is_alphanumeric() && c != '_');
+            fresh.suggestion = super::filters::nearest(name, kind == ErrorKind::UnknownTest);
+        }
+        fresh
+    }
+
+    pub(super) fn with_range(mut self, range: Range<usize>) -> Self {
+        self.range = Some(range);
+        self
+    }
+
+    pub(super) fn with_suggestion(mut self, suggestion: Option<String>) -> Self {
+        self.suggestion = suggestion;
+        self
+    }
+
+    pub(super) fn into_engine(self) -> minijinja::Error {
+        let kind =
+            if self.undefined.is_some() { ErrorKind::UndefinedError } else { ErrorKind::InvalidOperation };
+        minijinja::Error::new(kind, self.message)
+    }
+
+    /// Says in which variable it happened; the place in another text is of no use here.
+    pub(super) fn within(mut self, variable: &str) -> Self {
+        self.message = format!("{} (in the variable `{variable}`)", self.message);
+        self.range = None;
+        self
+    }
+
+    pub(super) fn shifted(mut self, by: usize) -> Self {
+        self.range = self.range.map(|range| range.start + by..range.end + by);
+        self
+    }
+
+    /// Finds the place of an undefined variable.
+    pub(super) fn located(mut self, source: &str) -> Self {
+        if self.range.is_none()
+            && let Some(path) = &self.undefined
+        {
+            // Why: a path of a nested variable reads "inner` in `outer"; only the outer one stands in this text.
+            let outer = path.rsplit("` in `").next().unwrap_or(path);
+            let root = outer.split('.').next().unwrap_or(outer);
+            self.range = scan::find_name(source, root).or_else(|| source.find(outer)).map(|start| {
+                start..start + if source[start..].starts_with(outer) { outer.len() } else { root.len() }
+            });
+        }
+        self
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The stretch of the source that is meant, in bytes.
+    pub fn range(&self) -> Option<Range<usize>> {
+        self.range.clone()
+    }
+
+    /// The variable that does not exist, if that is the error.
+    pub fn undefined_name(&self) -> Option<&str> {
+        self.undefined.as_deref()
+    }
+
+    pub fn suggestion(&self) -> Option<&str> {
+        self.suggestion.as_deref()
+    }
+}

@@ -1,0 +1,309 @@
+//! Ansible's filters and tests that the engine lacks, with Ansible's semantics.
+
+mod collections;
+mod data;
+mod paths;
+mod patterns;
+mod results;
+mod version;
+
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use super::frame::{collect, expose, forgive};
+use super::value::Value;
+use super::{TemplateError, scan};
+use crate::diagnostic::suggest;
+
+type Engine = minijinja::Value;
+
+/// What a filter or test is called with; the value it stands behind comes first.
+pub(super) struct Call {
+    args: Vec<Value>,
+    named: Vec<(String, Value)>,
+}
+
+impl Call {
+    fn read(args: &[Engine], kwargs: &Kwargs) -> Result<Self, Error> {
+        let plain = |value: &Engine| collect(value).map_err(TemplateError::into_engine);
+        let mut named = Vec::new();
+        for name in kwargs.args() {
+            named.push((name.to_owned(), plain(&kwargs.get::<Engine>(name)?)?));
+        }
+        Ok(Self { args: args.iter().map(plain).collect::<Result<_, _>>()?, named })
+    }
+
+    fn value(&self) -> &Value {
+        self.args.first().unwrap_or(&Value::Null)
+    }
+
+    /// Argument number `index` (0 is the first in the brackets), or the one called `name`.
+    fn get(&self, index: usize, name: &str) -> Option<&Value> {
+        self.named(name).or_else(|| self.args.get(index + 1))
+    }
+
+    fn named(&self, name: &str) -> Option<&Value> {
+        self.named.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    fn need(&self, index: usize, name: &str) -> Result<&Value, String> {
+        self.get(index, name).ok_or_else(|| format!("the argument `{name}` is missing"))
+    }
+
+    fn flag(&self, index: usize, name: &str) -> bool {
+        self.get(index, name).is_some_and(Value::truthy)
+    }
+
+    fn text(&self) -> Result<String, String> {
+        text_of(self.value())
+    }
+
+    fn text_arg(&self, index: usize, name: &str) -> Result<String, String> {
+        text_of(self.need(index, name)?)
+    }
+
+    fn list(&self) -> Result<Vec<Value>, String> {
+        list_of(self.value())
+    }
+}
+
+fn text_of(value: &Value) -> Result<String, String> {
+    match value {
+        Value::List(_) | Value::Map(_) => Err(format!("text is needed, this is {}", value.kind())),
+        other => Ok(other.to_text()),
+    }
+}
+
+fn list_of(value: &Value) -> Result<Vec<Value>, String> {
+    match value {
+        Value::List(list) => Ok(list.items().to_vec()),
+        Value::Map(dict) => Ok(dict.keys().map(Value::str).collect()),
+        other => Err(format!("a list is needed, this is {}", other.kind())),
+    }
+}
+
+type Filter = fn(&Call) -> Result<Value, String>;
+type Test = fn(&Call) -> Result<bool, String>;
+
+static FILTERS: &[&[(&str, Filter)]] =
+    &[collections::FILTERS, data::FILTERS, paths::FILTERS, patterns::FILTERS];
+static TESTS: &[&[(&str, Test)]] = &[collections::TESTS, patterns::TESTS, results::TESTS, version::TESTS];
+
+pub(super) fn register(environment: &mut Environment<'static>) {
+    for &(name, filter) in FILTERS.iter().flat_map(|group| group.iter()) {
+        environment.add_filter(name, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
+            let values = rest.into_values();
+            let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
+            let call = Call::read(args, &kwargs)?;
+            match filter(&call) {
+                Ok(value) => Ok(expose(&value, "")),
+                Err(message) => Err(refusal(name, message)),
+            }
+        });
+    }
+    for &(name, test) in TESTS.iter().flat_map(|group| group.iter()) {
+        environment.add_test(name, move |rest: Rest<ValueOrKwargs>| -> Result<bool, Error> {
+            let values = rest.into_values();
+            let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
+            let call = Call::read(args, &kwargs)?;
+            test(&call).map_err(|message| refusal(name, message))
+        });
+    }
+    environment.add_filter("default", default);
+    environment.add_filter("d", default);
+    environment.add_filter("mandatory", mandatory);
+    environment.add_filter("ternary", ternary);
+    environment.add_filter("map", map);
+    environment.add_test("defined", |value: &Engine| !forgive(value));
+    environment.add_test("undefined", |value: &Engine| forgive(value));
+}
+
+fn refusal(name: &str, message: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidOperation, format!("`{name}`: {message}"))
+}
+
+fn default(
+    value: &Engine,
+    other: Option<&Engine>,
+    boolean: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Engine, Error> {
+    let boolean = match boolean {
+        Some(boolean) => boolean,
+        None => kwargs.get::<Option<bool>>("boolean")?.unwrap_or(false),
+    };
+    let named = kwargs.get::<Option<Engine>>("default_value")?;
+    let other = other.or(named.as_ref());
+    if forgive(value) || (boolean && !value.is_true()) {
+        return Ok(other.cloned().unwrap_or_else(|| Engine::from("")));
+    }
+    // Why: a default that is not used may be missing itself.
+    if let Some(other) = other {
+        forgive(other);
+    }
+    Ok(value.clone())
+}
+
+fn mandatory(value: &Engine, message: Option<String>, kwargs: Kwargs) -> Result<Engine, Error> {
+    let message = match message {
+        Some(message) => Some(message),
+        None => kwargs.get::<Option<String>>("msg")?,
+    };
+    match message {
+        Some(message) if forgive(value) => Err(Error::new(ErrorKind::InvalidOperation, message)),
+        _ => Ok(value.clone()),
+    }
+}
+
+fn ternary(value: &Engine, yes: &Engine, no: &Engine, null: Option<&Engine>) -> Engine {
+    let chosen = match null {
+        Some(null) if value.is_none() => null,
+        _ if value.is_true() => yes,
+        _ => no,
+    };
+    for other in [Some(yes), Some(no), null].into_iter().flatten() {
+        if !std::ptr::eq(other, chosen) {
+            forgive(other);
+        }
+    }
+    chosen.clone()
+}
+
+/// Why: the engine's own sees no difference between an attribute that is there and one that is not.
+fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
+    let values: Vec<Engine> = rest.iter().cloned().map(Engine::from).collect();
+    let (_, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
+    if kwargs.has("default")
+        && let Some(attribute) = kwargs.get::<Option<String>>("attribute")?
+    {
+        let other = kwargs.get::<Engine>("default")?;
+        let mut mapped = Vec::new();
+        for item in value.try_iter()? {
+            let mut found = item;
+            for part in attribute.split('.') {
+                found = found.get_attr(part)?;
+            }
+            mapped.push(if forgive(&found) { other.clone() } else { found });
+        }
+        return Ok(Engine::from(mapped));
+    }
+    Ok(Engine::from(minijinja::filters::map(state, value, rest)?))
+}
+
+fn known(test: bool) -> Vec<&'static str> {
+    const OWN_FILTERS: &[&str] = &[
+        "default",
+        "d",
+        "mandatory",
+        "ternary",
+        "map",
+        "safe",
+        "escape",
+        "e",
+        "lower",
+        "upper",
+        "title",
+        "capitalize",
+        "replace",
+        "length",
+        "count",
+        "dictsort",
+        "items",
+        "reverse",
+        "trim",
+        "join",
+        "split",
+        "lines",
+        "round",
+        "abs",
+        "int",
+        "float",
+        "attr",
+        "first",
+        "last",
+        "min",
+        "max",
+        "sort",
+        "list",
+        "string",
+        "batch",
+        "slice",
+        "sum",
+        "indent",
+        "select",
+        "reject",
+        "selectattr",
+        "rejectattr",
+        "groupby",
+        "unique",
+        "chain",
+        "zip",
+        "pprint",
+        "format",
+        "tojson",
+    ];
+    const OWN_TESTS: &[&str] = &[
+        "undefined",
+        "defined",
+        "none",
+        "safe",
+        "escaped",
+        "boolean",
+        "odd",
+        "even",
+        "divisibleby",
+        "number",
+        "integer",
+        "int",
+        "float",
+        "string",
+        "sequence",
+        "iterable",
+        "mapping",
+        "startingwith",
+        "endingwith",
+        "lower",
+        "upper",
+        "sameas",
+        "eq",
+        "equalto",
+        "ne",
+        "lt",
+        "lessthan",
+        "le",
+        "gt",
+        "greaterthan",
+        "ge",
+        "in",
+        "true",
+        "false",
+        "filter",
+        "test",
+    ];
+    if test {
+        let own = TESTS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
+        own.chain(OWN_TESTS.iter().copied()).collect()
+    } else {
+        let own = FILTERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
+        own.chain(OWN_FILTERS.iter().copied()).collect()
+    }
+}
+
+pub(super) fn nearest(name: &str, test: bool) -> Option<String> {
+    suggest(name, known(test)).map(ToOwned::to_owned)
+}
+
+/// Refuses filters and tests that do not exist, which the engine itself notices only when it runs them.
+pub(super) fn check_names(expression: &str) -> Result<(), TemplateError> {
+    for found in scan::calls(expression) {
+        if known(found.test).contains(&found.name) {
+            continue;
+        }
+        let what = if found.test { "test" } else { "filter" };
+        let start = found.start;
+        return Err(TemplateError::new(format!("unknown {what} `{}`", found.name))
+            .with_range(start..start + found.name.len())
+            .with_suggestion(nearest(found.name, found.test)));
+    }
+    Ok(())
+}

@@ -1,0 +1,354 @@
+//! One evaluation: which variables it sees, and what it met that was missing or unknown.
+//!
+//! Why thread-local: the engine hands objects nothing but the key that is looked up; an evaluation never leaves its
+//! thread, so the frame on top of the stack is the one that asks.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
+
+use super::value::{Dict, List, Value};
+use super::{Scope, TemplateError, engine};
+
+type Engine = minijinja::Value;
+
+/// How deep variables may refer to one another.
+const MAX_DEPTH: usize = 20;
+
+struct Frame {
+    scope: Arc<Scope>,
+    misses: Vec<Miss>,
+    unknown: bool,
+    error: Option<TemplateError>,
+}
+
+struct Miss {
+    path: String,
+    forgiven: bool,
+}
+
+thread_local! {
+    static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+}
+
+fn with_top<T>(act: impl FnOnce(&mut Frame) -> T) -> Option<T> {
+    FRAMES.with_borrow_mut(|frames| frames.last_mut().map(act))
+}
+
+struct Pop;
+
+impl Drop for Pop {
+    fn drop(&mut self) {
+        FRAMES.with_borrow_mut(|frames| frames.pop());
+    }
+}
+
+/// Runs one evaluation. What depends on an unknown value is [`Value::Unknown`], whatever else went wrong on the way.
+pub(super) fn evaluate(
+    scope: &Arc<Scope>,
+    run: impl FnOnce(Engine) -> Result<Value, TemplateError>,
+) -> Result<Value, TemplateError> {
+    let depth = FRAMES.with_borrow_mut(|frames| {
+        frames.push(Frame { scope: Arc::clone(scope), misses: Vec::new(), unknown: false, error: None });
+        frames.len()
+    });
+    let pop = Pop;
+    if depth > MAX_DEPTH {
+        return Err(TemplateError::new("variables refer to one another without end"));
+    }
+    let result = run(Engine::from_dyn_object(Arc::clone(scope)));
+    let frame = with_top(|frame| {
+        (
+            frame.unknown,
+            frame.error.take(),
+            frame.misses.iter().find(|miss| !miss.forgiven).map(|m| m.path.clone()),
+        )
+    });
+    drop(pop);
+    match frame {
+        Some((true, ..)) => Ok(Value::Unknown),
+        Some((_, Some(error), _)) => Err(error),
+        Some((_, _, Some(path))) => Err(TemplateError::undefined(path)),
+        _ => result,
+    }
+}
+
+/// The engine's view of a value; templates in it are rendered now.
+pub(super) fn expose(value: &Value, name: &str) -> Engine {
+    match value {
+        Value::Null => Engine::from(()),
+        Value::Bool(value) => Engine::from(*value),
+        Value::Int(value) => Engine::from(*value),
+        Value::Float(value) => Engine::from(*value),
+        Value::Str(text) => Engine::from(Arc::clone(text)),
+        Value::List(list) => Engine::from_dyn_object(Arc::clone(list)),
+        Value::Map(dict) => Engine::from_dyn_object(Arc::clone(dict)),
+        Value::Omit => Engine::from_object(Omit),
+        Value::Unknown => unknown(),
+        Value::Template(source) => {
+            let Some(scope) = with_top(|frame| Arc::clone(&frame.scope)) else { return unknown() };
+            match engine::render(source, &scope) {
+                Ok(value) => expose(&value, name),
+                Err(error) => match error.undefined_name() {
+                    Some(inner) => {
+                        let path =
+                            if name.is_empty() { inner.to_owned() } else { format!("{inner}` in `{name}") };
+                        missing(path)
+                    }
+                    None => {
+                        let error = if name.is_empty() { error } else { error.within(name) };
+                        with_top(|frame| frame.error.get_or_insert(error).message().len());
+                        missing(name.to_owned())
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn unknown() -> Engine {
+    with_top(|frame| frame.unknown = true);
+    Engine::from_object(Unknown)
+}
+
+fn missing(path: String) -> Engine {
+    let id = with_top(|frame| {
+        frame.misses.push(Miss { path: path.clone(), forgiven: false });
+        frame.misses.len() - 1
+    });
+    Engine::from_object(Missing { id: id.unwrap_or_default(), path })
+}
+
+/// Whether the engine's value stands for nothing; if so, that is allowed from here on.
+pub(super) fn forgive(value: &Engine) -> bool {
+    if value.is_undefined() {
+        return true;
+    }
+    let Some(gone) = value.downcast_object_ref::<Missing>() else { return false };
+    with_top(|frame| {
+        if let Some(miss) = frame.misses.get_mut(gone.id) {
+            miss.forgiven = true;
+        }
+    });
+    true
+}
+
+/// The other way: what an expression gave, everything in it rendered.
+pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
+    use minijinja::value::ValueKind;
+    if let Some(dict) = value.downcast_object::<Dict>() {
+        if dict.is_settled() {
+            return Ok(Value::Map(dict));
+        }
+        let mut fresh = Dict::default();
+        for (key, value) in dict.iter() {
+            fresh.insert(Arc::clone(key), collect(&expose(value, key))?);
+        }
+        return Ok(Value::Map(Arc::new(fresh)));
+    }
+    if let Some(list) = value.downcast_object::<List>() {
+        if list.is_settled() {
+            return Ok(Value::List(list));
+        }
+        let items: Result<_, _> = list.items().iter().map(|item| collect(&expose(item, ""))).collect();
+        return Ok(Value::list(items?));
+    }
+    if value.downcast_object_ref::<Omit>().is_some() {
+        return Ok(Value::Omit);
+    }
+    if value.downcast_object_ref::<Unknown>().is_some() || value.downcast_object_ref::<Missing>().is_some() {
+        return Ok(Value::Unknown);
+    }
+    Ok(match value.kind() {
+        ValueKind::Undefined => return Err(TemplateError::undefined(String::new())),
+        ValueKind::None => Value::Null,
+        ValueKind::Bool => Value::Bool(value.is_true()),
+        ValueKind::Number => match value.as_i64().filter(|_| value.is_integer()) {
+            Some(int) => Value::Int(int),
+            None => Value::Float(f64::try_from(value.clone()).unwrap_or(f64::NAN)),
+        },
+        ValueKind::String => Value::str(value.as_str().unwrap_or_default()),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let mut items = Vec::new();
+            for item in value.try_iter().map_err(|error| TemplateError::from_engine(&error, ""))? {
+                items.push(collect(&item)?);
+            }
+            Value::list(items)
+        }
+        ValueKind::Map => {
+            let mut dict = Dict::default();
+            for key in value.try_iter().map_err(|error| TemplateError::from_engine(&error, ""))? {
+                let item = value.get_item(&key).map_err(|error| TemplateError::from_engine(&error, ""))?;
+                dict.insert(collect(&key)?.to_text(), collect(&item)?);
+            }
+            Value::Map(Arc::new(dict))
+        }
+        ValueKind::Invalid => {
+            return Err(TemplateError::new("the expression gives no usable value"));
+        }
+        _ => match value.as_str() {
+            Some(text) => Value::str(text),
+            None => {
+                return Err(TemplateError::new(format!(
+                    "the expression gives a {}, not a value",
+                    value.kind()
+                )));
+            }
+        },
+    })
+}
+
+impl Object for Scope {
+    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, name: &str) -> Option<Engine> {
+        if let Some(value) = self.get(name) {
+            return Some(expose(value, name));
+        }
+        match name {
+            "omit" => Some(Engine::from_object(Omit)),
+            _ if engine::is_function(name) => None,
+            _ => Some(missing(name.to_owned())),
+        }
+    }
+}
+
+impl Object for Dict {
+    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
+        let found = match key.as_str() {
+            Some(key) => self.get(key),
+            // Why: keys written as numbers in YAML are text here; `d[1]` means the same.
+            None if key.is_integer() => self.get(&key.to_string()),
+            None => None,
+        };
+        found.map(|value| expose(value, key.as_str().unwrap_or_default()))
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Engine> {
+        match self.get(key) {
+            Some(value) => Some(expose(value, key)),
+            None => Some(missing(key.to_owned())),
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.iter().map(|(key, _)| Engine::from(Arc::clone(key))).collect())
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        render(&Engine::from_dyn_object(Arc::clone(self)), f)
+    }
+}
+
+impl Object for List {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
+        let index = key.as_i64()?;
+        let index =
+            if index < 0 { index.checked_add(i64::try_from(self.items().len()).ok()?)? } else { index };
+        self.items().get(usize::try_from(index).ok()?).map(|item| expose(item, ""))
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Engine> {
+        // Why: Jinja reads `list.0` as an index too.
+        match key.parse::<usize>().ok().and_then(|index| self.items().get(index)) {
+            Some(item) => Some(expose(item, "")),
+            None => Some(missing(key.to_owned())),
+        }
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.items().len())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        render(&Engine::from_dyn_object(Arc::clone(self)), f)
+    }
+}
+
+fn render(value: &Engine, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match collect(value) {
+        Ok(value) => f.write_str(&value.to_text()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Stands for a variable or attribute that is not there, and for everything below it.
+#[derive(Debug)]
+struct Missing {
+    id: usize,
+    path: String,
+}
+
+impl Missing {
+    fn below(&self, key: &str) -> Engine {
+        let path = format!("{}.{key}", self.path);
+        with_top(|frame| {
+            if let Some(miss) = frame.misses.get_mut(self.id) {
+                miss.path.clone_from(&path);
+            }
+        });
+        Engine::from_object(Self { id: self.id, path })
+    }
+}
+
+impl Object for Missing {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
+        Some(self.below(&key.to_string()))
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Engine> {
+        Some(self.below(key))
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        false
+    }
+
+    fn render(self: &Arc<Self>, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// Stands for a value that only the run will know.
+#[derive(Debug)]
+struct Unknown;
+
+impl Object for Unknown {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, _: &Engine) -> Option<Engine> {
+        Some(Engine::from_object(Self))
+    }
+
+    fn custom_cmp(self: &Arc<Self>, _: &DynObject) -> Option<std::cmp::Ordering> {
+        Some(std::cmp::Ordering::Less)
+    }
+}
+
+/// Stands for a parameter that is not given.
+#[derive(Debug)]
+struct Omit;
+
+impl Object for Omit {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}

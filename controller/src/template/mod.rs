@@ -1,0 +1,35 @@
+//! Templates and conditions.
+//!
+//! Owns the template engine (minijinja; nothing else touches it), its filters and tests, and the values of variables.
+//! Must not know playbooks, hosts or tasks. Invariants: a variable that does not exist is an error that names it,
+//! except below `default` and `is defined`; a value that depends on something unknown is unknown, never a guess; text
+//! that came from a node is never rendered; messages carry names and types, never values.
+
+mod engine;
+mod error;
+mod filters;
+mod frame;
+mod scan;
+mod scope;
+mod value;
+
+pub use engine::{
+    References, condition, evaluate, inspect_expression, inspect_template, position_of, render,
+    render_document, resolve,
+};
+pub use error::TemplateError;
+pub use scan::is_template;
+pub use scope::Scope;
+pub use value::{Dict, List, Value};
+
+/// Whether a condition holds, as far as it can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    True,
+    False,
+    /// It depends on something that only the run will tell.
+    Unknown,
+}
+
+#[cfg(test)]
+mod tests;
