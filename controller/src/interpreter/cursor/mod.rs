@@ -126,9 +126,22 @@ pub enum Fed {
 /// The result of a `run_once` task, for the other hosts of the batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Copied {
-    /// Variables that it set, as JSON; a register that is not known yet is null.
+    /// Variables that it set, as JSON.
     pub variables: serde_json::Map<String, serde_json::Value>,
+    /// Variables that it set in a prediction, and whose values only the run will tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
     pub failed: bool,
+}
+
+impl Copied {
+    fn note(&mut self, name: &str, value: &Value) {
+        if value.has_unknown() {
+            self.unknown.push(name.to_owned());
+        } else {
+            self.variables.insert(name.to_owned(), value.to_json());
+        }
+    }
 }
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
@@ -175,10 +188,6 @@ pub struct Cursor {
 
 impl Cursor {
     /// Puts a host before the first task of a play; none when the program has no such play.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each of them is a thing of its own, named at the one call"
-    )]
     pub fn new(
         program: &Arc<Program>,
         play: usize,
