@@ -438,3 +438,27 @@ async fn this_machine_and_the_openssh_client_carry_sessions_too() {
     assert_eq!(session.hello().uid, uid());
     forget_file(session).await;
 }
+
+fn resident_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Measures this whole process, so it means something only when run alone.
+#[tokio::test]
+#[ignore = "a measurement: cargo test -p gpufleet --test transport -- --ignored --nocapture memory"]
+async fn memory_of_a_connected_node() {
+    let node = Node::start();
+    let (connector, target, options) = (node.connector(), node.target(), fake("memory"));
+    let warm = NodeSession::open(&connector, &target, &options).await.unwrap();
+    let before = resident_kib();
+    let begin = Instant::now();
+    let opening = (0..60).map(|_| NodeSession::open(&connector, &target, &options));
+    let sessions: Vec<_> = futures::future::join_all(opening).await.into_iter().map(Result::unwrap).collect();
+    let took = begin.elapsed();
+    let each = (resident_kib() - before) / 60;
+    eprintln!("{each} KiB a session, 60 sessions in {took:?}");
+    assert!(each < 200, "{each} KiB");
+    drop((warm, sessions));
+}

@@ -416,3 +416,16 @@ async fn endless_noise_is_refused() {
         NodeSession::over("gpu001", ByteChannel::from_streams(read, write), &options()).await.unwrap_err();
     assert!(error.to_string().contains("the login shell prints too much"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_can_run_in_tasks_of_their_own() {
+    let (session, mut peer) = start(&options()).await;
+    let clone = session.clone();
+    let task = tokio::spawn(async move { clone.call(operation(60), &NoBlobs, |_| {}).await });
+    let (id, _) = peer.request().await.unwrap();
+    peer.say(id, Reply::Outcome(Box::new(outcome("done")))).await;
+    assert_eq!(task.await.unwrap().unwrap(), outcome("done"));
+    let closed = tokio::spawn(async move { session.closed().await });
+    drop(peer);
+    assert_eq!(closed.await.unwrap().as_ref(), "the channel closed");
+}
