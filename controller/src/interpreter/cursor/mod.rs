@@ -177,6 +177,8 @@ pub struct Cursor {
     /// The latch that this host won, until its task begins.
     decided_latch: Option<Arc<str>>,
     latched: Option<Copied>,
+    /// Whether the task whose result `latched` gathers has ended.
+    latch_settled: bool,
     unknown: Vec<String>,
     failed: Option<state::Failure>,
     fatal: bool,
@@ -235,6 +237,7 @@ impl Cursor {
             open_latch: None,
             decided_latch: None,
             latched: None,
+            latch_settled: false,
             unknown: Vec::new(),
             failed: None,
             fatal: false,
@@ -268,7 +271,8 @@ impl Cursor {
 
     /// After a `run_once` task ran here: its result for the other hosts.
     pub fn latch_result(&mut self) -> Option<Copied> {
-        self.latched.take()
+        // Why: a task that has several answers, or none yet, has no result to hand on.
+        std::mem::take(&mut self.latch_settled).then(|| self.latched.take()).flatten()
     }
 
     /// Ends the play for this host from outside, for example because the run stops.

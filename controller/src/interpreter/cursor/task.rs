@@ -485,6 +485,7 @@ impl Cursor {
         }
         if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
             latched.failed |= end.failure.is_some();
+            self.latch_settled = true;
         }
         if end.report.status == Status::Unreachable && !end.report.ignored {
             let reason = end.report.message.clone().unwrap_or_default();

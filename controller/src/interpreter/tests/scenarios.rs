@@ -481,6 +481,7 @@ fn linear_plays_wait_and_latches_are_shared() {
     assert_eq!(&*key, "tasks.0");
     assert!(matches!(first.next(), Step::Latch { .. }), "asked again, the same answer");
     first.feed(Fed::Latch(None));
+    assert_eq!(first.latch_result(), None, "nothing ran yet");
     let Step::Run(action) = first.next() else { panic!("no run") };
     first.feed(Command(0, "out").fed(&action));
     let copied = first.latch_result().expect("a result");
