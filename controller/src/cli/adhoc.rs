@@ -176,7 +176,11 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
                 };
                 let rc = outcome.data.get("rc").and_then(Value::as_i64).and_then(|rc| i32::try_from(rc).ok());
                 let error = match &outcome.status {
-                    OpStatus::Failed { message, .. } if rc.is_none() => Some(message.clone()),
+                    OpStatus::Failed { message, .. }
+                        if rc.is_none() || (text("stdout").is_empty() && text("stderr").is_empty()) =>
+                    {
+                        Some(message.clone())
+                    }
                     _ => None,
                 };
                 failed |= matches!(outcome.status, OpStatus::Failed { .. });
