@@ -204,6 +204,14 @@ impl Gpus {
                 let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }
             }
+            GpuSystemState::NoDriver { detail } if self.machine.module_version().is_some() => {
+                OpStatus::Unknown {
+                    reason: format!(
+                        "the driver is loaded, but NVML does not answer: {detail}; next step: install the driver's \
+                         library (libnvidia-ml.so.1)"
+                    ),
+                }
+            }
             GpuSystemState::NoDriver { detail } => {
                 let message = format!(
                     "no NVIDIA driver: {detail}; next step: install the driver, or load it with `modprobe nvidia`"
