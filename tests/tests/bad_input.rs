@@ -105,13 +105,19 @@ fn a_tab() {
 
 #[test]
 fn several_errors_are_told_at_once() {
-    let text = task(
-        "gpu_powr: {limit_watts: 600}\n    - gpu_ecc: {mod: enabled}\n    - debug: {msg: '{{ nobody }}'}",
-    );
+    let text = task("gpu_powr: {limit_watts: 600}\n    - gpu_ecc: {mod: enabled}\n    - debug: {mgs: hello}");
     let said = Desk::new().playbook(&text);
-    for place in ["play.yaml:4:7", "play.yaml:5:", "play.yaml:6:", "3 errors, no node was contacted"] {
+    for place in ["play.yaml:4:7", "play.yaml:5:17", "play.yaml:6:15", "3 errors, no node was contacted"] {
         assert!(said.contains(place), "{place} is missing:\n{said}");
     }
+}
+
+#[test]
+fn every_undefined_variable_is_told() {
+    let text = task(
+        "debug: {msg: '{{ nobody }}'}\n      when: nowhere is defined\n    - debug: {msg: '{{ nothing }}'}",
+    );
+    insta::assert_snapshot!(Desk::new().playbook(&text), @"");
 }
 
 #[test]
@@ -151,24 +157,6 @@ fn a_linear_play_with_a_budget_below_its_batch() {
     let text = "- name: Bring up\n  hosts: gpu\n  strategy: linear\n  serial: 4\n  max_unavailable: 2\n  tasks:\n    \
                 - gpu_ecc: {mode: enabled}\n    - reboot: {}\n";
     insta::assert_snapshot!(Desk::new().playbook(text), @"");
-}
-
-#[test]
-fn an_unreadable_private_key() {
-    let desk = Desk::new();
-    desk.home.write("play.yaml", &task("gpu_ecc: {mode: enabled}"));
-    desk.home.write(
-        "id_broken",
-        "-----BEGIN OPENSSH PRIVATE KEY-----\nbroken\n-----END OPENSSH PRIVATE KEY-----\n",
-    );
-    for key in ["id_broken", "id_missing"] {
-        let done = desk
-            .home
-            .gpufleet(["run", "play.yaml", "-i", "inventory.yaml", "--yes", "--private-key", key])
-            .run();
-        assert!(matches!(done.code, Some(1 | 4)), "{done}");
-        done.says(&[key]);
-    }
 }
 
 #[test]

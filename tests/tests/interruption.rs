@@ -68,7 +68,7 @@ fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
     assert_eq!(running.wait().code, None);
     // What was about to happen is on disk.
     let first = home.gpufleet(["runs"]).run().expect(0);
-    assert_eq!(first.stdout.matches("play.yaml").count(), 1, "{first}");
+    assert!(first.stdout.contains("was cut off"), "{first}");
     home.gpufleet(["report", "latest"]).run().says(&["gpu001"]);
 
     let done = run(&home, &fleet).run().expect(0);
@@ -93,10 +93,10 @@ fn two_controllers_never_work_on_one_node() {
     let document = second.document();
     assert_eq!((document.state("gpu001"), document.state("gpu002")), ("held", "done"), "{second}");
     assert!(document.message("gpu001").contains("works on this node"), "{second}");
-    // Readers share.
-    let plan =
-        other.gpufleet(["plan", "play.yaml", "-i", &fleet.inventory(), "--format", "json"]).run().expect(0);
-    assert_eq!(plan.document().state("gpu001"), "drift", "{plan}");
+    // What is half done is not judged either.
+    let inventory = fleet.inventory();
+    let plan = other.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "json"]).run().expect(5);
+    assert_eq!((plan.document().state("gpu001"), plan.document().state("gpu002")), ("held", "compliant"));
     first.wait().expect(0);
     run(&other, &fleet).run().expect(0);
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
