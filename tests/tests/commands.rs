@@ -73,7 +73,17 @@ fn inventories_are_shown_as_they_were_understood() {
         (&host["watts"], &host["ansible_port"], &host["rack"]),
         (&600.into(), &2222.into(), &"r1".into())
     );
-    insta::assert_snapshot!(show(&["inventory", "-i", "fleet", "--graph"]), @"");
+    insta::assert_snapshot!(show(&["inventory", "-i", "fleet", "--graph"]), @r"
+    @all:
+      |--@ungrouped:
+      |--@gpu:
+      |  |--gpu001
+      |  |--gpu002
+      |  |--gpu003
+      |--@rack1:
+      |  |--gpu001
+      |  |--gpu002
+    ");
     home.gpufleet(["inventory", "-i", "fleet"]).run().expect(1);
 }
 
