@@ -341,8 +341,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if self.rollout.is_some() || !slot.is_alive() {
             self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
         }
+        let (fatal, end_play) = (std::mem::take(&mut slot.fatal), std::mem::take(&mut slot.end_play));
         self.slots[host] = Some(slot);
         if self.rollout.is_some() {
+            if fatal {
+                self.input(Input::Fatal)?;
+            }
+            if end_play {
+                self.input(Input::EndPlay)?;
+            }
             let end = match state {
                 NodeState::Failed | NodeState::Unknown => End::Failed,
                 NodeState::Held => End::Held,
@@ -423,7 +430,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
             Action::Finish { never_started } => {
                 self.finished = true;
-                for host in never_started {
+                // Why: a play that a task ended early leaves its hosts to the next play.
+                let stopped = self.rollout.as_ref().is_some_and(|rollout| rollout.stopped().is_some());
+                for host in never_started.into_iter().filter(|_| stopped) {
                     if let Some(Some(slot)) = self.slots.get_mut(host)
                         && slot.is_alive()
                     {

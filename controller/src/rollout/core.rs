@@ -51,6 +51,10 @@ pub enum Input {
         host: usize,
         out: bool,
     },
+    /// A failed task says that one failure stops the play.
+    Fatal,
+    /// A task ends the play for everybody (`meta: end_play`): no further wave starts, and that is no fault.
+    EndPlay,
     /// A person or a signal asks the run to stop.
     Interrupt,
 }
@@ -189,6 +193,8 @@ pub struct Rollout {
     failed_total: usize,
     stop: Option<StopReason>,
     finished: bool,
+    /// The play ends with the current wave.
+    last_wave: bool,
     announced: BTreeMap<usize, Vec<usize>>,
 }
 
@@ -224,6 +230,7 @@ impl Rollout {
             failed_total: failures_so_far,
             stop: None,
             finished: false,
+            last_wave: false,
             announced: BTreeMap::new(),
         }
     }
@@ -304,6 +311,8 @@ impl Rollout {
                     self.others.remove(&host);
                 }
             }
+            Input::Fatal => self.halt(StopReason::AnyError, &mut actions),
+            Input::EndPlay => self.last_wave = true,
             Input::Interrupt => self.halt(StopReason::Interrupted, &mut actions),
         }
         self.serve_queue(&mut actions);
@@ -455,7 +464,7 @@ impl Rollout {
         if let Some(wave) = self.current {
             let next = wave + 1;
             actions.push(Action::FinishWave { wave });
-            if self.stop.is_none() && next < self.waves.len() {
+            if self.stop.is_none() && !self.last_wave && next < self.waves.len() {
                 self.start_next_wave(actions);
                 return;
             }

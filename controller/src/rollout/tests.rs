@@ -248,6 +248,26 @@ fn a_node_lost_while_out_keeps_its_place() {
 }
 
 #[test]
+fn a_play_that_ends_early_starts_no_further_wave() {
+    let mut rollout =
+        Rollout::new(4, plan_waves(&[Batch::Of(Amount::Count(2))], &all(4)), 1, Thresholds::default(), 0);
+    rollout.step(Input::Begin).unwrap();
+    rollout.step(Input::EndPlay).unwrap();
+    rollout.step(Input::Ended { host: 0, end: End::Done }).unwrap();
+    let actions = rollout.step(Input::Ended { host: 1, end: End::Done }).unwrap();
+    assert!(actions.contains(&Action::Finish { never_started: vec![2, 3] }), "{actions:?}");
+    assert_eq!(rollout.stopped(), None);
+}
+
+#[test]
+fn a_fatal_task_stops_the_play() {
+    let mut rollout =
+        Rollout::new(2, plan_waves(&[Batch::Of(Amount::Count(1))], &all(2)), 1, Thresholds::default(), 0);
+    rollout.step(Input::Begin).unwrap();
+    assert_eq!(rollout.step(Input::Fatal).unwrap(), [Action::Stop { reason: StopReason::AnyError }]);
+}
+
+#[test]
 fn a_failed_canary_stops_the_play() {
     let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &all(4));
     let mut rollout = Rollout::new(4, waves, 1, Thresholds::default(), 0);

@@ -204,11 +204,12 @@ impl Gpus {
                 let message = "there is no NVIDIA GPU on this node's PCI bus".to_owned();
                 OpStatus::Failed { kind: FailureKind::Invalid, message }
             }
+            // Why unknown: the driver runs, so the GPUs are in some state that nobody here can read.
             GpuSystemState::NoDriver { detail } if self.machine.module_version().is_some() => {
                 OpStatus::Unknown {
                     reason: format!(
-                        "the driver is loaded, but NVML does not answer: {detail}; next step: install the driver's \
-                         library (libnvidia-ml.so.1)"
+                        "the NVIDIA driver is loaded, and its library cannot be: {detail}; \
+                     next step: install the driver's libraries (libnvidia-ml.so.1)"
                     ),
                 }
             }
