@@ -119,7 +119,7 @@ fn runs_are_recorded_and_reported() {
     }
     let report = home.gpufleet(["report", "latest", "--format", "json"]).run().expect(0);
     assert_eq!(report.document().value(), audit.value());
-    home.gpufleet(["report", audit.run_id()]).run().expect(0).says(&["gpu001"]);
+    home.gpufleet(["report", audit.run_id()]).run().expect(0).says(&["2 nodes, 2 compliant"]);
     let path = home.gpufleet(["report", audit.run_id(), "--format", "path"]).run().expect(0).stdout;
     let page = std::fs::read_to_string(path.trim()).expect("the page");
     assert!(page.contains("gpu001") && page.contains("<html"), "{page}");
