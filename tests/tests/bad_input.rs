@@ -173,10 +173,10 @@ fn a_duplicate_key() {
 fn a_tab() {
     insta::assert_snapshot!(Desk::new().playbook("- name: Bring up\n  hosts: gpu\n\ttasks: []\n"), @r"
     error: a tab cannot indent YAML
-      --> play.yaml:2:10
+      --> play.yaml:3:1
        |
-     2 |   hosts: gpu
-       |          ^ tab
+     3 |     tasks: []
+       | ^^^^ tab
     help: indent with spaces
     1 error, no node was contacted.
     ");

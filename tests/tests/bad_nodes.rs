@@ -32,13 +32,8 @@ struct Ward {
 
 impl Ward {
     fn run(nodes: usize, playbook: &'static str, faults: &str) -> Self {
-        let options = FleetOptions {
-            nodes,
-            gpus_per_node: 1,
-            faults: faults.into(),
-            openssh,
-            ..FleetOptions::default()
-        };
+        let options =
+            FleetOptions { nodes, gpus_per_node: 1, faults: faults.into(), ..FleetOptions::default() };
         let fleet = Fleet::start(&options);
         let home = Home::new();
         home.write("play.yaml", playbook);
@@ -170,11 +165,12 @@ fn nothing_to_log_in_with() {
     home.write("play.yaml", PLAY);
     home.write("broken", "-----BEGIN OPENSSH PRIVATE KEY-----\nbroken\n-----END OPENSSH PRIVATE KEY-----\n");
     let locked = home.work().join("locked");
+    std::fs::copy(fleet.dir().join("id_ed25519"), &locked).expect("a copy of the key");
     let made = std::process::Command::new("ssh-keygen")
-        .args(["-q", "-t", "ed25519", "-N", "secret", "-f"])
+        .args(["-q", "-p", "-P", "", "-N", "secret", "-f"])
         .arg(&locked)
         .status();
-    assert!(made.is_ok_and(|status| status.success()), "ssh-keygen makes a key");
+    assert!(made.is_ok_and(|status| status.success()), "ssh-keygen locks a key");
     for (key, why) in [("missing", "does not exist"), ("broken", "broken"), ("locked", "passphrase")] {
         let path = home.work().join(key);
         let vars = format!("gpu: {{vars: {{ansible_ssh_private_key_file: {}}}}}\n", path.display());

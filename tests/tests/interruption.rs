@@ -1,5 +1,7 @@
 //! Runs that are stopped, killed, or not alone.
 
+use std::time::Duration;
+
 use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
 use rustix::process::Signal;
 
@@ -71,6 +73,9 @@ fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
     assert!(first.stdout.contains("was cut off"), "{first}");
     home.gpufleet(["report", "latest"]).run().says(&["gpu001"]);
 
+    // The node that was told to reboot does so.
+    std::thread::sleep(Duration::from_secs(1));
+    fleet.names().iter().for_each(|name| fleet.await_answer(name));
     let done = run(&home, &fleet).run().expect(0);
     for name in fleet.names() {
         assert!(fleet.read(&name, "cat /proc/cmdline").contains("iommu=pt"), "{done}");
