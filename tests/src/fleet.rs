@@ -113,7 +113,7 @@ impl Fleet {
         self.dir().join("inventory.yaml").display().to_string()
     }
 
-    /// The inventory with one more entry among the variables of all nodes, as a second source.
+    /// The host keys that the inventory's nodes are known by.
     pub fn known_hosts(&self) -> PathBuf {
         self.dir().join("known_hosts")
     }
@@ -196,7 +196,20 @@ impl Fleet {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The part of the log of setters and events that tells whether anything touched the nodes.
+    /// Waits until a node answers over SSH.
+    ///
+    /// # Panics
+    /// When it does not do so for half a minute.
+    #[track_caller]
+    pub fn await_answer(&self, node: &str) {
+        let limit = Instant::now() + Duration::from_secs(30);
+        while !self.ssh(node, "true").status.success() {
+            assert!(Instant::now() < limit, "{node} does not answer");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What tells whether anything touched the nodes: setters, boots and the boot of each.
     pub fn activity(&self, nodes: &[String]) -> Vec<(String, usize, usize, String)> {
         let of =
             |name: &String| (name.clone(), self.setters(name).len(), self.boots(name), self.boot_id(name));

@@ -1,5 +1,7 @@
 //! Runs that are stopped, killed, or not alone.
 
+use std::time::Duration;
+
 use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
 use rustix::process::Signal;
 
@@ -68,9 +70,12 @@ fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
     assert_eq!(running.wait().code, None);
     // What was about to happen is on disk.
     let first = home.gpufleet(["runs"]).run().expect(0);
-    assert_eq!(first.stdout.matches("play.yaml").count(), 1, "{first}");
+    assert!(first.stdout.contains("was cut off"), "{first}");
     home.gpufleet(["report", "latest"]).run().says(&["gpu001"]);
 
+    // The node that was told to reboot does so.
+    std::thread::sleep(Duration::from_secs(1));
+    fleet.names().iter().for_each(|name| fleet.await_answer(name));
     let done = run(&home, &fleet).run().expect(0);
     for name in fleet.names() {
         assert!(fleet.read(&name, "cat /proc/cmdline").contains("iommu=pt"), "{done}");
@@ -93,10 +98,10 @@ fn two_controllers_never_work_on_one_node() {
     let document = second.document();
     assert_eq!((document.state("gpu001"), document.state("gpu002")), ("held", "done"), "{second}");
     assert!(document.message("gpu001").contains("works on this node"), "{second}");
-    // Readers share.
-    let plan =
-        other.gpufleet(["plan", "play.yaml", "-i", &fleet.inventory(), "--format", "json"]).run().expect(0);
-    assert_eq!(plan.document().state("gpu001"), "drift", "{plan}");
+    // What is half done is not judged either.
+    let inventory = fleet.inventory();
+    let plan = other.gpufleet(["plan", "play.yaml", "-i", &inventory, "--format", "json"]).run().expect(5);
+    assert_eq!((plan.document().state("gpu001"), plan.document().state("gpu002")), ("held", "compliant"));
     first.wait().expect(0);
     run(&other, &fleet).run().expect(0);
     assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");

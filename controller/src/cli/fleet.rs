@@ -81,8 +81,9 @@ impl Fleet {
                 Ok((host.clone(), (plain, root)))
             })
             .collect::<Result<_, CommandError>>()?;
-        let deadlines =
-            Deadlines { connect: Duration::from_secs(connection.connect_timeout), ..Deadlines::default() };
+        let limit = Duration::from_secs(connection.connect_timeout);
+        // Why the handshake too: OpenSSH's ConnectTimeout, which people know, counts it in.
+        let deadlines = Deadlines { connect: limit, handshake: limit, ..Deadlines::default() };
         let surroundings = transport::Environment {
             home: environment.home.clone(),
             user: environment.user.clone().unwrap_or_else(|| "root".to_owned()),

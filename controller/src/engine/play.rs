@@ -336,6 +336,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn ended(&mut self, host: usize, mut slot: Slot, result: Result<(), Cut>) -> Result<(), EngineError> {
         self.running.remove(&host);
+        slot.until = Some(std::time::Instant::now());
         match result {
             Ok(()) => {}
             Err(Cut::Unreachable(why)) => {

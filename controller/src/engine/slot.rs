@@ -19,6 +19,8 @@ pub(super) struct Slot {
     pub(super) facts: Option<Arc<Facts>>,
     pub(super) counts: RecapCounts,
     pub(super) since: Option<Instant>,
+    /// When its part in the play was over.
+    pub(super) until: Option<Instant>,
     pub(super) rebooted: bool,
     pub(super) out_of_service: bool,
     /// The worst that happened so far.
@@ -50,6 +52,7 @@ impl Slot {
             facts: None,
             counts: RecapCounts::default(),
             since: None,
+            until: None,
             rebooted: false,
             out_of_service: false,
             verdict: NodeState::Pending,
@@ -104,7 +107,9 @@ impl Slot {
             state: if self.verdict == NodeState::Pending { NodeState::Skipped } else { self.verdict },
             message: self.message.clone(),
             counts: self.counts,
-            seconds: self.since.map_or(0, |since| since.elapsed().as_secs()),
+            seconds: self.since.map_or(0, |since| {
+                self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()
+            }),
             rebooted: self.rebooted,
             out_of_service: self.out_of_service,
         }

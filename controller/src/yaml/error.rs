@@ -45,18 +45,18 @@ pub(super) fn unclear_key(node: &Node) -> Diagnostic {
 pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &ScanError) -> Diagnostic {
     let line_number = error.marker().line().max(1);
     let line = source.line(clamp(line_number)).unwrap_or_default();
-    if let Some(tab) = tab_in_indentation(line) {
-        return tab_error(&Span::new(source, clamp(line_number), clamp(tab + 1), 1));
+    // Why the lines below: the parser blames the value that a line with a tab seems to continue.
+    let reach = if is_tab(error.kind()) { 2 } else { 0 };
+    let mut near = line_number..=line_number + reach;
+    let tab = near.find_map(|number| Some((number, tab_in_indentation(source.line(clamp(number))?)?)));
+    if let Some((number, tab)) = tab {
+        return tab_error(&Span::new(source, clamp(number), clamp(tab + 1), 1));
     }
     let place = Span::new(source, clamp(line_number), clamp(error.marker().col() + 1), 1);
     let place = visible(place);
     let at = |message: &str| Diagnostic::error(message).at(&place);
     match error.kind() {
-        ErrorKind::TabInIndentation
-        | ErrorKind::TabInBlockIndentation
-        | ErrorKind::TabNotAllowed
-        | ErrorKind::TabAtBlockScalarStart
-        | ErrorKind::TabInPlainScalar => tab_error(&place),
+        kind if is_tab(kind) => tab_error(&place),
         ErrorKind::RecursionLimitExceeded => at(&format!("nested deeper than {} levels", limits.depth)),
         ErrorKind::UnknownAnchor => at("an alias names no value above it")
             .label("nothing is marked with this name")
@@ -120,6 +120,17 @@ pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &Scan
         }
         kind => at(&format!("not valid YAML: {kind}")),
     }
+}
+
+fn is_tab(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TabInIndentation
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabNotAllowed
+            | ErrorKind::TabAtBlockScalarStart
+            | ErrorKind::TabInPlainScalar
+    )
 }
 
 pub(super) fn tab_error(place: &Span) -> Diagnostic {
