@@ -219,19 +219,40 @@ fn digest(loaded: &Loaded) -> String {
 
 /// What was typed, with secrets left out: a run's record is shown to others.
 fn command_line() -> Vec<String> {
-    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut shown = vec!["gpufleet".to_owned()];
-    words.next();
-    while let Some(word) = words.next() {
-        let takes_vars = word == "-e" || word == "--extra-vars";
-        let inline = word.starts_with("--extra-vars=") || (word.starts_with("-e") && word.len() > 2);
-        if takes_vars {
-            let value = words.next().unwrap_or_default();
-            shown.extend([word, hidden(&value)]);
-        } else if inline && !word.contains('@') {
-            shown.push(word.split_inclusive(['=', 'e']).next().unwrap_or_default().to_owned() + "…");
-        } else {
-            shown.push(word);
+    shown.extend(without_values(words));
+    shown
+}
+
+/// The words of a command line, the values of `-e` replaced.
+fn without_values(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut shown = Vec::new();
+    let mut value_next = false;
+    for word in words {
+        if std::mem::take(&mut value_next) {
+            shown.push(hidden(&word));
+            continue;
+        }
+        if let Some(value) = word.strip_prefix("--extra-vars=") {
+            shown.push(format!("--extra-vars={}", hidden(value)));
+            continue;
+        }
+        // Why the letters before: short flags may be joined, as in `-ve name=value`.
+        let cluster = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        let flags = cluster
+            .and_then(|rest| rest.split_once('e'))
+            .filter(|(flags, _)| flags.chars().all(|flag| "vqbyCDkK".contains(flag)));
+        match flags {
+            Some((flags, "")) => {
+                value_next = true;
+                shown.push(format!("-{flags}e"));
+            }
+            Some((flags, value)) => shown.push(format!("-{flags}e{}", hidden(value.trim_start_matches('=')))),
+            None => {
+                value_next = word == "--extra-vars";
+                shown.push(word);
+            }
         }
     }
     shown
@@ -438,4 +459,36 @@ fn finish(
         }
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_variables_are_not_recorded() {
+        let typed = [
+            "run",
+            "a.yaml",
+            "-e",
+            "pw=secret",
+            "-epw=s@secret",
+            "--extra-vars=pw=secret",
+            "-ve",
+            "{\"pw\": \"secret\"}",
+            "--extra-vars",
+            "@vars.yaml",
+            "-i",
+            "inventory",
+            "--yes",
+            "-l",
+            "gpu",
+        ];
+        let shown = without_values(typed.map(str::to_owned).into_iter()).join(" ");
+        assert!(!shown.contains("secret"), "{shown}");
+        assert_eq!(
+            shown,
+            "run a.yaml -e pw=… -epw=… --extra-vars=pw=… -ve … --extra-vars @vars.yaml -i inventory --yes -l gpu"
+        );
+    }
 }

@@ -307,17 +307,21 @@ impl NodeTask {
     }
 
     async fn wait_for_others(&mut self) -> Result<(), Cut> {
+        // Why its place goes: those it waits for may need one.
+        drop(self.place.take());
         let _ = self.out.send(FromNode::Barrier { host: self.host }).await;
-        match self.answers.recv().await {
-            Some(_) => Ok(()),
-            None => Err(Cut::Stopped),
-        }
+        let answer = self.answers.recv().await;
+        self.take_place().await;
+        answer.map(|_| ()).ok_or(Cut::Stopped)
     }
 
     /// `None`: the task runs here.
     async fn latch(&mut self, key: &Arc<str>) -> Result<Option<LatchValue>, Cut> {
+        drop(self.place.take());
         let _ = self.out.send(FromNode::Latch { host: self.host, key: Arc::clone(key) }).await;
-        match self.answers.recv().await {
+        let answer = self.answers.recv().await;
+        self.take_place().await;
+        match answer {
             Some(ToNode::LatchYours) => Ok(None),
             Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
             _ => Err(Cut::Stopped),
@@ -349,9 +353,19 @@ impl NodeTask {
                     self.request(Request::AssumeActivation { class: Disruption::Reboot }).await?;
                     return Ok(Fed::Rebooted);
                 }
+                if *when == RebootWhen::Required
+                    && reasons.iter().all(|why| self.slot.rebooted_for.contains(why))
+                {
+                    let reason = format!(
+                        "a second reboot for the same reason ({}): the first did not make it current; look at the node",
+                        reasons.join(", ")
+                    );
+                    return Ok(Fed::Held { reason });
+                }
                 if let Err(held) = self.permitted(Disruption::Reboot, &reasons.join(", ")).await? {
                     return Ok(held);
                 }
+                self.slot.rebooted_for.extend(reasons.iter().cloned());
                 self.reboot(Duration::from_secs(*timeout_s), reasons.clone()).await?;
                 Ok(Fed::Rebooted)
             }

@@ -317,19 +317,21 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
-    /// A latch whose owner is gone goes to the next who waits.
+    /// A latch whose owner is gone goes to the next who waits, or to whoever comes next.
     fn pass_latches_on(&mut self, gone: usize) {
-        let mut next = Vec::new();
-        for latch in self.meeting.latches.values_mut() {
-            if let Latch::Running { owner, waiting } = latch
-                && *owner == gone
-                && let Some(heir) = waiting.pop()
-            {
-                *owner = heir;
-                next.push(heir);
-            }
-        }
-        for heir in next {
+        let mut heirs = Vec::new();
+        self.meeting.latches.retain(|_, latch| match latch {
+            Latch::Running { owner, waiting } if *owner == gone => match waiting.pop() {
+                Some(heir) => {
+                    *owner = heir;
+                    heirs.push(heir);
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        });
+        for heir in heirs {
             self.answer(heir, ToNode::LatchYours);
         }
     }

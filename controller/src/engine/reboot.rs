@@ -1,9 +1,9 @@
 //! Rebooting a node, and the proof that it did.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use gpufleet_protocol::{NodeOp, OpRequest, OpStatus, message::Mode, op::Reboot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use gpufleet_protocol::{NodeOp, OpRequest, OpStatus, facts::Facts, message::Mode, op::Reboot};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     link::ConnectFailure,
@@ -46,14 +46,39 @@ impl NodeTask {
             }
         }
         self.slot.link = None;
-        self.slot.facts = None;
+        let had = self.slot.facts.take();
         self.slot.rebooted = true;
         self.state(NodeState::Rebooting, Some("down".to_owned())).await;
         let boot_id = self.until_back(&before, deadline, limit).await?;
         let seconds = begin.elapsed().as_secs();
         self.emit(What::Rebooted { host: name, boot_id, seconds }).await;
+        if let Some(had) = had {
+            self.all_back(&had).await?;
+        }
         self.state(NodeState::Acting, Some("back; asserting what the reboot lost".to_owned())).await;
         Ok(seconds)
+    }
+
+    /// A node that comes back with fewer GPUs than it had stays out of service.
+    async fn all_back(&mut self, had: &Facts) -> Result<(), Cut> {
+        if had.gpu.gpus.is_empty() {
+            return Ok(());
+        }
+        self.facts().await?;
+        let now: BTreeSet<String> = match &self.slot.facts {
+            Some(facts) => facts.gpu.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
+            None => BTreeSet::new(),
+        };
+        let gone = had.gpu.gpus.iter().filter(|gpu| !now.contains(&gpu.uuid));
+        let gone: Vec<String> = gone.map(|gpu| format!("GPU {} at {}", gpu.index, gpu.pci)).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        Err(Cut::Failed(format!(
+            "came back from its reboot without {}; it stays out of service: look at its PCI bus and kernel log, or \
+             power-cycle it",
+            gone.join(", ")
+        )))
     }
 
     async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
@@ -107,7 +132,6 @@ impl NodeTask {
                 Err(_) => break,
             }
         }
-        sleep_until(deadline.min(Instant::now())).await;
         Err(Cut::Unreachable(format!(
             "did not come back within {} s after its reboot (last try: {last}); look at its console or power-cycle it",
             limit.as_secs()

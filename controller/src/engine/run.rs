@@ -129,7 +129,10 @@ impl Engine {
         let mut failed = 0;
         for index in 0..self.play_hosts.len() {
             let hosts = self.play_hosts.get(index).cloned().unwrap_or_default();
-            let taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
+            let mut taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
+            for slot in &mut taken {
+                slot.forecast = None;
+            }
             let elsewhere = slots.values().filter(|slot| slot.out_of_service).count();
             let so_far = SoFar { failed, out_elsewhere: elsewhere };
             let stage = self.play(index, taken, so_far, recorder, interrupts).await?;

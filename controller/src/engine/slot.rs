@@ -1,6 +1,6 @@
 //! What is kept of a host between the plays of a run.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use gpufleet_protocol::{Disruption, facts::Facts};
 
@@ -22,6 +22,8 @@ pub(super) struct Slot {
     /// When its part in the play was over.
     pub(super) until: Option<Instant>,
     pub(super) rebooted: bool,
+    /// What reboots of this run were for: none is made twice for the same.
+    pub(super) rebooted_for: BTreeSet<String>,
     pub(super) out_of_service: bool,
     /// The worst that happened so far.
     pub(super) verdict: NodeState,
@@ -54,6 +56,7 @@ impl Slot {
             since: None,
             until: None,
             rebooted: false,
+            rebooted_for: BTreeSet::new(),
             out_of_service: false,
             verdict: NodeState::Pending,
             message: None,

@@ -24,11 +24,12 @@ pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
     let forgiven = report.ignored || report.rescued;
     match report.status {
-        TaskStatus::Failed if forgiven => (NodeState::Compliant, None),
+        TaskStatus::Failed if forgiven && verb.writes() => (NodeState::Compliant, None),
+        // Why: an audit that could not read something does not know it, whatever the playbook forgives.
+        TaskStatus::Failed if forgiven => (NodeState::Unknown, because()),
         TaskStatus::Failed => (NodeState::Failed, because()),
         TaskStatus::Unreachable => (NodeState::Unreachable, because()),
         TaskStatus::Held => (NodeState::Held, because()),
-        TaskStatus::Unknown if forgiven && verb.writes() => (NodeState::Compliant, None),
         TaskStatus::Unknown => (NodeState::Unknown, because()),
         TaskStatus::Changed if verb.writes() => (NodeState::Done, None),
         TaskStatus::Changed => (NodeState::Drift, None),

@@ -470,9 +470,12 @@ impl Running<'_> {
 
     /// Who works on these GPUs, or on any.
     fn holders(&mut self, uuids: Option<&BTreeSet<String>>) -> IdleReport {
-        let snapshot = self.job.machine.snapshot(self.job.deadline).ok();
+        let read = self.job.machine.snapshot(self.job.deadline);
+        let problem = read.as_ref().err().map(|error| format!("what NVML lists is unknown: {error}"));
+        let snapshot = read.ok();
         let minors = snapshot.as_ref().map(minors).unwrap_or_default();
-        let scan = self.job.machine.scan(&minors, snapshot.as_ref());
+        let mut scan = self.job.machine.scan(&minors, snapshot.as_ref());
+        scan.unknown.extend(problem);
         let meant: Option<BTreeSet<u32>> = uuids
             .map(|uuids| uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).map(|gpu| gpu.index).collect());
         let hits = |client: &&GpuClient| match &meant {
@@ -734,7 +737,11 @@ impl Running<'_> {
             (self.job.progress)(format!("starting {unit}"));
             match self.job.machine.unit(&unit, UnitAction::Start, &grace) {
                 Ok(()) => self.stopped.retain(|stopped| *stopped != unit),
-                Err(why) => self.applied.warnings.push(format!("{unit} could not be started again: {why}")),
+                Err(why) => {
+                    let message =
+                        format!("{unit} was stopped for this and could not be started again: {why}");
+                    self.applied.warnings.push(message);
+                }
             }
         }
         self.remember_stopped();

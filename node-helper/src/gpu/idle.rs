@@ -54,7 +54,10 @@ fn sentence(client: &GpuClient) -> String {
 fn slurm(scan: &Scan) -> Vec<String> {
     let mut jobs = BTreeSet::new();
     let mut steps = 0;
-    for process in scan.processes.iter().filter(|process| process.comm == "slurmstepd") {
+    // Why not the last: Slurm keeps `slurmstepd infinity` there as long as slurmd runs, with no job at all.
+    let is_step = |cgroup: &str| !cgroup.trim_end_matches('/').ends_with("slurmstepd.scope/system");
+    let steps_of = scan.processes.iter().filter(|process| process.comm == "slurmstepd");
+    for process in steps_of.filter(|process| is_step(&process.cgroup)) {
         steps += 1;
         if let Some(job) = job(&process.cgroup) {
             jobs.insert(job.to_owned());
@@ -69,9 +72,6 @@ fn slurm(scan: &Scan) -> Vec<String> {
 
 /// Pods that the kubelet runs from its own files (static pods) belong to the node; all others are work.
 fn kubernetes(scan: &Scan) -> Vec<String> {
-    if !scan.processes.iter().any(|process| process.comm == "kubelet") {
-        return Vec::new();
-    }
     let pods: BTreeSet<String> = scan
         .processes
         .iter()
