@@ -28,8 +28,6 @@ pub enum Trouble {
         kind: FailureKind,
         message: String,
     },
-    NotApplicable(String),
-    Skipped(String),
     /// Only the run can tell, because an earlier task brings what this one reads.
     Possible,
 }
@@ -61,8 +59,6 @@ impl Trouble {
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {
             Self::Failed { kind, message } => OpStatus::Failed { kind, message },
-            Self::NotApplicable(reason) => OpStatus::NotApplicable { reason },
-            Self::Skipped(reason) => OpStatus::Skipped { reason },
             Self::Possible => OpStatus::Possible,
         })
     }

@@ -13,7 +13,7 @@ use gpufleet::{
         self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
     },
 };
-use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, RunEpoch, message::Open};
+use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, RunEpoch, message::{LOGIN_USER, Open}};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
@@ -196,10 +196,14 @@ impl BlobSource for Blobs {
 impl Link for SessionLink {
     fn call(
         &self,
-        request: OpRequest,
+        mut request: OpRequest,
         blobs: Vec<BlobNeed>,
         progress: Progress,
     ) -> BoxFuture<'_, Result<OpOutcome, LinkError>> {
+        if request.run_as.as_deref() == Some(LOGIN_USER) {
+            let (login, helper) = (self.session.login_uid(), self.session.hello().uid);
+            request.run_as = (login != helper).then(|| login.to_string());
+        }
         let blobs = Blobs(blobs.into_iter().map(|need| (need.blob.sha256, need.bytes)).collect());
         Box::pin(async move {
             let result = self.session.call(request, &blobs, |text: &str| progress(text)).await;

@@ -28,7 +28,11 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
             let command = clip(&clean(&client.command), 48);
             row(&gpus, &format!("pid {}  {command}  (user {}{unit})", client.pid, clean(&client.user)));
         }
-        for reason in idle.reasons.iter().filter(|reason| reason.as_str() != why) {
+        let listed = |reason: &str| {
+            let says = |pid: u32| reason.starts_with(&format!("process {pid} "));
+            reason == why || idle.clients.iter().any(|client| says(client.pid))
+        };
+        for reason in idle.reasons.iter().filter(|reason| !listed(reason)) {
             row("", &clean(reason));
         }
     }

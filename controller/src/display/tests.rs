@@ -210,7 +210,6 @@ fn a_held_node() {
     insta::assert_snapshot!(held_screen(&model, model.node("gpu006").unwrap(), &style()), @r"
     gpu006 is held: a process holds the GPUs
       GPU 2    pid 41277 python3 train.py --epochs 40 (user alice, slurmstepd.scope)
-               process 41277 holds GPU 2
       not done GPU 0-7 MIG mode disabled -> enabled
       state    The node was not rebooted and stays in service.
       next     end what holds it, or wait for it; then run again with --limit gpu006

@@ -370,7 +370,7 @@ impl Rollout {
             .is_some_and(|max| failed as f64 * 100.0 > max * of as f64)
         {
             self.halt(StopReason::FailPercentage { wave: index, failed, of }, actions);
-        } else if failed == of {
+        } else if failed == of && index + 1 < self.waves.len() {
             self.halt(StopReason::WholeWave { wave: index }, actions);
         }
     }

@@ -46,7 +46,7 @@ look() {
   w=foreign-parent;
   for e in $o; do case $e in 0|"$me") ;; *) return 1;; esac; done;
   w=;
-}
+};
 
 run() {
   x=$PWD/$h;
@@ -54,7 +54,7 @@ run() {
   umask 022;
   unset LD_PRELOAD LD_LIBRARY_PATH;
   exec "$x" serve;
-}
+};
 
 r=;
 case $(id -u) in 0) r=1;; esac;

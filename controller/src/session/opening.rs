@@ -91,23 +91,19 @@ async fn attempt(
     let line = command(&tag, &options.node_files, anew, target.privilege.as_ref());
     let channel = connector.exec(target, &line).await.map_err(|error| Failure::Final(error.into()))?;
     stage(Stage::Starting);
-    let driver = Driver {
-        target,
-        options,
-        stage,
-        channel,
-        preamble: Preamble::default(),
-        words: Words::new(&tag),
-        prompt: password_prompt(&tag),
-        stderr: Vec::new(),
-        prompts: 0,
-        login_uid: None,
-        ran_existing: false,
-        pushed: false,
-        exit: None,
-        failed: None,
-    };
-    driver.drive().await
+    Driver::new(target, options, stage, channel, &tag).drive().await
+}
+
+/// Waits for the hello of a helper that somebody else started.
+pub(super) async fn over(
+    target: &Target,
+    channel: ByteChannel,
+    options: &SessionOptions,
+) -> Result<Opening, SessionError> {
+    match Driver::new(target, options, &|_| {}, channel, &fresh_tag()).drive().await {
+        Ok(opening) => Ok(opening),
+        Err(Failure::Final(error) | Failure::Stale(error)) => Err(error),
+    }
 }
 
 struct Driver<'a> {
@@ -135,7 +131,32 @@ enum Step {
     Speaking(Vec<u8>),
 }
 
-impl Driver<'_> {
+impl<'a> Driver<'a> {
+    fn new(
+        target: &'a Target,
+        options: &'a SessionOptions,
+        stage: &'a (dyn Fn(Stage) + Send + Sync),
+        channel: ByteChannel,
+        tag: &str,
+    ) -> Self {
+        Self {
+            target,
+            options,
+            stage,
+            channel,
+            preamble: Preamble::default(),
+            words: Words::new(tag),
+            prompt: password_prompt(tag),
+            stderr: Vec::new(),
+            prompts: 0,
+            login_uid: None,
+            ran_existing: false,
+            pushed: false,
+            exit: None,
+            failed: None,
+        }
+    }
+
     async fn drive(mut self) -> Result<Opening, Failure> {
         let limit = self.options.deadlines.start;
         let mut until = Instant::now() + limit;

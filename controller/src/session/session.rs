@@ -19,9 +19,9 @@ use super::{
     blob::{BlobContent, BlobSource},
     error::SessionError,
     node_file::NodeFiles,
-    opening::{self, Stage},
+    opening::{self, Opening, Stage},
 };
-use crate::transport::{Connector, Phase, Target};
+use crate::transport::{ByteChannel, Connector, Phase, Target};
 
 /// Content goes out in pieces of so many bytes: small, because a piece is what a busy session buffers.
 pub(super) const PIECE: usize = 64 * 1024;
@@ -117,12 +117,25 @@ impl NodeSession {
         stage: &(dyn Fn(Stage) + Send + Sync),
     ) -> Result<Self, SessionError> {
         let opening = opening::open(connector, target, options, stage).await?;
+        Ok(Self::start(&target.name, opening, options))
+    }
+
+    /// A session over a channel that exists already, for simulated nodes: the helper is expected to speak on it.
+    ///
+    /// # Errors
+    /// The helper does not say hello.
+    pub async fn over(node: &str, channel: ByteChannel, options: &SessionOptions) -> Result<Self, SessionError> {
+        let opening = opening::over(&Target::local(node), channel, options).await?;
+        Ok(Self::start(node, opening, options))
+    }
+
+    fn start(node: &str, opening: Opening, options: &SessionOptions) -> Self {
         let deadlines = options.deadlines;
         let timing = Timing { heartbeat: deadlines.heartbeat, stall: deadlines.stall };
         let shared = actor::start(opening.channel.reader, opening.channel.writer, opening.decoder, timing);
         let stop = shared.stop.clone().drop_guard();
         let inner = Inner {
-            node: target.name.clone(),
+            node: node.to_owned(),
             hello: opening.hello,
             login_uid: opening.login_uid,
             pushed: opening.pushed,
@@ -130,7 +143,7 @@ impl NodeSession {
             shared,
             _stop: stop,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 
     pub fn node(&self) -> &str {
@@ -347,7 +360,7 @@ impl NodeSession {
         let limit = Duration::from_secs(5).min(self.inner.deadlines.reply);
         let good_bye = async {
             if self.request(Request::Close, Phase::Operation).await.is_ok() {
-                drop(self.closed().await);
+                drop(timeout(Duration::from_secs(1), self.closed()).await);
             }
         };
         drop(timeout(limit, good_bye).await);

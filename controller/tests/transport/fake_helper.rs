@@ -27,6 +27,7 @@ while :; do
   i=${m#*\"id\":}
   i=${i%%,*}
   [ "$i" = 0 ] || frame "{\"id\":$i,\"body\":{\"reply\":\"done\"}}"
+  case $m in *'"close"'*) exit 0;; esac
 done
 "#;
 

@@ -26,11 +26,18 @@ fn main() {
     let Ok(mut out) = nvml::own_stdout() else { nvml::leave(3) };
     let (sender, requests) = mpsc::channel();
     // Why a thread: when the supervisor dies while a call hangs, somebody must notice and end the process.
-    std::thread::spawn(move || read_requests(&sender));
+    std::thread::spawn(move || {
+        forward_requests(sender);
+        // Why two seconds: the main thread closes NVML and ends the process itself unless a call hangs.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        nvml::leave(5);
+    });
     let mut worker = Worker::default();
     for Asked { id, request } in requests {
         let answer = worker.answer(&request);
-        let Ok(bytes) = Frame::message(&Answered { id, answer }).and_then(|frame| frame.encode()) else { break };
+        let Ok(bytes) = Frame::message(&Answered { id, answer }).and_then(|frame| frame.encode()) else {
+            break;
+        };
         if out.write_all(&bytes).and_then(|()| out.flush()).is_err() {
             break;
         }
@@ -39,7 +46,8 @@ fn main() {
     nvml::leave(0);
 }
 
-fn read_requests(sender: &mpsc::Sender<Asked>) {
+/// Hands requests on until stdin ends, which ends the main thread's loop too.
+fn forward_requests(sender: mpsc::Sender<Asked>) {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0u8; 64 * 1024];
     let mut stdin = std::io::stdin().lock();
@@ -49,7 +57,10 @@ fn read_requests(sender: &mpsc::Sender<Asked>) {
             Ok(count) => decoder.feed(buffer.get(..count).unwrap_or_default()),
         }
         loop {
-            match decoder.next_frame().map(|frame| frame.and_then(|frame| frame.decode::<Asked>().ok().flatten())) {
+            match decoder
+                .next_frame()
+                .map(|frame| frame.and_then(|frame| frame.decode::<Asked>().ok().flatten()))
+            {
                 Ok(Some(asked)) => {
                     if sender.send(asked).is_err() {
                         return;
@@ -60,9 +71,6 @@ fn read_requests(sender: &mpsc::Sender<Asked>) {
             }
         }
     }
-    // Why two seconds: the main thread closes NVML and ends the process itself unless a call hangs.
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    nvml::leave(5);
 }
 
 #[derive(Default)]

@@ -17,9 +17,10 @@ use std::{
 
 use gpufleet_protocol::nvml::{Code, Placement, Reading, Staged};
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstanceProfileInfo_st, nvmlDevice_t,
-    nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st, nvmlGpuInstanceProfileInfo_st,
-    nvmlGpuInstanceProfileInfo_v2_st, nvmlMemory_st, nvmlPciInfo_st, nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st,
+    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstanceProfileInfo_st,
+    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st,
+    nvmlGpuInstanceProfileInfo_st, nvmlGpuInstanceProfileInfo_v2_st, nvmlMemory_st, nvmlPciInfo_st,
+    nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st,
 };
 
 /// Long enough for every string that NVML gives (its largest constant is 96).
@@ -77,7 +78,8 @@ fn check(code: c_uint) -> Reading<()> {
 }
 
 fn string(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    let bytes: Vec<u8> =
+        buffer.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
@@ -317,7 +319,9 @@ impl Nvml {
     }
 
     pub fn supported_memory_clocks(&self, device: Device) -> Reading<Vec<u32>> {
-        growing(0u32, |count, clocks| call!(self, nvmlDeviceGetSupportedMemoryClocks(device.0, count, clocks)))
+        growing(0u32, |count, clocks| {
+            call!(self, nvmlDeviceGetSupportedMemoryClocks(device.0, count, clocks))
+        })
     }
 
     pub fn supported_graphics_clocks(&self, device: Device, memory_mhz: u32) -> Reading<Vec<u32>> {
@@ -378,7 +382,9 @@ impl Nvml {
                 memory_mib: info.memorySizeMB,
                 name: Some(string(&info.name)).filter(|name| !name.is_empty()),
             }),
-            Err(Code::FUNCTION_NOT_FOUND | Code::ARGUMENT_VERSION_MISMATCH) => self.profile_v1(device, number),
+            Err(Code::FUNCTION_NOT_FOUND | Code::ARGUMENT_VERSION_MISMATCH) => {
+                self.profile_v1(device, number)
+            }
             Err(code) => Err(code),
         }
     }
@@ -397,9 +403,15 @@ impl Nvml {
 
     pub fn placements(&self, device: Device, profile_id: u32) -> Reading<Vec<Placement>> {
         let found = growing(nvmlGpuInstancePlacement_st::zeroed(), |count, places| {
-            match call!(self, nvmlDeviceGetGpuInstancePossiblePlacements_v2(device.0, profile_id, places, count)) {
+            match call!(
+                self,
+                nvmlDeviceGetGpuInstancePossiblePlacements_v2(device.0, profile_id, places, count)
+            ) {
                 Err(Code::FUNCTION_NOT_FOUND) => {
-                    call!(self, nvmlDeviceGetGpuInstancePossiblePlacements(device.0, profile_id, places, count))
+                    call!(
+                        self,
+                        nvmlDeviceGetGpuInstancePossiblePlacements(device.0, profile_id, places, count)
+                    )
                 }
                 other => other,
             }
@@ -416,7 +428,8 @@ impl Nvml {
 
     pub fn instance(&self, device: Device, id: u32) -> Reading<Instance> {
         let mut instance: nvmlGpuInstance_t = std::ptr::null_mut();
-        call!(self, nvmlDeviceGetGpuInstanceById(device.0, id, &raw mut instance)).map(|()| Instance(instance))
+        call!(self, nvmlDeviceGetGpuInstanceById(device.0, id, &raw mut instance))
+            .map(|()| Instance(instance))
     }
 
     pub fn instance_info(&self, instance: Instance) -> Reading<InstanceInfo> {
@@ -434,7 +447,12 @@ impl Nvml {
         let mut instance: nvmlGpuInstance_t = std::ptr::null_mut();
         call!(
             self,
-            nvmlDeviceCreateGpuInstanceWithPlacement(device.0, profile_id, &raw const place, &raw mut instance)
+            nvmlDeviceCreateGpuInstanceWithPlacement(
+                device.0,
+                profile_id,
+                &raw const place,
+                &raw mut instance
+            )
         )?;
         Ok(Instance(instance))
     }
@@ -514,7 +532,11 @@ impl Nvml {
                 })?;
                 Ok(old
                     .iter()
-                    .map(|info| ProcessInfo { pid: info.pid, memory_bytes: known(info.usedGpuMemory), gpu_instance: None })
+                    .map(|info| ProcessInfo {
+                        pid: info.pid,
+                        memory_bytes: known(info.usedGpuMemory),
+                        gpu_instance: None,
+                    })
                     .collect())
             }
             Err(code) => Err(code),
@@ -604,4 +626,3 @@ pub fn leave(code: i32) -> ! {
     // SAFETY: _exit takes a number and never returns.
     unsafe { libc::_exit(code) }
 }
-

@@ -1,8 +1,8 @@
 //! Requests of the controller and replies of the helper.
 //!
 //! Order on the channel: preamble, [`Reply::Hello`], then the controller opens with [`Request::Open`] and sends
-//! requests, several at a time if it likes. Every request but `Ping` and `Data` is answered by exactly one reply
-//! that carries its id. A helper that hears nothing for [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
+//! requests, several at a time if it likes. Every request but `Ping`, `Cancel`, `Blob` and `NoBlob` is answered by
+//! exactly one closing reply that carries its id; `Progress` and `NeedBlob` may come before it under the same id. A helper that hears nothing for [`HEARTBEAT_TIMEOUT_S`] ends itself and its children.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ pub enum Request {
     },
     /// Keeps the helper alive; not answered.
     Ping,
-    /// A piece of a blob follows as data frames of `stream`; answers [`Reply::NeedBlob`].
+    /// A blob follows as data frames of `stream`, the last one empty; answers [`Reply::NeedBlob`].
     Blob {
         stream: u32,
         sha256: String,

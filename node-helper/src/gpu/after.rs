@@ -189,7 +189,8 @@ fn acted_on_gpu(gpu: &mut Gpu, act: &Act) {
             }
         }
         Act::CreateCompute { placement, .. } => {
-            let profile = gpu.present().iter().find(|instance| instance.placement == *placement).map(|i| i.profile_id);
+            let profile =
+                gpu.present().iter().find(|instance| instance.placement == *placement).map(|i| i.profile_id);
             let slices = profile.map_or(1, |id| slices(gpu, id));
             if let Ok(instances) = &mut gpu.instances {
                 for instance in instances.iter_mut().filter(|instance| instance.placement == *placement) {

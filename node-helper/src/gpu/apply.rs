@@ -23,7 +23,7 @@ use super::{
     idle,
     machine::{Machine, ResetError, UnitAction},
     mps,
-    observe::{locks, minors, observe, put_locks, put_stopped_units, stopped_units},
+    observe::{locks, minors, observe, put_locks, put_released, put_stopped_units, released, stopped_units},
     plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
     state::{Instance, Lock, Locks, State},
     worker::{NvmlError, SetAnswer, SetError},
@@ -88,17 +88,20 @@ impl<'a> Job<'a> {
     /// Applies the group to the state that was just observed; the NVML worker is ended afterwards.
     pub fn apply(self, state: State, reboot: bool) -> Applied {
         let stopped = stopped_units(self.record);
+        let released = released(self.record, &self.machine.boot_mark());
         let mut running = Running {
             job: self,
             state,
             applied: Applied::default(),
             stopped,
-            released: Vec::new(),
+            released,
             destroyed: Vec::new(),
             created: Vec::new(),
             reboot,
         };
-        if let Err(failure) = running.stages() {
+        // Why first: what a run that died left without persistence is planned with it.
+        let done = running.take_leftovers().and_then(|()| running.stages());
+        if let Err(failure) = done {
             running.applied.failures.insert(0, failure);
         }
         running.way_back();
@@ -107,6 +110,15 @@ impl<'a> Job<'a> {
 }
 
 impl Running<'_> {
+    fn take_leftovers(&mut self) -> Done {
+        if self.released.is_empty() {
+            return Ok(());
+        }
+        let problems = self.take_persistence(self.job.deadline);
+        self.applied.warnings.extend(problems);
+        self.refresh(0)
+    }
+
     fn stages(&mut self) -> Done {
         let desired = merge(self.job.group, &self.state);
         let seen = before(&self.state, &desired);
@@ -150,7 +162,8 @@ impl Running<'_> {
 
     /// Changes that a reset makes true count only after it.
     fn made_by_activation(&mut self, stage: &Stage) {
-        let by_reset = stage.changes.iter().filter(|planned| planned.change.disruption == Disruption::GpuReset);
+        let by_reset =
+            stage.changes.iter().filter(|planned| planned.change.disruption == Disruption::GpuReset);
         self.applied.made.extend(by_reset.cloned());
     }
 
@@ -174,7 +187,7 @@ impl Running<'_> {
         let mut failure = None;
         for step in &stage.steps {
             if let Err(why) = self.step(step) {
-                failure = Some(self.with_layout_back(step, why, &mut left));
+                failure = Some(self.with_layout_back(stage, step, why, &mut left));
                 break;
             }
             for at in &step.changes {
@@ -206,7 +219,9 @@ impl Running<'_> {
         match &step.act {
             // Why read again: the daemon sets the flags, and a mode may change what the GPU offers.
             Act::Persistenced { .. } => self.refresh(member),
-            Act::Mig { uuid, .. } if self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig()) => {
+            Act::Mig { uuid, .. }
+                if self.state.gpu(uuid).is_some_and(|gpu| gpu.architecture.has_volatile_mig()) =>
+            {
                 self.refresh(member)
             }
             _ => Ok(()),
@@ -242,11 +257,12 @@ impl Running<'_> {
         match act {
             Act::DestroyInstance { uuid, placement } => {
                 let Some(instance) = self.instance(uuid, *placement) else { return Ok(()) };
+                self.destroyed.push((uuid.clone(), instance.clone()));
                 self.destroy(uuid, &instance, true, member)?;
-                self.destroyed.push((uuid.clone(), instance));
             }
             Act::ClearInstance { uuid, placement } => {
                 let Some(instance) = self.instance(uuid, *placement) else { return Ok(()) };
+                self.destroyed.push((uuid.clone(), instance.clone()));
                 self.destroy(uuid, &instance, false, member)?;
             }
             Act::CreateInstance { uuid, profile_id, placement } => {
@@ -264,7 +280,8 @@ impl Running<'_> {
                 return Ok(());
             }
             Act::CreateCompute { uuid, placement } => {
-                let Some(gpu_instance) = self.instance(uuid, *placement).and_then(|instance| instance.id) else {
+                let Some(gpu_instance) = self.instance(uuid, *placement).and_then(|instance| instance.id)
+                else {
                     return Err(odd(member, "a GPU instance that was just made is gone"));
                 };
                 self.set(uuid, Setting::CreateComputeInstance { gpu_instance }, member)?;
@@ -408,8 +425,14 @@ impl Running<'_> {
     }
 
     fn stop_units(&mut self, member: usize) -> Done {
-        let running: Vec<String> =
-            self.state.host.client_units.iter().filter(|unit| !self.stopped.contains(unit)).cloned().collect();
+        let running: Vec<String> = self
+            .state
+            .host
+            .client_units
+            .iter()
+            .filter(|unit| !self.stopped.contains(unit))
+            .cloned()
+            .collect();
         if running.is_empty() {
             return Ok(());
         }
@@ -469,23 +492,40 @@ impl Running<'_> {
     }
 
     fn release_persistence(&mut self, activation: &Activation, member: usize) -> Done {
-        for uuid in &activation.uuids {
-            if self.state.gpu(uuid).is_some_and(|gpu| gpu.persistence == Ok(true)) {
-                self.released.push(uuid.clone());
-                self.set(uuid, Setting::Persistence(false), member)?;
-            }
+        let held = |uuid: &&String| self.state.gpu(uuid).is_some_and(|gpu| gpu.persistence == Ok(true));
+        let uuids: Vec<String> = activation.uuids.iter().filter(held).cloned().collect();
+        self.released.extend(uuids.iter().cloned());
+        self.remember_released();
+        for uuid in uuids {
+            self.set(&uuid, Setting::Persistence(false), member)?;
         }
         Ok(())
     }
 
+    fn remember_released(&mut self) {
+        let mark = self.job.machine.boot_mark();
+        if let Err(why) = put_released(self.job.record, &mark, &self.released) {
+            self.applied
+                .warnings
+                .push(format!("which GPUs are without persistence cannot be recorded: {why}"));
+        }
+    }
+
     fn take_persistence(&mut self, deadline: &Deadline) -> Vec<String> {
-        let mut problems = Vec::new();
+        if self.released.is_empty() {
+            return Vec::new();
+        }
+        let (mut problems, mut still) = (Vec::new(), Vec::new());
         for uuid in std::mem::take(&mut self.released) {
             if let Err(error) = self.job.machine.set(&uuid, Setting::Persistence(true), deadline) {
                 let label = self.state.gpu(&uuid).map_or_else(|| uuid.clone(), super::state::Gpu::label);
-                problems.push(format!("{label}: persistence is off and could not be switched on again: {error}"));
+                problems
+                    .push(format!("{label}: persistence is off and could not be switched on again: {error}"));
+                still.push(uuid);
             }
         }
+        self.released = still;
+        self.remember_released();
         problems
     }
 
@@ -496,7 +536,8 @@ impl Running<'_> {
         let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
         let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
         let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
-        let before_volta = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
+        // Source: mig-parted#181: up to Ada the display module blocks a reset.
+        let with_modules = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
         // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
         self.refresh(member)?;
         let desired = merge(self.job.group, &self.state);
@@ -504,8 +545,9 @@ impl Running<'_> {
         if needed {
             self.wait_free(Some(uuids), member)?;
             let modules = self.job.machine.module_holders();
-            if before_volta && let Some((module, count)) = modules.first() {
-                let message = format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
+            if with_modules && let Some((module, count)) = modules.first() {
+                let message =
+                    format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
                 let mut report = self.holders(None);
                 (report.verdict, report.reasons) = (IdleVerdict::Busy, vec![message.clone()]);
                 return Err(busy(member, message, report));
@@ -518,7 +560,10 @@ impl Running<'_> {
             match self.job.machine.reset(&pcis, self.job.deadline) {
                 Ok(()) => {}
                 Err(ResetError::Unsupported(why)) => {
-                    self.applied.warnings.push(format!("{} cannot be reset here, a reboot is needed: {why}", labels.join(", ")));
+                    self.applied.warnings.push(format!(
+                        "{} cannot be reset here, a reboot is needed: {why}",
+                        labels.join(", ")
+                    ));
                     done = false;
                 }
                 Err(ResetError::InUse(why)) => {
@@ -565,31 +610,55 @@ impl Running<'_> {
             let reads = change.from.as_deref().unwrap_or("nothing");
             let message = format!("{} was set to {} and reads {reads}", change.what, change.to);
             self.applied.made.retain(|made| !(made.member == member && made.change.what == change.what));
-            self.applied.failures.push(Failure { member, kind: FailureKind::Unconverged, message, idle: None });
+            self.applied.failures.push(Failure {
+                member,
+                kind: FailureKind::Unconverged,
+                message,
+                idle: None,
+            });
         }
         Ok(())
     }
 
     /// Gives a GPU whose layout or mode could not be changed its instances back.
-    fn with_layout_back(&mut self, step: &Step, mut failure: Failure, left: &mut BTreeMap<usize, usize>) -> Failure {
+    fn with_layout_back(
+        &mut self,
+        stage: &Stage,
+        step: &Step,
+        mut failure: Failure,
+        left: &mut BTreeMap<usize, usize>,
+    ) -> Failure {
         let Some(uuid) = step.act.uuid() else { return failure };
         let made: Vec<u32> = self.created.iter().filter(|(of, _)| of == uuid).map(|(_, id)| *id).collect();
-        let gone: Vec<Instance> =
-            self.destroyed.iter().filter(|(of, _)| of == uuid).map(|(_, instance)| instance.clone()).collect();
+        let gone: Vec<Instance> = self
+            .destroyed
+            .iter()
+            .filter(|(of, _)| of == uuid)
+            .map(|(_, instance)| instance.clone())
+            .collect();
         if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
             return failure;
         }
         // Why: what is put back is not made.
-        for at in &step.changes {
+        let instances = |act: &Act| {
+            matches!(
+                act,
+                Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. }
+            )
+        };
+        let undone =
+            stage.steps.iter().filter(|other| other.act.uuid() == Some(uuid) && instances(&other.act));
+        for at in undone.chain([step]).flat_map(|step| &step.changes) {
             left.insert(*at, usize::MAX);
         }
         let grace = Deadline::after(WAY_BACK);
         let mut problems = Vec::new();
-        let present: Vec<Instance> = self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
-            let host = self.state.host.clone();
-            let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
-            state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
-        });
+        let present: Vec<Instance> =
+            self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
+                let host = self.state.host.clone();
+                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
+                state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
+            });
         for instance in present.iter().filter(|instance| instance.id.is_some_and(|id| made.contains(&id))) {
             let Some(gpu_instance) = instance.id else { continue };
             for compute in &instance.computes {
@@ -600,10 +669,17 @@ impl Running<'_> {
             problems.extend(self.job.machine.set(uuid, setting, &grace).err());
         }
         for instance in &gone {
+            // Why looked at: the failure may have come between compute and GPU instance.
+            let there = present.iter().find(|other| other.placement == instance.placement);
             let setting =
                 Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
-            match self.job.machine.set(uuid, setting, &grace) {
-                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() => {
+            let id = match there.and_then(|other| other.id) {
+                Some(id) => Ok(SetAnswer::Created { id }),
+                None => self.job.machine.set(uuid, setting, &grace),
+            };
+            let has_compute = there.is_some_and(|other| !other.computes.is_empty());
+            match id {
+                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() && !has_compute => {
                     let setting = Setting::CreateComputeInstance { gpu_instance: id };
                     problems.extend(self.job.machine.set(uuid, setting, &grace).err());
                 }
@@ -614,7 +690,9 @@ impl Running<'_> {
         failure.message = match problems.first() {
             None if gone.is_empty() => format!("{}; the GPU is as it was before", failure.message),
             None => format!("{}; the previous MIG layout was restored", failure.message),
-            Some(error) => format!("{}; the previous MIG layout could not be restored: {error}", failure.message),
+            Some(error) => {
+                format!("{}; the previous MIG layout could not be restored: {error}", failure.message)
+            }
         };
         failure
     }
@@ -622,6 +700,8 @@ impl Running<'_> {
     /// Persistence, units, and the end of the worker, whatever happened before.
     fn way_back(&mut self) {
         let grace = Deadline::after(WAY_BACK);
+        // Why again where it failed before: the driver may have been busy with the reset.
+        self.applied.warnings.retain(|warning| !warning.contains("could not be switched on again"));
         let problems = self.take_persistence(&grace);
         self.applied.warnings.extend(problems);
         self.job.machine.release();
@@ -645,7 +725,9 @@ fn lock(want: LockWant) -> Lock {
 
 fn busy(member: usize, message: String, report: IdleReport) -> Failure {
     let mut message = message;
-    for reason in report.reasons.iter().take(3).filter(|reason| **reason != message).cloned().collect::<Vec<_>>() {
+    for reason in
+        report.reasons.iter().take(3).filter(|reason| **reason != message).cloned().collect::<Vec<_>>()
+    {
         message = format!("{message}; {reason}");
     }
     Failure { member, kind: FailureKind::Busy, message, idle: Some(report) }
@@ -666,7 +748,8 @@ fn stopped(member: usize, stop: Stop) -> Failure {
 fn still_pending(activation: &Activation) -> Failure {
     let reasons: Vec<&str> = activation.reasons.iter().map(|(_, text)| text.as_str()).collect();
     let member = activation.reasons.first().map_or(0, |(member, _)| *member);
-    let message = format!("the reset did not take effect: {}; a reboot or power cycle is needed", reasons.join(", "));
+    let message =
+        format!("the reset did not take effect: {}; a reboot or power cycle is needed", reasons.join(", "));
     Failure { member, kind: FailureKind::Unconverged, message, idle: None }
 }
 

@@ -179,7 +179,8 @@ fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet
 
 /// The path of the unified hierarchy, or of systemd's own where there is none.
 fn cgroup_path(text: &str) -> String {
-    let of = |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path.to_owned()));
+    let of =
+        |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path.to_owned()));
     of("0::").filter(|path| path != "/").or_else(|| of(":name=systemd:")).unwrap_or_default()
 }
 
@@ -233,7 +234,8 @@ fn command(proc: &Path, pid: u32) -> String {
         line.split(|byte| *byte == 0).filter(|word| !word.is_empty()).map(String::from_utf8_lossy).collect();
     let mut text = words.join(" ");
     if text.is_empty() {
-        text = fs::read_to_string(folder.join("comm")).map_or_else(|_| "unknown".to_owned(), |c| c.trim().to_owned());
+        text = fs::read_to_string(folder.join("comm"))
+            .map_or_else(|_| "unknown".to_owned(), |c| c.trim().to_owned());
     }
     if text.chars().count() > COMMAND {
         text = text.chars().take(COMMAND - 1).chain(['…']).collect();

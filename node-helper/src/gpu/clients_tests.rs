@@ -11,7 +11,11 @@ impl Node {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("etc")).unwrap();
-        fs::write(folder.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/h:/bin/sh\n").unwrap();
+        fs::write(
+            folder.path().join("etc/passwd"),
+            "root:x:0:0::/root:/bin/sh\nana:x:1000:1000::/h:/bin/sh\n",
+        )
+        .unwrap();
         fs::create_dir(folder.path().join("proc")).unwrap();
         Self(folder)
     }
@@ -40,8 +44,14 @@ impl Node {
 #[test]
 fn a_training_job_is_named_with_its_gpus_user_and_unit() {
     let node = Node::new();
-    node.process(41, "python train.py", 1000, "/user.slice/session-3.scope", &["/dev/nvidia0", "/dev/nvidia7", "/dev/nvidiactl"])
-        .process(42, "bash", 1000, "/user.slice/session-3.scope", &["/dev/pts/0"]);
+    node.process(
+        41,
+        "python train.py",
+        1000,
+        "/user.slice/session-3.scope",
+        &["/dev/nvidia0", "/dev/nvidia7", "/dev/nvidiactl"],
+    )
+    .process(42, "bash", 1000, "/user.slice/session-3.scope", &["/dev/pts/0"]);
     let report = judge(&node.scan(&[]), None);
     assert_eq!(report.verdict, IdleVerdict::Busy);
     assert_eq!(report.reasons, ["process 41 (python train.py, user ana) in session-3.scope holds GPUs 0, 2"]);
@@ -50,10 +60,16 @@ fn a_training_job_is_named_with_its_gpus_user_and_unit() {
 #[test]
 fn the_driver_its_daemons_and_ourselves_are_no_workload() {
     let node = Node::new();
-    node.process(10, "/usr/bin/nvidia-persistenced --user x", 0, "/system.slice/nvidia-persistenced.service", &["/dev/nvidia0"])
-        .process(11, "/usr/bin/nv-hostengine -n", 0, "/system.slice/nvidia-dcgm.service", &["/dev/nvidia0"])
-        .process(12, "gpufleet-nvml", 0, "/user.slice", &["/dev/nvidia0"])
-        .process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]);
+    node.process(
+        10,
+        "/usr/bin/nvidia-persistenced --user x",
+        0,
+        "/system.slice/nvidia-persistenced.service",
+        &["/dev/nvidia0"],
+    )
+    .process(11, "/usr/bin/nv-hostengine -n", 0, "/system.slice/nvidia-dcgm.service", &["/dev/nvidia0"])
+    .process(12, "gpufleet-nvml", 0, "/user.slice", &["/dev/nvidia0"])
+    .process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]);
     let scan = node.scan(&[12]);
     assert_eq!(judge(&scan, None).verdict, IdleVerdict::Idle);
     assert_eq!(scan.holders.len(), 2);
@@ -63,8 +79,13 @@ fn the_driver_its_daemons_and_ourselves_are_no_workload() {
 #[test]
 fn a_running_step_makes_a_node_busy_without_a_gpu() {
     let node = Node::new();
-    node.process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[])
-        .process(14, "slurmstepd: [77.0]", 0, "/system.slice/slurmstepd.scope/job_77/step_0/slurm", &[]);
+    node.process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]).process(
+        14,
+        "slurmstepd: [77.0]",
+        0,
+        "/system.slice/slurmstepd.scope/job_77/step_0/slurm",
+        &[],
+    );
     // Why: the kernel keeps the name of the program, not the rewritten command line.
     fs::write(node.0.path().join("proc/14/comm"), "slurmstepd\n").unwrap();
     let report = judge(&node.scan(&[]), None);
@@ -81,14 +102,20 @@ fn pods_count_unless_the_kubelet_made_them() {
     let cgroup = format!("/kubepods.slice/kubepods-pod{}.slice/cri-x.scope", uid.replace('-', "_"));
     node.process(22, "pause", 0, &cgroup, &[]);
     let report = judge(&node.scan(&[]), None);
-    assert_eq!((report.verdict, report.reasons), (IdleVerdict::Busy, vec![format!("the kubelet runs pod {uid}")]));
+    assert_eq!(
+        (report.verdict, report.reasons),
+        (IdleVerdict::Busy, vec![format!("the kubelet runs pod {uid}")])
+    );
 }
 
 #[test]
 fn what_cannot_be_seen_is_unknown_and_not_idle() {
     let node = Node::new();
     let scan = node.scan(&[]);
-    assert_eq!(judge(&scan, Some("NVML did not answer in 10 s (worker killed)".to_owned())).verdict, IdleVerdict::Unknown);
+    assert_eq!(
+        judge(&scan, Some("NVML did not answer in 10 s (worker killed)".to_owned())).verdict,
+        IdleVerdict::Unknown
+    );
     let places = Places { proc: "/no/such".into(), etc: "/etc".into() };
     let blind = super::scan(&places, &[], &[], &BTreeMap::new(), None);
     assert_eq!(judge(&blind, None).verdict, IdleVerdict::Unknown);

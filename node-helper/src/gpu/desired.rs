@@ -10,8 +10,8 @@ use gpufleet_protocol::{
     nvml::{Code, Reading},
     op::{GpuGroup, GpuTask},
     tasks::{
-        ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem, MigLayout, MigMode,
-        MigStrategy, PersistenceMode,
+        ClockRange, ComputeModeName, EccMode, GpuClocks, GpuMig, GpuPower, GpuSelectorItem, MigLayout,
+        MigMode, MigStrategy, PersistenceMode,
     },
 };
 
@@ -159,14 +159,16 @@ fn select(state: &State, selector: &[GpuSelectorItem]) -> (Vec<usize>, Vec<Strin
         };
         found.extend(state.gpus.iter().enumerate().filter(|(_, gpu)| matching(gpu)).map(|(at, _)| at));
         if let GpuSelectorItem::Index(index) = item {
-            unknown.extend(state.unreadable.iter().filter(|(i, _)| i == index).map(|(i, code)| lost(*i, code)));
+            unknown
+                .extend(state.unreadable.iter().filter(|(i, _)| i == index).map(|(i, code)| lost(*i, code)));
         }
         if before == (found.len(), unknown.len()) {
             let text = match item {
                 GpuSelectorItem::Index(index) => index.to_string(),
                 GpuSelectorItem::Text(text) => text.clone(),
             };
-            let has: Vec<String> = state.gpus.iter().map(|gpu| format!("{} ({})", gpu.label(), gpu.name)).collect();
+            let has: Vec<String> =
+                state.gpus.iter().map(|gpu| format!("{} ({})", gpu.label(), gpu.name)).collect();
             wrong.push(format!("`gpus: {text}` names no GPU of this node; it has {}", has.join(", ")));
         }
     }
@@ -192,7 +194,13 @@ struct Merge<'a> {
 /// Merges a group over a state.
 pub fn merge(group: &GpuGroup, state: &State) -> Desired {
     let members = vec![Verdict::default(); group.members.len()];
-    let mut merge = Merge { state, group, desired: Desired { members, ..Desired::default() }, member: 0, nobody: Verdict::default() };
+    let mut merge = Merge {
+        state,
+        group,
+        desired: Desired { members, ..Desired::default() },
+        member: 0,
+        nobody: Verdict::default(),
+    };
     for (at, member) in group.members.iter().enumerate() {
         merge.member = at;
         merge.add(&member.task);
@@ -223,7 +231,8 @@ impl<'a> Merge<'a> {
         }
         if let GpuTask::GpuMps(task) = task {
             let all = chosen.len() == self.state.gpus.len();
-            let uuids = chosen.iter().filter_map(|at| self.state.gpus.get(*at)).map(|gpu| gpu.uuid.clone()).collect();
+            let uuids =
+                chosen.iter().filter_map(|at| self.state.gpus.get(*at)).map(|gpu| gpu.uuid.clone()).collect();
             match MpsWant::of(task, (!all).then_some(uuids), chosen.len()) {
                 Ok(want) => self.add_mps(want),
                 Err(text) => self.fail(text),
@@ -367,9 +376,13 @@ impl<'a> Merge<'a> {
             match mig::solve(profiles, &items, &whole) {
                 Ok(slots) => {
                     let want = LayoutWant { items, slots, strategy: task.strategy, by_place };
-                    self.put(gpu, "MIG layout", want, |wants| &mut wants.layout, |want| {
-                        mig::counts_text(profiles, want.items.iter().map(|item| item.profile_id))
-                    });
+                    self.put(
+                        gpu,
+                        "MIG layout",
+                        want,
+                        |wants| &mut wants.layout,
+                        |want| mig::counts_text(profiles, want.items.iter().map(|item| item.profile_id)),
+                    );
                     // Why: mode and layout are one wish of one member.
                     let verdict = self.verdict();
                     verdict.applies = verdict.applies.saturating_sub(1);
@@ -389,7 +402,8 @@ impl<'a> Merge<'a> {
         let wanted = match (task.limit_watts, task.limit_percent) {
             (Some(watts), _) => u64::from(watts) * 1000,
             (None, Some(percent)) => {
-                let Some(default) = self.readable(gpu, "default power limit", gpu.power_default_mw, true) else {
+                let Some(default) = self.readable(gpu, "default power limit", gpu.power_default_mw, true)
+                else {
                     return;
                 };
                 u64::from(default) * u64::from(percent) / 100
@@ -465,9 +479,13 @@ impl<'a> Merge<'a> {
             ComputeModeName::ExclusiveProcess => 3,
         };
         if self.readable(gpu, "compute mode", gpu.compute_mode, number != 0).is_some() {
-            self.put(gpu, "compute mode", number, |wants| &mut wants.compute, |mode| {
-                super::facts::compute_mode_name(*mode)
-            });
+            self.put(
+                gpu,
+                "compute mode",
+                number,
+                |wants| &mut wants.compute,
+                |mode| super::facts::compute_mode_name(*mode),
+            );
         }
     }
 
@@ -514,18 +532,24 @@ impl<'a> Merge<'a> {
             let mig_on = wants.mig.as_ref().map_or_else(|| gpu.mig_on(), |want| want.value);
             if let Some(want) = wants.compute.as_ref().filter(|want| mig_on && want.value != 0) {
                 let mode = super::facts::compute_mode_name(want.value);
-                let text =
-                    format!("{} is in MIG mode, where the compute mode {mode} cannot be set on the whole GPU", gpu.label());
+                let text = format!(
+                    "{} is in MIG mode, where the compute mode {mode} cannot be set on the whole GPU",
+                    gpu.label()
+                );
                 failures.push((want.member, text));
             }
-            let off = wants.persistence.as_ref().map_or(gpu.persistence == Ok(false), |want| {
-                want.value == PersistenceMode::Off
-            });
+            let off = wants
+                .persistence
+                .as_ref()
+                .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
             let kept: [(&str, Option<usize>); 4] = [
                 ("power limit", wants.power.as_ref().map(|want| want.member)),
                 ("graphics clock", wants.graphics.as_ref().map(|want| want.member)),
                 ("memory clock", wants.memory.as_ref().map(|want| want.member)),
-                ("compute mode", wants.compute.as_ref().filter(|want| want.value != 0).map(|want| want.member)),
+                (
+                    "compute mode",
+                    wants.compute.as_ref().filter(|want| want.value != 0).map(|want| want.member),
+                ),
             ];
             for (what, member) in kept {
                 if let (true, Some(member)) = (off, member)
@@ -558,7 +582,10 @@ fn items(
             for (name, count) in counts {
                 let profile_id = mig::find(profiles, name)?.id;
                 // Why a bound: more than this never fits, and the message needs no exact number.
-                items.extend(std::iter::repeat_n(Item { profile_id, start: None }, (*count).min(1000) as usize));
+                items.extend(std::iter::repeat_n(
+                    Item { profile_id, start: None },
+                    (*count).min(1000) as usize,
+                ));
             }
         }
         MigLayout::Placements(places) => {

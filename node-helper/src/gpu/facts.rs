@@ -20,7 +20,10 @@ pub fn system(snapshot: &Snapshot, pci_count: u32, module_version: Option<String
         state: GpuSystemState::Ok,
         module_version,
         driver_version: snapshot.driver_version.clone().ok(),
-        cuda_version: snapshot.cuda_version.ok().map(|version| format!("{}.{}", version / 1000, version % 1000 / 10)),
+        cuda_version: snapshot
+            .cuda_version
+            .ok()
+            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10)),
         pci_count,
         gpus,
     }
@@ -71,7 +74,10 @@ fn gpu(reading: &GpuReading) -> GpuFacts {
     let range = of.take("power limits", &reading.power_range_mw);
     let profiles = of.take("MIG profiles", &reading.profiles).unwrap_or_default();
     let name_of = |id: u32| {
-        profiles.iter().find(|profile| profile.id == id).map_or_else(|| format!("profile {id}"), |p| p.name.clone())
+        profiles
+            .iter()
+            .find(|profile| profile.id == id)
+            .map_or_else(|| format!("profile {id}"), |p| p.name.clone())
     };
     let mig_layout = of
         .take("MIG instances", &reading.instances)
@@ -85,8 +91,10 @@ fn gpu(reading: &GpuReading) -> GpuFacts {
             compute_instances: u32::try_from(instance.compute_instances.len()).unwrap_or(u32::MAX),
         })
         .collect();
-    let (major_minor, memory) =
-        (of.take("compute capability", &reading.compute_capability), of.take("memory", &reading.memory_bytes));
+    let (major_minor, memory) = (
+        of.take("compute capability", &reading.compute_capability),
+        of.take("memory", &reading.memory_bytes),
+    );
     let mut facts = GpuFacts {
         index: reading.index,
         uuid: reading.uuid.clone(),

@@ -15,10 +15,11 @@ use super::{
     after::{Event, after},
     apply::{Applied, Failure, Job},
     desired::{Desired, IMPOSSIBLE, kind},
-    facts, idle,
+    facts,
     host::RealMachine,
+    idle,
     machine::Machine,
-    observe::{minors, observe, stopped_units},
+    observe::{has_leftovers, minors, observe},
     plan::{Forecast, Planned, forecast},
     state::State,
     worker::{NvmlError, Worker, WorkerFile},
@@ -102,11 +103,17 @@ impl Gpus {
             }
             Mode::Apply => {
                 self.predicted = None;
-                if forecast.changes.is_empty() && stopped_units(&self.record).is_empty() {
+                let leftovers = has_leftovers(&self.record, &self.machine.boot_mark());
+                if forecast.changes.is_empty() && !leftovers {
                     planned_outcome(group, &forecast, None, None)
                 } else {
-                    let job =
-                        Job { machine: self.machine.as_mut(), record: &self.record, group, deadline, progress };
+                    let job = Job {
+                        machine: self.machine.as_mut(),
+                        record: &self.record,
+                        group,
+                        deadline,
+                        progress,
+                    };
                     let applied = job.apply(state, group.defer_to_reboot);
                     applied_outcome(group, &forecast, applied)
                 }
@@ -204,7 +211,8 @@ impl Gpus {
                 OpStatus::Failed { kind: FailureKind::Nvml, message }
             }
             GpuSystemState::VersionMismatch { detail } => {
-                let loaded = self.machine.module_version().map(|v| format!(", {v} is loaded")).unwrap_or_default();
+                let loaded =
+                    self.machine.module_version().map(|v| format!(", {v} is loaded")).unwrap_or_default();
                 let message = format!(
                     "the driver was upgraded under a running kernel module: {detail}{loaded}; \
                      next step: unload and load the nvidia modules, or reboot the node"
@@ -243,7 +251,8 @@ fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
     };
     let (member, reason) = found;
     let verb = if failed { "cannot be" } else { "is unknown" };
-    let reason = format!("not applied, because task {} of the group ({}) {verb}: {reason}", member + 1, label(member));
+    let reason =
+        format!("not applied, because task {} of the group ({}) {verb}: {reason}", member + 1, label(member));
     Some(Blocked { member, failed, reason })
 }
 
@@ -294,10 +303,12 @@ fn planned_outcome(
             let changes = changes_of(&forecast.changes, at);
             let status = match (own_status(&forecast.desired, at), blocked, needs) {
                 (Some(status), _, _) => status,
-                (None, Some(blocked), _) if !changes.is_empty() && blocked.member != at => match blocked.failed {
-                    true => OpStatus::Failed { kind: IMPOSSIBLE, message: blocked.reason.clone() },
-                    false => OpStatus::Unknown { reason: blocked.reason.clone() },
-                },
+                (None, Some(blocked), _) if !changes.is_empty() && blocked.member != at => {
+                    match blocked.failed {
+                        true => OpStatus::Failed { kind: IMPOSSIBLE, message: blocked.reason.clone() },
+                        false => OpStatus::Unknown { reason: blocked.reason.clone() },
+                    }
+                }
                 (None, _, Some(class)) if !changes.is_empty() => OpStatus::NeedsPermit { class },
                 (None, _, _) if changes.is_empty() => OpStatus::Ok,
                 (None, _, _) => OpStatus::Changed,
@@ -307,11 +318,13 @@ fn planned_outcome(
                 outcome.changes = changes;
                 outcome.awaiting = awaiting_of(&awaiting, at);
             }
-            outcome.warnings = forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome.warnings =
+                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
             outcome
         })
         .collect();
-    let reset = forecast.activation.as_ref().is_some_and(|activation| activation.class == Disruption::GpuReset);
+    let reset =
+        forecast.activation.as_ref().is_some_and(|activation| activation.class == Disruption::GpuReset);
     let activated = (reset && blocked.is_none() && needs.is_none()).then_some(Disruption::GpuReset);
     summed(members, activated, None)
 }
@@ -345,7 +358,8 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
             outcome.changes = changes;
             outcome.awaiting = awaiting_of(&applied.awaiting, at);
             outcome.idle = own.first().and_then(|failure| failure.idle.clone());
-            outcome.warnings = forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
+            outcome.warnings =
+                forecast.desired.members.get(at).map(|v| v.warnings.clone()).unwrap_or_default();
             outcome
         })
         .collect();
@@ -381,7 +395,8 @@ fn summed(members: Vec<OpOutcome>, activated: Option<Disruption>, idle: Option<I
     let mut outcome = OpOutcome::new(status);
     outcome.changes = members.iter().flat_map(|member| member.changes.iter().cloned()).collect();
     outcome.awaiting = members.iter().flat_map(|member| member.awaiting.iter().cloned()).collect();
-    let mut warnings: Vec<String> = members.iter().flat_map(|member| member.warnings.iter().cloned()).collect();
+    let mut warnings: Vec<String> =
+        members.iter().flat_map(|member| member.warnings.iter().cloned()).collect();
     warnings.dedup();
     outcome.warnings = warnings;
     outcome.activated = activated;

@@ -123,7 +123,11 @@ impl Machine for RealMachine {
             persistenced: unit(PERSISTENCED),
             fabric_manager: unit(FABRIC_MANAGER).active,
             mps,
-            client_units: CLIENT_UNITS.iter().filter(|name| unit(name).active).map(|name| (*name).to_owned()).collect(),
+            client_units: CLIENT_UNITS
+                .iter()
+                .filter(|name| unit(name).active)
+                .map(|name| (*name).to_owned())
+                .collect(),
             cdi_refresh: unit(CDI_REFRESH).exists,
         }
     }
@@ -163,7 +167,9 @@ impl Machine for RealMachine {
         // Why by text: nvidia-smi has no exit code for either.
         if lower.contains("in use") || lower.contains("being used") {
             Err(ResetError::InUse(said))
-        } else if lower.contains("not supported") || lower.contains("unable to reset") && lower.contains("virtual") {
+        } else if lower.contains("not supported")
+            || lower.contains("unable to reset") && lower.contains("virtual")
+        {
             Err(ResetError::Unsupported(said))
         } else {
             Err(ResetError::Failed(format!("nvidia-smi --gpu-reset: {}: {said}", finished.exit)))
@@ -208,7 +214,8 @@ impl Machine for RealMachine {
         let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
         let is_gpu = |folder: &Path| {
             let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
-            read("vendor").trim() == "0x10de" && GPU_CLASSES.iter().any(|class| read("class").starts_with(class))
+            read("vendor").trim() == "0x10de"
+                && GPU_CLASSES.iter().any(|class| read("class").starts_with(class))
         };
         let count = devices.flatten().filter(|device| is_gpu(&device.path())).count();
         u32::try_from(count).unwrap_or(u32::MAX)
@@ -219,7 +226,8 @@ impl Machine for RealMachine {
             let text = self.text("/proc/driver/nvidia/version")?;
             // `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …`
             let (_, rest) = text.split_once("Module")?;
-            let dotted = |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            let dotted =
+                |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
             rest.split_whitespace().find(dotted).map(str::to_owned)
         })
     }
@@ -256,7 +264,10 @@ mod tests {
                     Id=dcgm.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n\
                     Id=nvsm.service\nLoadState=loaded\nActiveState=failed\nUnitFileState=disabled\n";
         let units = parse_units(text);
-        assert_eq!(units["nvidia-persistenced.service"], (Unit { exists: true, active: true, enabled: true }, 71));
+        assert_eq!(
+            units["nvidia-persistenced.service"],
+            (Unit { exists: true, active: true, enabled: true }, 71)
+        );
         assert_eq!(units["dcgm.service"], (Unit::default(), 0));
         assert_eq!(units["nvsm.service"], (Unit { exists: true, active: false, enabled: false }, 0));
     }

@@ -60,7 +60,8 @@ pub fn counts_text(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) 
         return "none".to_owned();
     }
     counts.sort_by(|(a, _), (b, _)| rank(profiles, *a).cmp(&rank(profiles, *b)));
-    let parts: Vec<String> = counts.iter().map(|(id, count)| format!("{count}x {}", name_of(profiles, *id))).collect();
+    let parts: Vec<String> =
+        counts.iter().map(|(id, count)| format!("{count}x {}", name_of(profiles, *id))).collect();
     parts.join(" + ")
 }
 
@@ -71,13 +72,18 @@ pub fn places_text(profiles: &[MigProfile], slots: &[Slot]) -> String {
     }
     let mut slots = slots.to_vec();
     slots.sort_unstable();
-    let parts: Vec<String> =
-        slots.iter().map(|slot| format!("{} at {}", name_of(profiles, slot.profile_id), slot.placement.start)).collect();
+    let parts: Vec<String> = slots
+        .iter()
+        .map(|slot| format!("{} at {}", name_of(profiles, slot.profile_id), slot.placement.start))
+        .collect();
     parts.join(" + ")
 }
 
 fn name_of(profiles: &[MigProfile], id: u32) -> String {
-    profiles.iter().find(|profile| profile.id == id).map_or_else(|| format!("profile {id}"), |p| p.name.clone())
+    profiles
+        .iter()
+        .find(|profile| profile.id == id)
+        .map_or_else(|| format!("profile {id}"), |p| p.name.clone())
 }
 
 /// Large before small, then by name.
@@ -114,7 +120,9 @@ impl Search<'_> {
         let (item, places) = (choice.item, choice.places.clone());
         // Why: equal items are taken in order of their places, so that no arrangement is tried twice.
         let after = match (at.checked_sub(1).and_then(|before| self.choices.get(before)), taken.last()) {
-            (Some(before), Some(slot)) if before.item == item && item.start.is_none() => Some(slot.placement.start),
+            (Some(before), Some(slot)) if before.item == item && item.start.is_none() => {
+                Some(slot.placement.start)
+            }
             _ => None,
         };
         for placement in places {
@@ -157,7 +165,9 @@ fn search(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Result<O
     }
     let mut choices = Vec::new();
     for item in items {
-        let Some(profile) = profiles.iter().find(|profile| profile.id == item.profile_id) else { return Ok(None) };
+        let Some(profile) = profiles.iter().find(|profile| profile.id == item.profile_id) else {
+            return Ok(None);
+        };
         let mut places = profile
             .placements
             .clone()
@@ -212,7 +222,9 @@ fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
     }
     let size = |id: u32| {
         let profile = profiles.iter().find(|profile| profile.id == id);
-        profile.and_then(|p| p.placements.as_ref().ok()?.first().map(|place| place.size as usize)).unwrap_or(0)
+        profile
+            .and_then(|p| p.placements.as_ref().ok()?.first().map(|place| place.size as usize))
+            .unwrap_or(0)
     };
     let mut best: Option<(usize, Vec<u32>)> = None;
     let mut counts = vec![0usize; kinds.len()];
@@ -228,7 +240,9 @@ fn largest_fitting(profiles: &[MigProfile], items: &[Item]) -> String {
             best = Some((filled, ids));
         }
         // Counts up like a number whose digits have the wished counts as their highest.
-        let Some(digit) = counts.iter().zip(&kinds).position(|(count, (_, most))| count < most) else { break };
+        let Some(digit) = counts.iter().zip(&kinds).position(|(count, (_, most))| count < most) else {
+            break;
+        };
         for (place, count) in counts.iter_mut().enumerate() {
             match place.cmp(&digit) {
                 std::cmp::Ordering::Less => *count = 0,

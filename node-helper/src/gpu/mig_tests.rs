@@ -7,7 +7,14 @@ use super::*;
 
 fn profile(id: u32, name: &str, slices: u32, max_count: u32, size: u32, starts: &[u32]) -> MigProfile {
     let placements = Ok(starts.iter().map(|start| Placement { start: *start, size }).collect());
-    MigProfile { id, name: name.to_owned(), slices, max_count, memory_mib: u64::from(size) * 9984, placements }
+    MigProfile {
+        id,
+        name: name.to_owned(),
+        slices,
+        max_count,
+        memory_mib: u64::from(size) * 9984,
+        placements,
+    }
 }
 
 /// H100 80GB, as measured.
@@ -46,7 +53,12 @@ fn rtx_pro() -> Vec<MigProfile> {
 
 /// Most of `present` that any layout of the items keeps, or nothing when none fits.
 fn brute(profiles: &[MigProfile], items: &[Item], present: &[Slot]) -> Option<usize> {
-    fn walk(profiles: &[MigProfile], items: &[Item], taken: &mut Vec<Slot>, present: &[Slot]) -> Option<usize> {
+    fn walk(
+        profiles: &[MigProfile],
+        items: &[Item],
+        taken: &mut Vec<Slot>,
+        present: &[Slot],
+    ) -> Option<usize> {
         let Some((item, rest)) = items.split_first() else {
             return Some(taken.iter().filter(|slot| present.contains(slot)).count());
         };
@@ -127,9 +139,13 @@ fn items(profiles: &[MigProfile], names: &[&str]) -> Vec<Item> {
 #[test]
 fn the_guides_order_that_fails_by_default_placement_is_solved() {
     let profiles = h100();
-    let slots = solve(&profiles, &items(&profiles, &["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]), &[]).unwrap();
+    let slots =
+        solve(&profiles, &items(&profiles, &["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]), &[]).unwrap();
     assert_eq!(places_text(&profiles, &slots), "2g.20gb at 0 + 1g.10gb at 2 + 1g.10gb at 3 + 3g.40gb at 4");
-    assert_eq!(counts_text(&profiles, slots.iter().map(|slot| slot.profile_id)), "1x 3g.40gb + 1x 2g.20gb + 2x 1g.10gb");
+    assert_eq!(
+        counts_text(&profiles, slots.iter().map(|slot| slot.profile_id)),
+        "1x 3g.40gb + 1x 2g.20gb + 2x 1g.10gb"
+    );
 }
 
 #[test]
@@ -141,10 +157,21 @@ fn what_does_not_fit_says_what_would() {
         "2x 4g.40gb + 1x 3g.40gb do not fit together; 1x 4g.40gb + 1x 3g.40gb would"
     );
     let many = vec![Item { profile_id: 19, start: None }; 5000];
-    assert_eq!(solve(&profiles, &many, &[]).unwrap_err().to_string(), "5000x 1g.10gb do not fit together; 7x 1g.10gb would");
-    assert!(find(&profiles, "3g.20gb").unwrap_err().to_string().starts_with("there is no MIG profile `3g.20gb`; the GPU has 1g.10gb, "));
+    assert_eq!(
+        solve(&profiles, &many, &[]).unwrap_err().to_string(),
+        "5000x 1g.10gb do not fit together; 7x 1g.10gb would"
+    );
+    assert!(
+        find(&profiles, "3g.20gb")
+            .unwrap_err()
+            .to_string()
+            .starts_with("there is no MIG profile `3g.20gb`; the GPU has 1g.10gb, ")
+    );
     let at = [Item { profile_id: 9, start: Some(2) }];
-    assert_eq!(solve(&profiles, &at, &[]).unwrap_err().to_string(), "`3g.40gb` cannot start at slice 2; it can at 0, 4");
+    assert_eq!(
+        solve(&profiles, &at, &[]).unwrap_err().to_string(),
+        "`3g.40gb` cannot start at slice 2; it can at 0, 4"
+    );
 }
 
 #[test]

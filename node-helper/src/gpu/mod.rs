@@ -22,3 +22,8 @@ mod worker;
 
 pub use group::{Gpus, Settings};
 pub use worker::WorkerFile;
+
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;

@@ -159,7 +159,11 @@ mod tests {
     fn limits_are_told_to_the_daemon_on_every_start() {
         let text = unit_text(&want(Some(50), Some("8g")), "/usr/bin/nvidia-cuda-mps-control").unwrap();
         assert!(text.contains("Type=forking\n"));
-        assert!(text.contains("'echo set_default_active_thread_percentage 50 | /usr/bin/nvidia-cuda-mps-control'\n"));
+        assert!(
+            text.contains(
+                "'echo set_default_active_thread_percentage 50 | /usr/bin/nvidia-cuda-mps-control'\n"
+            )
+        );
         assert_eq!(text.matches("set_default_device_pinned_mem_limit").count(), 2);
         assert_eq!(pinned_of(&text).as_deref(), Some("8G"));
         assert!(text.contains("ExecStop=/bin/sh -c 'echo quit | /usr/bin/nvidia-cuda-mps-control'\n"));

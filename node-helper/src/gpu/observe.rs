@@ -15,6 +15,14 @@ use super::{
 use crate::{deadline::Deadline, state::Record};
 
 const STOPPED: &str = "gpu/stopped-units";
+const RELEASED: &str = "gpu/released-persistence";
+
+/// A reboot starts from what is enabled, so what was released before it is past.
+#[derive(Debug, Serialize, Deserialize)]
+struct Released {
+    boot_id: String,
+    uuids: Vec<String>,
+}
 
 /// What is recorded of one GPU.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +53,8 @@ pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> 
     let done = if locks.graphics == Lock::Unknown && locks.memory == Lock::Unknown {
         record.remove(&key)
     } else {
-        let value = serde_json::to_value(RecordedLocks { mark: mark.clone(), locks }).map_err(|e| e.to_string())?;
+        let value =
+            serde_json::to_value(RecordedLocks { mark: mark.clone(), locks }).map_err(|e| e.to_string())?;
         record.put(&key, value)
     };
     done.map_err(|error| error.to_string())
@@ -66,6 +75,34 @@ pub fn put_stopped_units(record: &Record, units: &[String]) -> Result<(), String
     done.map_err(|error| error.to_string())
 }
 
+/// GPUs whose persistence a run of this boot gave up for a reset and has not taken again.
+pub fn released(record: &Record, mark: &BootMark) -> Vec<String> {
+    let value = record.get(RELEASED).ok().flatten();
+    match value.and_then(|value| serde_json::from_value::<Released>(value).ok()) {
+        Some(released) if released.boot_id == mark.boot_id => released.uuids,
+        _ => Vec::new(),
+    }
+}
+
+/// Records which GPUs are without persistence, before they are.
+///
+/// # Errors
+/// What the record says.
+pub fn put_released(record: &Record, mark: &BootMark, uuids: &[String]) -> Result<(), String> {
+    let done = if uuids.is_empty() {
+        record.remove(RELEASED)
+    } else {
+        let released = Released { boot_id: mark.boot_id.clone(), uuids: uuids.to_vec() };
+        record.put(RELEASED, serde_json::to_value(released).map_err(|error| error.to_string())?)
+    };
+    done.map_err(|error| error.to_string())
+}
+
+/// Whether an earlier run left something to put back.
+pub fn has_leftovers(record: &Record, mark: &BootMark) -> bool {
+    !stopped_units(record).is_empty() || !released(record, mark).is_empty()
+}
+
 /// Reads everything. The NVML worker lives on.
 ///
 /// # Errors
@@ -78,7 +115,8 @@ pub fn observe(
     let snapshot = machine.snapshot(deadline)?;
     let host = machine.host(deadline);
     let mark = machine.boot_mark();
-    let state = State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.resettable(pci));
+    let state =
+        State::read(&snapshot, host, |uuid| locks(record, uuid, &mark), |pci| machine.resettable(pci));
     Ok((state, snapshot))
 }
 

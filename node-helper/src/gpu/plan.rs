@@ -30,20 +30,59 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// With its compute instances.
-    DestroyInstance { uuid: String, placement: Placement },
+    DestroyInstance {
+        uuid: String,
+        placement: Placement,
+    },
     /// Compute instances alone.
-    ClearInstance { uuid: String, placement: Placement },
-    Ecc { uuid: String, on: bool },
-    Mig { uuid: String, on: bool },
-    Persistenced { on: bool },
-    Persistence { uuid: String, on: bool },
-    CreateInstance { uuid: String, profile_id: u32, placement: Placement },
-    CreateCompute { uuid: String, placement: Placement },
-    Power { uuid: String, milliwatts: u32 },
-    Graphics { uuid: String, want: LockWant },
-    Memory { uuid: String, want: LockWant },
-    Compute { uuid: String, mode: u32 },
-    StartMps { text: String, want: MpsWant },
+    ClearInstance {
+        uuid: String,
+        placement: Placement,
+    },
+    Ecc {
+        uuid: String,
+        on: bool,
+    },
+    Mig {
+        uuid: String,
+        on: bool,
+    },
+    Persistenced {
+        on: bool,
+    },
+    Persistence {
+        uuid: String,
+        on: bool,
+    },
+    CreateInstance {
+        uuid: String,
+        profile_id: u32,
+        placement: Placement,
+    },
+    CreateCompute {
+        uuid: String,
+        placement: Placement,
+    },
+    Power {
+        uuid: String,
+        milliwatts: u32,
+    },
+    Graphics {
+        uuid: String,
+        want: LockWant,
+    },
+    Memory {
+        uuid: String,
+        want: LockWant,
+    },
+    Compute {
+        uuid: String,
+        mode: u32,
+    },
+    StartMps {
+        text: String,
+        want: MpsWant,
+    },
     StopMps,
     RefreshCdi,
 }
@@ -200,7 +239,8 @@ fn waiting(state: &State, desired: &Desired) -> (Vec<String>, Vec<(usize, String
             && mig.current != want.value
             && !gpu.architecture.has_volatile_mig()
         {
-            reasons.push((want.member, format!("{} MIG mode {} is pending", gpu.label(), on_off(want.value))));
+            reasons
+                .push((want.member, format!("{} MIG mode {} is pending", gpu.label(), on_off(want.value))));
         }
         if reasons.len() > before {
             uuids.push(gpu.uuid.clone());
@@ -293,7 +333,8 @@ fn pending(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants, class: Disruption) {
 fn withdraw(stage: &mut Stage, gpu: &Gpu, name: &str, want: &Want<bool>, pending: bool, act: Act) {
     if pending != want.value {
         let what = format!("{} pending {name}", gpu.label());
-        let change = Change::new(what, Some(on_off(pending).to_owned()), on_off(want.value), Disruption::Live);
+        let change =
+            Change::new(what, Some(on_off(pending).to_owned()), on_off(want.value), Disruption::Live);
         let at = stage.change(want.member, change);
         stage.step(want.member, act, &[at]);
     }
@@ -326,7 +367,14 @@ fn settled(state: &State, desired: &Desired) -> Stage {
     }
     start_mps(&mut stage, state, desired);
     let mig = |step: &Step| {
-        matches!(step.act, Act::Mig { .. } | Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. } | Act::ClearInstance { .. })
+        matches!(
+            step.act,
+            Act::Mig { .. }
+                | Act::DestroyInstance { .. }
+                | Act::CreateInstance { .. }
+                | Act::CreateCompute { .. }
+                | Act::ClearInstance { .. }
+        )
     };
     if stage.steps.iter().any(mig) {
         refresh_cdi(&mut stage, state);
@@ -368,19 +416,25 @@ fn persistence_unit(stage: &mut Stage, state: &State, desired: &Desired) {
     let unit = state.host.persistenced;
     if let Some(member) = first(PersistenceMode::Daemon) {
         if !(unit.active && unit.enabled) {
-            let change =
-                Change::new("nvidia-persistenced", Some(unit_text(unit)), "active, enabled", Disruption::Live);
+            let change = Change::new(
+                "nvidia-persistenced",
+                Some(unit_text(unit)),
+                "active, enabled",
+                Disruption::Live,
+            );
             let at = stage.change(member, change);
             stage.step(member, Act::Persistenced { on: true }, &[at]);
         }
         return;
     }
-    let all_off = wants.len() == state.gpus.len() && wants.iter().all(|want| want.value == PersistenceMode::Off);
+    let all_off =
+        wants.len() == state.gpus.len() && wants.iter().all(|want| want.value == PersistenceMode::Off);
     let member = first(PersistenceMode::Legacy).or_else(|| first(PersistenceMode::Off).filter(|_| all_off));
     if let Some(member) = member
         && (unit.active || unit.enabled)
     {
-        let change = Change::new("nvidia-persistenced", Some(unit_text(unit)), "inactive, disabled", Disruption::Live);
+        let change =
+            Change::new("nvidia-persistenced", Some(unit_text(unit)), "inactive, disabled", Disruption::Live);
         let at = stage.change(member, change);
         stage.step(member, Act::Persistenced { on: false }, &[at]);
         // Why: the daemon takes the flag of every GPU with it.
@@ -436,7 +490,11 @@ fn present_text(gpu: &Gpu, by_place: bool) -> String {
         mig::counts_text(profiles, slots.iter().map(|slot| slot.profile_id))
     };
     let empty = gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
-    let split = gpu.present().iter().filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance)).count();
+    let split = gpu
+        .present()
+        .iter()
+        .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
+        .count();
     if empty > 0 {
         text.push_str(&format!(" ({empty} without compute instance)"));
     }
@@ -450,7 +508,8 @@ fn present_text(gpu: &Gpu, by_place: bool) -> String {
 fn clear_layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
     let what = format!("{} MIG layout", gpu.label());
-    let at = stage.change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
+    let at = stage
+        .change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
     for instance in gpu.present() {
         let act = Act::DestroyInstance { uuid: gpu.uuid.clone(), placement: instance.placement };
         stage.step(want.member, act, &[at]);
@@ -466,7 +525,8 @@ struct LayoutDiff {
 }
 
 fn layout_diff(gpu: &Gpu, want: &LayoutWant) -> LayoutDiff {
-    let mut diff = LayoutDiff { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
+    let mut diff =
+        LayoutDiff { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
     for instance in gpu.present() {
         if !want.slots.contains(&slot_of(instance)) {
             diff.destroy.push(instance.placement);
@@ -512,7 +572,8 @@ fn layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         stage.step(want.member, Act::ClearInstance { uuid: uuid(), placement }, &[at]);
     }
     for slot in &diff.create {
-        let act = Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
+        let act =
+            Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
         stage.step(want.member, act, &[at]);
     }
     for placement in diff.compute.into_iter().chain(diff.create.iter().map(|slot| slot.placement)) {
@@ -567,7 +628,8 @@ fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     {
         let what = format!("{} compute mode", gpu.label());
         let from = Some(compute_mode_name(now));
-        let at = stage.change(want.member, Change::new(what, from, compute_mode_name(want.value), Disruption::Live));
+        let at = stage
+            .change(want.member, Change::new(what, from, compute_mode_name(want.value), Disruption::Live));
         stage.step(want.member, Act::Compute { uuid: gpu.uuid.clone(), mode: want.value }, &[at]);
     }
 }
@@ -590,7 +652,8 @@ fn stop_mps(stage: &mut Stage, state: &State, desired: &Desired) {
     let mps = &state.host.mps;
     if mps.answers || mps.unit.active || mps.unit.enabled || mps.stale {
         let class = if mps.answers || mps.unit.active { Disruption::Clients } else { Disruption::Live };
-        let at = stage.change(want.member, Change::new("MPS control daemon", Some(mps_text(state)), "stopped", class));
+        let at = stage
+            .change(want.member, Change::new("MPS control daemon", Some(mps_text(state)), "stopped", class));
         stage.step(want.member, Act::StopMps, &[at]);
     }
 }
@@ -621,7 +684,12 @@ fn start_mps(stage: &mut Stage, state: &State, desired: &Desired) {
         made.push(Change::new("MPS default pinned memory limit", limit, wanted.clone(), class));
     }
     if made.is_empty() && mps.unit_text.as_ref() != Some(&text) {
-        made.push(Change::new("MPS unit file", mps.unit_text.as_ref().map(|_| "outdated".to_owned()), "as declared", class));
+        made.push(Change::new(
+            "MPS unit file",
+            mps.unit_text.as_ref().map(|_| "outdated".to_owned()),
+            "as declared",
+            class,
+        ));
     }
     if !made.is_empty() {
         let changes: Vec<usize> = made.into_iter().map(|change| stage.change(want.member, change)).collect();
@@ -676,7 +744,8 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     match first.activation.as_ref().map(|activation| activation.class) {
         None => {}
         Some(Disruption::GpuReset) => {
-            let uuids = first.activation.as_ref().map(|activation| activation.uuids.clone()).unwrap_or_default();
+            let uuids =
+                first.activation.as_ref().map(|activation| activation.uuids.clone()).unwrap_or_default();
             end = after(end, &Event::Reset(uuids));
             let seen = before(state, &desired);
             let second = stage(&end, &merge(group, &end), reboot);
@@ -695,7 +764,8 @@ pub fn left_to_reboot(state: &State, desired: &Desired, first: &Stage) -> Vec<(u
         .changes
         .into_iter()
         .filter(|planned| {
-            let same = |done: &Planned| done.member == planned.member && done.change.what == planned.change.what;
+            let same =
+                |done: &Planned| done.member == planned.member && done.change.what == planned.change.what;
             !first.changes.iter().any(same)
         })
         .map(|planned| {

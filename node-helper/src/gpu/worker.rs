@@ -269,15 +269,17 @@ impl Worker {
 
     fn start(&mut self, deadline: &Deadline) -> Result<(), NvmlError> {
         if self.hangs >= HANGS {
-            let detail =
-                format!("NVML did not answer {HANGS} times in this session; it is not asked again before the next");
+            let detail = format!(
+                "NVML did not answer {HANGS} times in this session; it is not asked again before the next"
+            );
             return Err(NvmlError::Hung { detail });
         }
         if let Some(stop) = deadline.stop() {
             return Err(NvmlError::Stopped(stop));
         }
         if let Some(launch) = &self.launch {
-            let running = launch.start(deadline).map_err(|why| NvmlError::NoWorker { detail: why.to_string() })?;
+            let running =
+                launch.start(deadline).map_err(|why| NvmlError::NoWorker { detail: why.to_string() })?;
             self.running = Some(running);
             return Ok(());
         }
@@ -331,7 +333,9 @@ fn decided(answer: Answer) -> Result<Answer, NvmlError> {
         Answer::InitFailed { code: code @ Code::VERSION_MISMATCH } => {
             Err(NvmlError::VersionMismatch { detail: code.to_string() })
         }
-        Answer::InitFailed { code } => Err(NvmlError::Failed { detail: format!("NVML cannot start: {code}") }),
+        Answer::InitFailed { code } => {
+            Err(NvmlError::Failed { detail: format!("NVML cannot start: {code}") })
+        }
         other => Ok(other),
     }
 }
@@ -507,11 +511,19 @@ impl Running {
         None
     }
 
-    fn ask(&mut self, id: u64, request: Ask, deadline: &Deadline, patience: Duration) -> Result<Answer, NoAnswer> {
+    fn ask(
+        &mut self,
+        id: u64,
+        request: Ask,
+        deadline: &Deadline,
+        patience: Duration,
+    ) -> Result<Answer, NoAnswer> {
         let bytes = Frame::message(&Asked { id, request })
             .and_then(|frame| frame.encode())
             .map_err(|error| NoAnswer::Ended(error.to_string()))?;
-        let Some(stdin) = &mut self.stdin else { return Err(NoAnswer::Ended("its input is closed".to_owned())) };
+        let Some(stdin) = &mut self.stdin else {
+            return Err(NoAnswer::Ended("its input is closed".to_owned()));
+        };
         stdin.write_all(&bytes).map_err(|error| NoAnswer::Ended(error.to_string()))?;
         let asked = Instant::now();
         let mut used = self.cpu_ticks();

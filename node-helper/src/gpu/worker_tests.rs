@@ -32,7 +32,10 @@ fn a_worker_that_never_answers_is_killed_and_asked_only_once_more() {
     for _ in 0..2 {
         let started = Instant::now();
         let error = worker.snapshot(&soon()).unwrap_err();
-        assert!(matches!(&error, NvmlError::Hung { detail } if detail.contains("worker killed")), "{error:?}");
+        assert!(
+            matches!(&error, NvmlError::Hung { detail } if detail.contains("worker killed")),
+            "{error:?}"
+        );
         assert!(started.elapsed() < Duration::from_secs(5));
         assert_eq!(worker.pid(), None);
     }
@@ -46,7 +49,10 @@ fn a_crash_is_named_by_its_signal() {
     let folder = tempfile::tempdir().unwrap();
     let mut worker = worker(folder.path(), &format!("{}head -c 80 >/dev/null\nkill -SEGV $$\n", hello()));
     let error = worker.snapshot(&soon()).unwrap_err();
-    assert_eq!(error, NvmlError::Crashed { detail: "the NVML worker crashed: killed by signal 11".to_owned() });
+    assert_eq!(
+        error,
+        NvmlError::Crashed { detail: "the NVML worker crashed: killed by signal 11".to_owned() }
+    );
 }
 
 #[test]

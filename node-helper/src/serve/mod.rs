@@ -181,12 +181,12 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
         Request::Ping | Request::Blob { .. } => {}
         Request::NoBlob { stream, reason } => session.streams.refused(stream, reason),
         Request::ForgetPredictions => {
-            session.forget_predictions();
-            let _ = session.channel.send(id, Reply::Done);
+            let reply = session.forget_predictions();
+            let _ = session.channel.send(id, reply);
         }
         Request::AssumeActivation { class } => {
-            session.assume_activation(class);
-            let _ = session.channel.send(id, Reply::Done);
+            let reply = session.assume_activation(class);
+            let _ = session.channel.send(id, reply);
         }
         Request::Clean => {
             session.stop_all(FAREWELL);
@@ -218,8 +218,9 @@ fn watch(session: &Session, heard: &Mutex<Instant>, ending: &AtomicBool, timeout
     loop {
         std::thread::sleep(Duration::from_millis(100));
         if ending.load(Ordering::Relaxed) {
-            // The reader has FAREWELL for its operations; a write that blocks for ever must not keep the process.
-            std::thread::sleep(FAREWELL + Duration::from_secs(2));
+            // The reader is stopping its operations; a write that blocks for ever must not keep the process.
+            session.stop_all(FAREWELL);
+            std::thread::sleep(Duration::from_secs(2));
             std::process::exit(1);
         }
         session.answer_overdue();

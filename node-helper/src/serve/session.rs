@@ -39,6 +39,8 @@ use crate::{
 
 /// How long an operation may go on after its time before it is answered for.
 const OVERDUE: Duration = Duration::from_secs(6);
+/// How long an operation that disturbs may take to come to a safe point when the helper ends.
+const SAFE_POINT: Duration = Duration::from_secs(120);
 /// The most operations at one time.
 const MOST_OPERATIONS: usize = 128;
 
@@ -174,22 +176,40 @@ impl Session {
         opening.lock.as_ref().is_some_and(|lock| matches!(lock.is_current(), Ok(false)))
     }
 
-    pub fn forget_predictions(&self) {
-        self.overlay.forget();
-        if let Some(gpus) = lock(&self.gpus).as_mut() {
-            gpus.forget_predictions();
-        }
+    /// Throws assumptions away; gives the reply.
+    pub fn forget_predictions(&self) -> Reply {
+        self.with_idle_gpus(|gpus| {
+            self.overlay.forget();
+            if let Some(gpus) = gpus {
+                gpus.forget_predictions();
+            }
+        })
     }
 
-    pub fn assume_activation(&self, class: Disruption) {
-        self.overlay.activate(class);
-        let mut gpus = lock(&self.gpus);
-        if let (None, Some(opening)) = (gpus.as_ref(), self.opening()) {
-            *gpus = Some(Gpus::new(settings(&opening)));
+    /// Assumes an activation in predictions from here on; gives the reply.
+    pub fn assume_activation(&self, class: Disruption) -> Reply {
+        self.with_idle_gpus(|gpus| {
+            self.overlay.activate(class);
+            if let (None, Some(opening)) = (gpus.as_ref(), self.opening()) {
+                *gpus = Some(Gpus::new(settings(&opening)));
+            }
+            if let Some(gpus) = gpus {
+                gpus.assume_activation(class);
+            }
+        })
+    }
+
+    /// Why no waiting: the reader calls this, and a reader that waits hears no heartbeat.
+    fn with_idle_gpus(&self, work: impl FnOnce(&mut Option<Gpus>)) -> Reply {
+        match self.gpus.try_lock() {
+            Ok(mut gpus) => work(&mut gpus),
+            Err(TryLockError::Poisoned(poisoned)) => work(&mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let message = "an operation on the GPUs is under way, whose prediction this would change";
+                return Reply::Error { message: message.to_owned() };
+            }
         }
-        if let Some(gpus) = gpus.as_mut() {
-            gpus.assume_activation(class);
-        }
+        Reply::Done
     }
 
     /// Starts an operation on a thread of its own.
@@ -260,14 +280,18 @@ impl Session {
         }
     }
 
-    /// Stops every operation and waits a moment for them.
+    /// Stops every operation and waits a moment for them; longer for one that disturbs, which must not be left half
+    /// done.
     pub fn stop_all(&self, wait: Duration) {
         self.closing.store(true, Ordering::Relaxed);
         for running in lock(&self.running).values() {
             running.deadline.canceller().store(true, Ordering::Relaxed);
         }
-        let until = Instant::now() + wait;
-        while Instant::now() < until && !lock(&self.running).is_empty() {
+        let begun = Instant::now();
+        let disturbs = || matches!(self.disturbing.try_lock(), Err(TryLockError::WouldBlock));
+        while !lock(&self.running).is_empty()
+            && (begun.elapsed() < wait || (begun.elapsed() < SAFE_POINT && disturbs()))
+        {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -379,9 +403,10 @@ impl Session {
                 outcome.idle = Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline));
                 Ok(outcome)
             }
-            NodeOp::File(_) | NodeOp::LineInFile(_) | NodeOp::Service(_) | NodeOp::Stat(_) => {
-                Err(Trouble::invalid("not yet"))
-            }
+            NodeOp::File(task) => declared.run(task),
+            NodeOp::LineInFile(task) => declared.run(task),
+            NodeOp::Service(task) => declared.run(task),
+            NodeOp::Stat(task) => declared.run(task),
             NodeOp::Reboot(how) => reboot::run(*how, &node, request.mode, allowed, &gate),
         }
     }

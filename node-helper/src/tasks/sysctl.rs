@@ -62,7 +62,7 @@ fn setting(line: &str) -> Option<(String, String)> {
 
 /// The value that a file sets: its last one.
 fn value_in(text: &str, key: &str) -> Option<String> {
-    text.lines().filter_map(setting).filter(|(name, _)| name == key).last().map(|(_, value)| value)
+    text.lines().rev().filter_map(setting).find(|(name, _)| name == key).map(|(_, value)| value)
 }
 
 /// The file with the key set once, or not at all; other lines stay as they are.
@@ -394,6 +394,16 @@ mod tests {
             matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Unconverged, .. }),
             "{outcome:?}"
         );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown_and_never_ok() {
+        let bench = bench();
+        std::fs::create_dir_all(bench.path("etc/sysctl.d/90-gpufleet.conf")).unwrap();
+        let predicted = bench.run(&declared("vm.swappiness", "60"), Mode::Predict);
+        assert!(matches!(predicted.status, OpStatus::Unknown { .. }), "{predicted:?}");
+        let applied = bench.run(&declared("vm.swappiness", "60"), Mode::Apply);
+        assert!(matches!(applied.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{applied:?}");
     }
 
     #[test]

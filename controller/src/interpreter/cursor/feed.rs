@@ -141,10 +141,10 @@ impl Cursor {
                 awaiting,
             });
         }
+        self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
         }
-        self.item_done(raw);
     }
 
     /// The task and item on top.
@@ -266,11 +266,11 @@ impl Cursor {
                 self.queue.push(report);
             }
         }
-        if let Some(class) = activated {
-            self.activate(class, Some(entry));
-        }
         if let Some(failure) = failure {
             self.fail(failure);
+        }
+        if let Some(class) = activated {
+            self.activate(class, Some(entry));
         }
     }
 
@@ -308,6 +308,8 @@ impl Cursor {
             }
             report.status = Status::Failed;
             report.item = None;
+            // Why: nothing of it was made; the message names what differs.
+            report.changes.clear();
             let message = report.message.clone().unwrap_or_default();
             failure.get_or_insert(Failure { task: report.task.clone(), message, fatal: false });
             self.queue.push(report);

@@ -204,11 +204,11 @@ impl Cursor {
                 awaiting,
             });
         }
-        if let Some(class) = activated {
-            self.activate(class, place);
-        }
         if let Some(failure) = failure {
             self.fail(failure);
+        }
+        if let Some(class) = activated {
+            self.activate(class, place);
         }
     }
 }

@@ -213,7 +213,7 @@ impl Cursor {
             Deed::SetFacts(facts) => {
                 let set = Arc::make_mut(&mut self.vars.set);
                 for (name, value) in facts {
-                    if let Some(latched) = self.latched.as_mut() {
+                    if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.variables.insert(name.to_string(), value.to_json());
                     }
                     set.insert(name, value);
@@ -320,9 +320,12 @@ impl Cursor {
         if end.report.item.is_some() {
             self.queue.push(end.report.clone());
         }
-        if let Some(active) = self.active() {
-            active.next += 1;
-            active.reports.push(end);
+        let Some(active) = self.active() else { return };
+        active.next += 1;
+        active.reports.push(end);
+        // Why: the report of a task stands before whatever follows from it.
+        if active.next >= active.items.as_ref().map_or(1, Vec::len) {
+            self.finish_task();
         }
     }
 
@@ -453,7 +456,7 @@ impl Cursor {
         };
         let scope = self.scope(task, None);
         if let Some(name) = &task.register {
-            if let Some(latched) = self.latched.as_mut() {
+            if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                 latched.variables.insert(name.to_string(), end.result.to_json());
             }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
@@ -477,7 +480,7 @@ impl Cursor {
                 end.report.rescued = self.will_rescue();
             }
         }
-        if let Some(latched) = self.latched.as_mut() {
+        if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
             latched.failed |= end.failure.is_some();
         }
         if end.report.status == Status::Unreachable && !end.report.ignored {

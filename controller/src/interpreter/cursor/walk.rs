@@ -161,7 +161,16 @@ impl Cursor {
     pub(super) fn fail(&mut self, failure: Failure) {
         self.reassert.clear();
         while let Some(frame) = self.frames.pop() {
-            let Frame::Block { block, part, .. } = frame else { continue };
+            let (block, part) = match frame {
+                Frame::Block { block, part, .. } => (block, part),
+                Frame::Task(active) if !active.reports.is_empty() => {
+                    // Why: the items that were done are told, although their loop does not end.
+                    let Active { task, round, items, reports, .. } = *active;
+                    self.settle(&task, round, items.is_some(), reports);
+                    continue;
+                }
+                _ => continue,
+            };
             match part {
                 Part::Body if !block.rescue.is_empty() => {
                     let items = Items::clone(&block.rescue);
@@ -203,7 +212,9 @@ impl Cursor {
     }
 
     pub(super) fn flush_handlers(&mut self) {
-        if self.notified.is_empty() {
+        // Why: a handler that flushes would run handlers of the flush it is in again.
+        let flushing = self.frames.iter().any(|frame| matches!(frame, Frame::Handlers { .. }));
+        if self.notified.is_empty() || flushing {
             return;
         }
         self.flushes += 1;
@@ -387,7 +398,7 @@ impl Cursor {
     }
 
     pub(super) fn activate(&mut self, class: Disruption, except: Option<usize>) {
-        if class < Disruption::GpuReset {
+        if class < Disruption::GpuReset || self.failed.is_some() || self.end.is_some() {
             return;
         }
         self.activations += 1;

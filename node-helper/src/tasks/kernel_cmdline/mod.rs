@@ -426,6 +426,14 @@ mod tests {
     }
 
     #[test]
+    fn an_unreadable_kernel_is_unknown() {
+        let bench = bench();
+        std::fs::remove_file(bench.path("proc/cmdline")).unwrap();
+        let done = bench.run(&declared(&["a"], &[]), Mode::Predict);
+        assert!(matches!(done.status, OpStatus::Unknown { .. }), "{done:?}");
+    }
+
+    #[test]
     fn without_a_boot_loader_it_says_so() {
         let bench = Bench::new();
         bench.write("proc/cmdline", "x\n");

@@ -1,0 +1,201 @@
+//! A node that has a state: pending becomes current by a reset or reboot, volatile values are lost.
+
+use std::collections::BTreeMap;
+
+use gpufleet_protocol::op::GpuTask;
+use gpufleet_protocol::tasks::{EccMode, MigMode};
+use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatus};
+
+use super::{Action, Fed, Mode, Work};
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct State {
+    pub sysctl: BTreeMap<String, String>,
+    pub cmdline: Vec<String>,
+    /// Words that the next boot has.
+    pub next_cmdline: Vec<String>,
+    pub ecc: bool,
+    pub ecc_pending: bool,
+    /// As on Hopper: live, and lost by a reboot.
+    pub mig: bool,
+    pub power_w: u32,
+    pub files: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct FakeNode {
+    pub real: State,
+    /// What predictions assume.
+    pub assumed: Option<State>,
+    pub setters: u32,
+    pub reboots: u32,
+    /// A GPU reset follows an ECC change, unless the group defers to a reboot.
+    pub resets: bool,
+    /// This knob takes no value.
+    pub stubborn: Option<&'static str>,
+}
+
+impl FakeNode {
+    pub(super) fn new() -> Self {
+        Self { real: State { power_w: 700, ..State::default() }, ..Self::default() }
+    }
+
+    pub(super) fn answer(&mut self, action: &Action) -> Fed {
+        match &action.work {
+            Work::Reboot { .. } => {
+                if action.mode == Mode::Apply {
+                    self.reboots += 1;
+                    lose(&mut self.real, true);
+                } else {
+                    lose(self.assumed.get_or_insert_with(|| self.real.clone()), true);
+                }
+                Fed::Rebooted
+            }
+            Work::Node { op, .. } => {
+                let mut state = match action.mode {
+                    Mode::Apply => self.real.clone(),
+                    Mode::Predict => self.assumed.clone().unwrap_or_else(|| self.real.clone()),
+                };
+                let outcome = self.operate(op, &mut state);
+                match action.mode {
+                    Mode::Apply => self.real = state,
+                    Mode::Predict => self.assumed = Some(state),
+                }
+                Fed::Outcome(Box::new(outcome))
+            }
+            _ => Fed::Done,
+        }
+    }
+
+    fn operate(&mut self, op: &NodeOp, state: &mut State) -> OpOutcome {
+        let mut outcome = OpOutcome::new(OpStatus::Ok);
+        match op {
+            NodeOp::Sysctl(sysctl) => {
+                let old = state.sysctl.get(&sysctl.name).cloned();
+                if old != sysctl.value {
+                    let new = sysctl.value.clone().unwrap_or_default();
+                    outcome.changes.push(Change::new(&sysctl.name, old, &new, Disruption::Live));
+                    if self.stubborn != Some("sysctl") {
+                        state.sysctl.insert(sysctl.name.clone(), new);
+                    }
+                }
+            }
+            NodeOp::KernelCmdline(words) => {
+                for word in &words.add {
+                    if !state.next_cmdline.contains(word) {
+                        outcome.changes.push(Change::new(
+                            "kernel command line",
+                            None,
+                            word,
+                            Disruption::Reboot,
+                        ));
+                        state.next_cmdline.push(word.clone());
+                    }
+                }
+                if state.next_cmdline != state.cmdline {
+                    outcome.awaiting.push(Awaiting {
+                        activation: Disruption::Reboot,
+                        reason: "kernel command line is pending".to_owned(),
+                    });
+                }
+            }
+            NodeOp::PutFile(put) => {
+                let new = put.preview.clone().unwrap_or_default();
+                let old = state.files.get(&put.dest).cloned();
+                if old.as_ref() != Some(&new) {
+                    outcome.changes.push(Change::new(&put.dest, old, &new, Disruption::Live));
+                    state.files.insert(put.dest.clone(), new);
+                }
+            }
+            NodeOp::GpuGroup(group) => {
+                let mut reset = false;
+                for member in &group.members {
+                    let mut part = OpOutcome::new(OpStatus::Ok);
+                    match &member.task {
+                        GpuTask::GpuEcc(ecc) => {
+                            let wanted = ecc.mode == EccMode::Enabled;
+                            if state.ecc_pending != wanted {
+                                part.changes.push(change(
+                                    "ECC",
+                                    state.ecc_pending,
+                                    wanted,
+                                    Disruption::Reboot,
+                                ));
+                                state.ecc_pending = wanted;
+                            }
+                            if state.ecc != state.ecc_pending {
+                                if self.resets && !group.defer_to_reboot {
+                                    reset = true;
+                                } else {
+                                    part.awaiting.push(Awaiting {
+                                        activation: Disruption::Reboot,
+                                        reason: "ECC is pending".to_owned(),
+                                    });
+                                }
+                            }
+                        }
+                        GpuTask::GpuMig(mig) => {
+                            let wanted = mig.mode == MigMode::Enabled;
+                            if state.mig != wanted {
+                                part.changes.push(change("MIG", state.mig, wanted, Disruption::Clients));
+                                state.mig = wanted;
+                            }
+                        }
+                        GpuTask::GpuPower(power) => {
+                            let wanted = power.limit_watts.unwrap_or_default();
+                            if state.power_w != wanted {
+                                let old = Some(format!("{} W", state.power_w));
+                                part.changes.push(Change::new(
+                                    "power limit",
+                                    old,
+                                    format!("{wanted} W"),
+                                    Disruption::Live,
+                                ));
+                                if self.stubborn != Some("power") {
+                                    state.power_w = wanted;
+                                }
+                            }
+                        }
+                        _ => {}
+                    }
+                    if !part.changes.is_empty() {
+                        part.status = OpStatus::Changed;
+                        self.setters += 1;
+                    }
+                    outcome.members.push(part);
+                }
+                if reset {
+                    lose(state, false);
+                    outcome.activated = Some(Disruption::GpuReset);
+                    // Why: the group itself ends as declared; only what others declared is lost.
+                    for member in &group.members {
+                        if let GpuTask::GpuPower(power) = &member.task {
+                            state.power_w = power.limit_watts.unwrap_or_default();
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        if !outcome.changes.is_empty() {
+            outcome.status = OpStatus::Changed;
+            self.setters += 1;
+        }
+        outcome
+    }
+}
+
+fn change(what: &str, from: bool, to: bool, disruption: Disruption) -> Change {
+    let word = |on: bool| if on { "enabled" } else { "disabled" }.to_owned();
+    Change::new(what, Some(word(from)), word(to), disruption)
+}
+
+/// What a reset or reboot does to the GPUs and the node.
+fn lose(state: &mut State, reboot: bool) {
+    state.ecc = state.ecc_pending;
+    state.power_w = 700;
+    if reboot {
+        state.mig = false;
+        state.cmdline.clone_from(&state.next_cmdline);
+    }
+}

@@ -1,0 +1,525 @@
+//! A simulated node behind the [`Machine`] trait, for tests of whole runs.
+//!
+//! Its truths are written down once more here, from the semantics and not from `after`, so that the two check each
+//! other. Any effect can be made to fail.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use gpufleet_protocol::{
+    message::GpuClient,
+    nvml::{
+        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Reading, Setting,
+        Snapshot, Staged,
+    },
+};
+
+use super::{
+    clients::{Holder, Scan},
+    machine::{BootMark, Machine, ResetError, UnitAction},
+    mps,
+    state::{Host, Mps, Unit},
+    worker::{NvmlError, SetAnswer, SetError},
+};
+use crate::deadline::Deadline;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimGpu {
+    pub index: u32,
+    pub hopper: bool,
+    pub has_ecc: bool,
+    pub ecc: Staged,
+    pub mig: Staged,
+    pub profiles: Vec<MigProfile>,
+    pub instances: Vec<GpuInstance>,
+    pub persistence: bool,
+    pub power_mw: u32,
+    pub graphics: Option<(u32, u32)>,
+    pub memory: Option<(u32, u32)>,
+    pub compute_mode: u32,
+    pub resettable: bool,
+    pub nvlinks: u32,
+    pub client: Option<u32>,
+    pub lost: bool,
+}
+
+impl SimGpu {
+    pub fn new(index: u32, hopper: bool) -> Self {
+        Self {
+            index,
+            hopper,
+            has_ecc: true,
+            ecc: Staged::settled(true),
+            mig: Staged::settled(false),
+            profiles: super::mig::tests::h100(),
+            instances: Vec::new(),
+            persistence: false,
+            power_mw: 700_000,
+            graphics: None,
+            memory: None,
+            compute_mode: 0,
+            resettable: true,
+            nvlinks: 0,
+            client: None,
+            lost: false,
+        }
+    }
+
+    pub fn uuid(&self) -> String {
+        format!("GPU-{}", self.index)
+    }
+
+    pub fn with_instances(mut self, instances: &[(u32, u32, u32)]) -> Self {
+        self.mig = Staged::settled(true);
+        for (profile_id, start, size) in instances {
+            self.add(*profile_id, Placement { start: *start, size: *size });
+            let slices = self.slices(*profile_id);
+            let last = self.instances.last_mut().unwrap();
+            last.compute_instances.push(ComputeInstance { id: 0, profile_id: 0, slices });
+        }
+        self
+    }
+
+    fn slices(&self, id: u32) -> u32 {
+        self.profiles.iter().find(|profile| profile.id == id).unwrap().slices
+    }
+
+    fn add(&mut self, profile_id: u32, placement: Placement) -> u32 {
+        let id = (1..).find(|id| self.instances.iter().all(|instance| instance.id != *id)).unwrap();
+        self.instances.push(GpuInstance { id, profile_id, placement, compute_instances: Vec::new() });
+        id
+    }
+
+    /// Profile names by place, `!` for one without compute instance.
+    pub fn layout(&self) -> Vec<String> {
+        let mut all: Vec<(u32, String)> = self
+            .instances
+            .iter()
+            .map(|instance| {
+                let profile = self.profiles.iter().find(|profile| profile.id == instance.profile_id).unwrap();
+                let mark = if instance.compute_instances.is_empty() { "!" } else { "" };
+                (instance.placement.start, format!("{}@{}{mark}", profile.name, instance.placement.start))
+            })
+            .collect();
+        all.sort();
+        all.into_iter().map(|(_, text)| text).collect()
+    }
+
+    fn forget(&mut self) {
+        self.power_mw = 700_000;
+        (self.graphics, self.memory, self.compute_mode) = (None, None, 0);
+    }
+
+    fn reset(&mut self) {
+        self.ecc.current = self.ecc.pending;
+        self.mig.current = self.mig.pending;
+        self.instances.clear();
+        (self.graphics, self.memory) = (None, None);
+    }
+
+    fn set(&mut self, setting: &Setting, held: bool) -> Result<SetAnswer, Code> {
+        match *setting {
+            Setting::Persistence(on) => self.persistence = on,
+            Setting::Ecc(on) if self.has_ecc => self.ecc.pending = on,
+            Setting::Ecc(_) => return Err(Code::NOT_SUPPORTED),
+            Setting::MigMode(on) => {
+                self.mig.pending = on;
+                if self.mig.current != on {
+                    let busy = self.client.is_some()
+                        || !self.instances.is_empty()
+                        || !self.hopper && (held || self.persistence);
+                    if busy {
+                        return Ok(SetAnswer::MigMode { activation: Code::IN_USE });
+                    }
+                    if !self.hopper {
+                        self.reset();
+                    }
+                    self.mig.current = on;
+                }
+                return Ok(SetAnswer::MigMode { activation: Code::SUCCESS });
+            }
+            Setting::PowerLimit { milliwatts } if (200_000..=700_000).contains(&milliwatts) => {
+                self.power_mw = milliwatts
+            }
+            Setting::PowerLimit { .. } => return Err(Code::INVALID_ARGUMENT),
+            Setting::LockGraphics { low_mhz, high_mhz } => self.graphics = Some((low_mhz, high_mhz)),
+            Setting::UnlockGraphics => self.graphics = None,
+            Setting::LockMemory { .. } if self.hopper => return Err(Code::NOT_SUPPORTED),
+            Setting::LockMemory { low_mhz, high_mhz } => self.memory = Some((low_mhz, high_mhz)),
+            Setting::UnlockMemory => self.memory = None,
+            Setting::ComputeMode(mode) => self.compute_mode = mode,
+            Setting::CreateGpuInstance { profile_id, placement } => {
+                if !self.mig.current {
+                    return Err(Code::NOT_SUPPORTED);
+                }
+                let legal = self
+                    .profiles
+                    .iter()
+                    .any(|p| p.id == profile_id && p.placements.as_ref().unwrap().contains(&placement));
+                if !legal {
+                    return Err(Code::INVALID_ARGUMENT);
+                }
+                let end = |place: Placement| place.start + place.size;
+                let overlaps = |other: &GpuInstance| {
+                    other.placement.start < end(placement) && placement.start < end(other.placement)
+                };
+                if self.instances.iter().any(overlaps) {
+                    return Err(Code::INSUFFICIENT_RESOURCES);
+                }
+                return Ok(SetAnswer::Created { id: self.add(profile_id, placement) });
+            }
+            Setting::CreateComputeInstance { gpu_instance } => {
+                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
+                let slices = self.slices(self.instances[at].profile_id);
+                let computes = &mut self.instances[at].compute_instances;
+                if !computes.is_empty() {
+                    return Err(Code::INSUFFICIENT_RESOURCES);
+                }
+                computes.push(ComputeInstance { id: 0, profile_id: 0, slices });
+                return Ok(SetAnswer::Created { id: 0 });
+            }
+            Setting::DestroyComputeInstance { gpu_instance, compute_instance } => {
+                if self.client.is_some() {
+                    return Err(Code::IN_USE);
+                }
+                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
+                self.instances[at].compute_instances.retain(|compute| compute.id != compute_instance);
+            }
+            Setting::DestroyGpuInstance { gpu_instance } => {
+                let at = self.instances.iter().position(|i| i.id == gpu_instance).ok_or(Code::NOT_FOUND)?;
+                if !self.instances[at].compute_instances.is_empty() {
+                    return Err(Code::IN_USE);
+                }
+                self.instances.remove(at);
+            }
+            Setting::Drain(_) => {}
+        }
+        Ok(SetAnswer::Done)
+    }
+
+    fn reading(&self) -> GpuReading {
+        let clocks: Vec<u32> = (0..110).map(|step| 345 + 15 * step).collect();
+        GpuReading {
+            index: self.index,
+            uuid: self.uuid(),
+            pci: Ok(format!("0000:{:02x}:00.0", 0x1b + self.index)),
+            minor: Ok(self.index),
+            name: Ok(if self.hopper { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-80GB" }.to_owned()),
+            architecture: Ok(if self.hopper { 9 } else { 7 }),
+            compute_capability: Ok(if self.hopper { (9, 0) } else { (8, 0) }),
+            memory_bytes: Ok(85_520_809_984),
+            vbios: Ok("96.00".to_owned()),
+            serial: Err(Code::NOT_SUPPORTED),
+            board_part: Err(Code::NOT_SUPPORTED),
+            persistence: Ok(self.persistence),
+            ecc: if self.has_ecc { Ok(self.ecc) } else { Err(Code::NOT_SUPPORTED) },
+            mig: Ok(self.mig),
+            power_limit_mw: Ok(self.power_mw),
+            power_default_mw: Ok(700_000),
+            power_range_mw: Ok((200_000, 700_000)),
+            power_enforced_mw: Ok(self.power_mw),
+            compute_mode: Ok(self.compute_mode),
+            graphics_clock_mhz: Ok(345),
+            memory_clock_mhz: Ok(2619),
+            max_graphics_clock_mhz: Ok(1980),
+            max_memory_clock_mhz: Ok(2619),
+            supported_memory_clocks_mhz: Ok(vec![2619, 1593]),
+            supported_graphics_clocks_mhz: Ok(clocks),
+            temperature_c: Ok(30),
+            pcie_generation: Ok(5),
+            pcie_width: Ok(16),
+            active_nvlinks: Ok(self.nvlinks),
+            profiles: Ok(self.profiles.clone()),
+            instances: Ok(if self.mig.current { self.instances.clone() } else { Vec::new() }),
+            processes: Ok(self
+                .client
+                .iter()
+                .map(|pid| GpuProcess { pid: *pid, memory_bytes: None, gpu_instance: None })
+                .collect()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SimMps {
+    pub unit: Unit,
+    pub text: Option<String>,
+    pub running: Option<u32>,
+    pub stale: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Sim {
+    pub gpus: Vec<SimGpu>,
+    pub persistenced: Unit,
+    pub mps: SimMps,
+    /// Units that hold every GPU, and whether they run.
+    pub units: BTreeMap<String, bool>,
+    pub boot: u32,
+    pub open: bool,
+    pub drm: u32,
+    pub fabric_manager: bool,
+    pub no_reset: bool,
+    /// A setter that answers success and does nothing.
+    pub lies: Option<fn(&Setting) -> bool>,
+    /// Everything that changed something.
+    pub effects: Vec<String>,
+    /// How many effects succeed before one fails.
+    pub fuse: Option<usize>,
+    pub broken: Option<NvmlError>,
+}
+
+impl Sim {
+    pub fn new(gpus: Vec<SimGpu>) -> Self {
+        Self {
+            gpus,
+            persistenced: Unit { exists: true, active: false, enabled: false },
+            mps: SimMps::default(),
+            units: BTreeMap::from([
+                ("nvidia-dcgm.service".to_owned(), true),
+                ("nvsm.service".to_owned(), false),
+            ]),
+            boot: 1,
+            open: false,
+            drm: 0,
+            fabric_manager: true,
+            no_reset: false,
+            lies: None,
+            effects: Vec::new(),
+            fuse: None,
+            broken: None,
+        }
+    }
+
+    pub fn reboot(&mut self) {
+        self.boot += 1;
+        self.open = false;
+        self.persistenced.active = self.persistenced.enabled;
+        for gpu in &mut self.gpus {
+            gpu.reset();
+            gpu.forget();
+            if gpu.hopper {
+                gpu.mig = Staged::settled(false);
+            }
+            gpu.persistence = self.persistenced.enabled;
+        }
+        self.mps.unit.active = self.mps.unit.enabled;
+        self.mps.running = self.mps.unit.enabled.then(|| self.mps_percentage());
+    }
+
+    fn mps_percentage(&self) -> u32 {
+        let text = self.mps.text.as_deref().unwrap_or_default();
+        text.split_once("set_default_active_thread_percentage ")
+            .map_or(100, |(_, rest)| rest.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    fn effect(&mut self, text: String) -> bool {
+        if let Some(left) = &mut self.fuse {
+            if *left == 0 {
+                self.fuse = None;
+                return false;
+            }
+            *left -= 1;
+        }
+        self.effects.push(text);
+        true
+    }
+
+    fn close(&mut self) {
+        if std::mem::take(&mut self.open) {
+            let held = self.units.values().any(|running| *running);
+            for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.persistence && !held) {
+                gpu.forget();
+            }
+        }
+    }
+}
+
+/// A handle; clones are the same machine.
+#[derive(Clone, Debug)]
+pub struct SimMachine(pub Arc<Mutex<Sim>>);
+
+impl SimMachine {
+    pub fn new(sim: Sim) -> Self {
+        Self(Arc::new(Mutex::new(sim)))
+    }
+
+    pub fn get(&self) -> MutexGuard<'_, Sim> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Machine for SimMachine {
+    fn snapshot(&mut self, _deadline: &Deadline) -> Result<Snapshot, NvmlError> {
+        let mut sim = self.get();
+        if let Some(error) = &sim.broken {
+            return Err(error.clone());
+        }
+        sim.open = true;
+        let lost: Reading<()> = Err(Code::GPU_IS_LOST);
+        Ok(Snapshot {
+            driver_version: Ok("580.159.04".to_owned()),
+            nvml_version: Ok("13".to_owned()),
+            cuda_version: Ok(13000),
+            gpus: sim.gpus.iter().filter(|gpu| !gpu.lost).map(SimGpu::reading).collect(),
+            unreadable: sim
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.lost)
+                .map(|gpu| (gpu.index, lost.unwrap_err()))
+                .collect(),
+        })
+    }
+
+    fn set(&mut self, uuid: &str, setting: Setting, _deadline: &Deadline) -> Result<SetAnswer, SetError> {
+        let mut sim = self.get();
+        sim.open = true;
+        let call = format!("{setting:?}");
+        if !sim.effect(format!("{uuid} {call}")) {
+            return Err(SetError::Refused { call, code: Code::UNKNOWN });
+        }
+        if sim.lies.is_some_and(|lies| lies(&setting)) {
+            return Ok(SetAnswer::Done);
+        }
+        let held = sim.units.values().any(|running| *running);
+        let gpu = sim.gpus.iter_mut().find(|gpu| gpu.uuid() == uuid).unwrap();
+        gpu.set(&setting, held).map_err(|code| SetError::Refused { call, code })
+    }
+
+    fn release(&mut self) {
+        self.get().close();
+    }
+
+    fn host(&mut self, _deadline: &Deadline) -> Host {
+        let sim = self.get();
+        let mut client_units: Vec<String> =
+            sim.units.iter().filter(|(_, running)| **running).map(|(unit, _)| unit.clone()).collect();
+        if sim.mps.unit.active {
+            client_units.insert(0, mps::UNIT.to_owned());
+        }
+        Host {
+            persistenced: sim.persistenced,
+            fabric_manager: sim.fabric_manager,
+            mps: Mps {
+                program: Some("/usr/bin/nvidia-cuda-mps-control".to_owned()),
+                unit: sim.mps.unit,
+                unit_text: sim.mps.text.clone(),
+                answers: sim.mps.running.is_some(),
+                stale: sim.mps.stale,
+                percentage: sim.mps.running,
+            },
+            client_units,
+            cdi_refresh: true,
+        }
+    }
+
+    fn resettable(&mut self, pci: &str) -> bool {
+        let sim = self.get();
+        sim.gpus.iter().any(|gpu| gpu.reading().pci.as_deref() == Ok(pci) && gpu.resettable)
+    }
+
+    fn boot_mark(&mut self) -> BootMark {
+        BootMark { boot_id: format!("boot-{}", self.get().boot), driver: "580".to_owned() }
+    }
+
+    fn unit(&mut self, unit: &str, action: UnitAction, _deadline: &Deadline) -> Result<(), String> {
+        let mut sim = self.get();
+        if !sim.effect(format!("{} {unit}", action.verb())) {
+            return Err(format!("systemctl {} {unit}: exit status 1", action.verb()));
+        }
+        match (unit, action) {
+            ("nvidia-persistenced.service", UnitAction::Start | UnitAction::Stop) => {
+                let on = action == UnitAction::Start;
+                if sim.persistenced.active != on {
+                    sim.persistenced.active = on;
+                    for gpu in &mut sim.gpus {
+                        gpu.persistence = on;
+                    }
+                }
+            }
+            ("nvidia-persistenced.service", _) => sim.persistenced.enabled = action == UnitAction::Enable,
+            (mps::UNIT, UnitAction::Start) => {
+                sim.mps.unit.active = true;
+                sim.mps.running = Some(sim.mps_percentage());
+            }
+            (mps::UNIT, UnitAction::Stop) => {
+                sim.mps.unit.active = false;
+                sim.mps.running = None;
+            }
+            (mps::UNIT, _) => sim.mps.unit.enabled = action == UnitAction::Enable,
+            ("nvidia-cdi-refresh.service", _) => {}
+            (other, action) => {
+                *sim.units.get_mut(other).unwrap() = action == UnitAction::Start;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self, pcis: &[String], _deadline: &Deadline) -> Result<(), ResetError> {
+        let mut sim = self.get();
+        if !sim.effect(format!("reset {}", pcis.join(","))) {
+            return Err(ResetError::Failed("nvidia-smi --gpu-reset: exit status 255".to_owned()));
+        }
+        if sim.no_reset {
+            return Err(ResetError::Unsupported("Not Supported".to_owned()));
+        }
+        let held = sim.open || sim.units.values().any(|running| *running) || sim.mps.running.is_some();
+        for gpu in sim.gpus.iter_mut().filter(|gpu| pcis.contains(gpu.reading().pci.as_ref().unwrap())) {
+            if held || gpu.persistence || gpu.client.is_some() {
+                return Err(ResetError::InUse("In use by another client".to_owned()));
+            }
+            gpu.reset();
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, _minors: &BTreeMap<u32, u32>, _snapshot: Option<&Snapshot>) -> Scan {
+        let sim = self.get();
+        let holder = |pid: u32, gpus: Vec<u32>, service| Holder {
+            client: GpuClient { pid, command: "train".to_owned(), user: "ana".to_owned(), gpus, unit: None },
+            service,
+            open: true,
+        };
+        let mut holders: Vec<Holder> =
+            sim.gpus.iter().filter_map(|gpu| Some(holder(gpu.client?, vec![gpu.index], false))).collect();
+        if sim.units.values().any(|running| *running) {
+            holders.push(holder(7, sim.gpus.iter().map(|gpu| gpu.index).collect(), true));
+        }
+        Scan { holders, ..Scan::default() }
+    }
+
+    fn module_holders(&mut self) -> Vec<(String, u32)> {
+        let refs = self.get().drm;
+        if refs > 0 { vec![("nvidia_drm".to_owned(), refs)] } else { Vec::new() }
+    }
+
+    fn write_mps_unit(&mut self, text: Option<&str>, _deadline: &Deadline) -> Result<(), String> {
+        let mut sim = self.get();
+        if !sim.effect("write MPS unit".to_owned()) {
+            return Err("no space left".to_owned());
+        }
+        sim.mps.text = text.map(str::to_owned);
+        sim.mps.unit.exists = text.is_some();
+        Ok(())
+    }
+
+    fn quit_mps(&mut self, _deadline: &Deadline) -> Result<(), String> {
+        let mut sim = self.get();
+        if !sim.effect("quit MPS".to_owned()) {
+            return Err("it does not quit".to_owned());
+        }
+        sim.mps.running = None;
+        sim.mps.stale = false;
+        Ok(())
+    }
+
+    fn pci_count(&mut self) -> u32 {
+        u32::try_from(self.get().gpus.len()).unwrap()
+    }
+
+    fn module_version(&mut self) -> Option<String> {
+        Some("580.159.04".to_owned())
+    }
+}

@@ -1,0 +1,683 @@
+//! Whole runs over the simulated node.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind, OpOutcome, OpStatus,
+    message::{IdleVerdict, Mode},
+    nvml::{Placement, Staged},
+    op::{GpuGroup, GpuMember, GpuTask},
+};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::{
+    group::Gpus,
+    sim::{Sim, SimGpu, SimMachine},
+    worker::NvmlError,
+};
+use crate::{deadline::Deadline, state::Record};
+
+/// A node with its session.
+struct Node {
+    machine: SimMachine,
+    record: Record,
+    _dir: tempfile::TempDir,
+    gpus: Gpus,
+}
+
+impl Node {
+    fn new(sim: Sim) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let record = Record::of(Some(dir.path()));
+        let machine = SimMachine::new(sim);
+        let gpus = Gpus::with_machine(Box::new(machine.clone()), record.clone());
+        Self { machine, record, _dir: dir, gpus }
+    }
+
+    fn run(&mut self, group: &GpuGroup, mode: Mode, allowed: Disruption) -> OpOutcome {
+        let outcome = self.gpus.run(group, mode, allowed, &Deadline::after(Duration::from_secs(60)), &|_| {});
+        assert!(!self.machine.get().open, "the worker lives on after a run");
+        outcome
+    }
+
+    fn predict(&mut self, group: &GpuGroup) -> OpOutcome {
+        let before = self.machine.get().effects.len();
+        let outcome = self.run(group, Mode::Predict, Disruption::Live);
+        assert_eq!(self.machine.get().effects.len(), before, "a prediction changed something");
+        outcome
+    }
+
+    fn apply(&mut self, group: &GpuGroup) -> OpOutcome {
+        self.run(group, Mode::Apply, Disruption::Reboot)
+    }
+
+    fn effects(&self) -> Vec<String> {
+        std::mem::take(&mut self.machine.get().effects)
+    }
+
+    /// A controller that connects again.
+    fn new_session(&mut self) {
+        self.gpus = Gpus::with_machine(Box::new(self.machine.clone()), self.record.clone());
+    }
+}
+
+fn task(value: serde_json::Value) -> GpuTask {
+    let (kind, with) = value.as_object().unwrap().iter().next().unwrap();
+    serde_json::from_value(json!({"kind": kind, "with": with})).unwrap()
+}
+
+fn group(tasks: &[serde_json::Value]) -> GpuGroup {
+    let members = tasks.iter().map(|value| GpuMember { task: task(value.clone()) }).collect();
+    GpuGroup { members, defer_to_reboot: false }
+}
+
+fn lines(outcome: &OpOutcome) -> Vec<String> {
+    let line = |change: &Change| {
+        let note = change.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+        format!(
+            "{}: {} -> {} [{}]{note}",
+            change.what,
+            change.from.as_deref().unwrap_or("?"),
+            change.to,
+            change.disruption
+        )
+    };
+    outcome.changes.iter().map(line).collect()
+}
+
+fn bringup() -> GpuGroup {
+    group(&[
+        json!({"gpu_power": {"limit_watts": 600}}),
+        json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}}),
+        json!({"gpu_ecc": {"mode": "enabled"}}),
+        json!({"gpu_persistence": {"mode": "daemon"}}),
+        json!({"gpu_clocks": {"graphics_mhz": [1200, 1980]}}),
+        json!({"gpu_compute_mode": {"mode": "default"}}),
+    ])
+}
+
+fn without_ecc(hopper: bool) -> SimGpu {
+    SimGpu { ecc: Staged::settled(false), ..SimGpu::new(0, hopper) }
+}
+
+#[test]
+fn a_fresh_hopper_node_is_brought_up_with_one_reset_in_whatever_order_tasks_are_written() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
+    let forecast = node.predict(&bringup());
+    assert_eq!(
+        lines(&forecast),
+        [
+            "GPU 0 power limit: 700 W -> 600 W [live]",
+            "GPU 0 MIG mode: disabled -> enabled [clients]",
+            "GPU 0 MIG layout: none -> 2x 3g.40gb [live]",
+            "GPU 0 ECC: disabled -> enabled [gpu-reset]",
+            "nvidia-persistenced: inactive, disabled -> active, enabled [live]",
+            "GPU 0 persistence: disabled -> enabled [live]",
+            "GPU 0 graphics clock: ? -> 1200-1980 MHz [live]",
+        ]
+    );
+    assert_eq!(forecast.activated, Some(Disruption::GpuReset));
+    let done = node.apply(&bringup());
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert_eq!(lines(&done), lines(&forecast));
+    let effects = node.effects();
+    assert_eq!(effects.iter().filter(|effect| effect.starts_with("reset")).count(), 1);
+    assert_eq!(effects.first().unwrap(), "stop nvidia-dcgm.service");
+    assert_eq!(effects.last().unwrap(), "start nvidia-dcgm.service");
+    assert_eq!(node.machine.get().gpus[0].layout(), ["3g.40gb@0", "3g.40gb@4"]);
+    node.new_session();
+    let again = node.apply(&bringup());
+    assert_eq!((again.status, again.changes), (OpStatus::Ok, Vec::new()));
+    assert_eq!(node.effects(), Vec::<String>::new());
+}
+
+#[test]
+fn without_a_way_to_reset_the_rest_waits_for_the_reboot() {
+    for hopper in [true, false] {
+        let mut node = Node::new(Sim::new(vec![SimGpu { resettable: false, ..without_ecc(hopper) }]));
+        let forecast = node.predict(&bringup());
+        node.gpus.assume_activation(Disruption::Reboot);
+        let after = node.predict(&bringup());
+        let done = node.apply(&bringup());
+        assert_eq!(lines(&done), lines(&forecast));
+        let mut first = vec![
+            "GPU 0 ECC: disabled -> enabled [reboot]",
+            "nvidia-persistenced: inactive, disabled -> active, enabled [live]",
+        ];
+        if !hopper {
+            first.insert(0, "GPU 0 MIG mode: disabled -> enabled [reboot]");
+        }
+        assert_eq!(lines(&done), first);
+        assert!(done.awaiting.iter().any(|awaiting| awaiting.reason == "GPU 0 ECC enabled is pending"));
+        assert!(
+            done.awaiting
+                .iter()
+                .any(|awaiting| awaiting.reason == "GPU 0 power limit 600 W is set after the reboot")
+        );
+        node.machine.get().reboot();
+        node.new_session();
+        let second = node.apply(&bringup());
+        assert_eq!(lines(&second), lines(&after));
+        assert_eq!(second.status, OpStatus::Changed);
+        assert_eq!(node.apply(&bringup()).status, OpStatus::Ok);
+    }
+}
+
+#[test]
+fn what_needs_a_permit_is_left_alone_and_says_so() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
+    let refused = node.run(&bringup(), Mode::Apply, Disruption::Clients);
+    assert_eq!(refused.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    assert_eq!(refused.changes.len(), 7);
+    assert_eq!(refused.members[5].status, OpStatus::Ok);
+    assert_eq!(node.effects(), Vec::<String>::new());
+}
+
+#[test]
+fn a_process_on_the_gpu_is_named_and_nothing_is_destroyed() {
+    let full = SimGpu::new(0, true).with_instances(&[(0, 0, 8)]);
+    let mut node = Node::new(Sim::new(vec![SimGpu { client: Some(41), persistence: true, ..full }]));
+    let wish = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}})]);
+    let failed = node.apply(&wish);
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = &failed.status else { panic!("{failed:?}") };
+    assert_eq!(message, "the GPUs are in use; process 41 (train, user ana) holds GPU 0");
+    assert_eq!(failed.idle.unwrap().verdict, IdleVerdict::Busy);
+    assert_eq!(node.machine.get().gpus[0].layout(), ["7g.80gb@0"]);
+    assert!(node.machine.get().units["nvidia-dcgm.service"]);
+}
+
+#[test]
+fn a_client_of_another_gpu_is_no_obstacle() {
+    let busy = SimGpu { client: Some(41), ..SimGpu::new(1, true) };
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true), busy]));
+    let wish = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"7g.80gb": 1}, "gpus": [0]}})]);
+    assert_eq!(node.apply(&wish).status, OpStatus::Changed);
+}
+
+#[test]
+fn the_display_module_holds_an_ampere_gpu() {
+    let mut node = Node::new(Sim { drm: 2, ..Sim::new(vec![without_ecc(false)]) });
+    let failed = node.apply(&group(&[json!({"gpu_ecc": {"mode": "enabled"}})]));
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = failed.status else { panic!() };
+    assert_eq!(message, "the kernel module nvidia_drm (use count 2) holds GPU 0");
+    assert!(node.machine.get().units["nvidia-dcgm.service"]);
+}
+
+#[test]
+fn a_reset_that_the_machine_refuses_becomes_a_reboot() {
+    let mut node = Node::new(Sim { no_reset: true, ..Sim::new(vec![without_ecc(true)]) });
+    let done = node.apply(&bringup());
+    assert!(done.warnings.iter().any(|warning| warning.contains("a reboot is needed")), "{done:?}");
+    assert_eq!(done.activated, None);
+    assert!(
+        done.awaiting.iter().all(|awaiting| awaiting.activation == Disruption::Reboot)
+            && !done.awaiting.is_empty()
+    );
+    node.machine.get().reboot();
+    node.machine.get().no_reset = false;
+    assert_eq!(node.apply(&bringup()).status, OpStatus::Changed);
+    assert_eq!(node.apply(&bringup()).status, OpStatus::Ok);
+}
+
+#[test]
+fn what_a_setter_claims_is_not_believed() {
+    let sim = Sim {
+        lies: Some(|setting| format!("{setting:?}").starts_with("PowerLimit")),
+        ..Sim::new(vec![SimGpu::new(0, true)])
+    };
+    let mut node = Node::new(sim);
+    let failed = node.apply(&group(&[
+        json!({"gpu_power": {"limit_watts": 500}}),
+        json!({"gpu_ecc": {"mode": "enabled"}}),
+    ]));
+    let OpStatus::Failed { kind: FailureKind::Unconverged, message } = &failed.members[0].status else {
+        panic!("{failed:?}")
+    };
+    assert_eq!(message, "GPU 0 power limit was set to 500 W and reads 700 W");
+    assert_eq!(failed.members[1].status, OpStatus::Ok);
+}
+
+#[test]
+fn instances_that_stay_are_not_touched() {
+    let gpu = SimGpu::new(0, true).with_instances(&[(9, 4, 4), (14, 0, 2), (19, 2, 1)]);
+    let mut node = Node::new(Sim::new(vec![gpu]));
+    let wish = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 1, "2g.20gb": 2}}})]);
+    let done = node.apply(&wish);
+    assert_eq!(
+        lines(&done),
+        ["GPU 0 MIG layout: 1x 3g.40gb + 1x 2g.20gb + 1x 1g.10gb -> 1x 3g.40gb + 2x 2g.20gb [clients]"]
+    );
+    let sets: Vec<String> = node.effects().into_iter().filter(|effect| effect.starts_with("GPU-")).collect();
+    assert_eq!(sets.len(), 4, "{sets:?}");
+    assert_eq!(node.machine.get().gpus[0].layout(), ["2g.20gb@0", "2g.20gb@2", "3g.40gb@4"]);
+}
+
+#[test]
+fn an_instance_without_compute_instance_is_seen_and_completed() {
+    let mut gpu = SimGpu::new(0, true).with_instances(&[(0, 0, 8)]);
+    gpu.instances[0].compute_instances.clear();
+    let mut node = Node::new(Sim::new(vec![gpu]));
+    let done = node.apply(&group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"7g.80gb": 1}}})]));
+    assert_eq!(
+        lines(&done),
+        ["GPU 0 MIG layout: 1x 7g.80gb (1 without compute instance) -> 1x 7g.80gb [live]"]
+    );
+    assert_eq!(node.machine.get().gpus[0].layout(), ["7g.80gb@0"]);
+}
+
+#[test]
+fn contradictions_name_both_tasks_and_nothing_is_done() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let wish = group(&[
+        json!({"gpu_power": {"limit_watts": 600}}),
+        json!({"gpu_compute_mode": {"mode": "prohibited"}}),
+        json!({"gpu_power": {"limit_watts": 500, "gpus": "H100"}}),
+    ]);
+    let failed = node.apply(&wish);
+    let text = "task 1 of the group (gpu_power) and task 3 of the group (gpu_power) contradict each other: GPU 0 power limit shall be 600 W and 500 W";
+    for at in [0, 2] {
+        assert_eq!(
+            failed.members[at].status,
+            OpStatus::Failed { kind: FailureKind::Invalid, message: text.to_owned() }
+        );
+    }
+    assert!(
+        matches!(&failed.members[1].status, OpStatus::Failed { message, .. } if message.starts_with("not applied, because task 1"))
+    );
+    assert_eq!(node.effects(), Vec::<String>::new());
+    assert_eq!(lines(&node.predict(&wish)), Vec::<String>::new());
+}
+
+#[test]
+fn impossible_wishes_say_why() {
+    let mut node = Node::new(Sim::new(vec![SimGpu { has_ecc: false, ..SimGpu::new(0, true) }]));
+    for (wish, expected) in [
+        (json!({"gpu_ecc": {"mode": "enabled"}}), "GPU 0 (NVIDIA H100 80GB HBM3) has no ECC mode"),
+        (
+            json!({"gpu_power": {"limit_watts": 900}}),
+            "GPU 0 takes a power limit from 200 W to 700 W, not 900 W",
+        ),
+        (
+            json!({"gpu_power": {"limit_watts": 600, "gpus": [5]}}),
+            "`gpus: 5` names no GPU of this node; it has GPU 0 (NVIDIA H100 80GB HBM3)",
+        ),
+        (
+            json!({"gpu_clocks": {"memory_mhz": 1593}}),
+            "GPU 0 (Hopper) cannot lock its memory clock while the driver runs; leave `memory_mhz` out",
+        ),
+        (
+            json!({"gpu_mig": {"mode": "enabled", "layout": {"4g.40gb": 2}}}),
+            "GPU 0: 2x 4g.40gb do not fit together; 1x 4g.40gb would",
+        ),
+        (
+            json!({"gpu_mps": {"state": "started", "default_pinned_memory_limit": "lots"}}),
+            "`lots` is no memory limit; write it as 8G or 512M",
+        ),
+    ] {
+        let outcome = node.predict(&group(&[wish.clone()]));
+        assert_eq!(
+            outcome.status,
+            OpStatus::Failed { kind: FailureKind::Invalid, message: expected.to_owned() },
+            "{wish}"
+        );
+    }
+    let off = node.predict(&group(&[json!({"gpu_ecc": {"mode": "disabled"}})]));
+    assert!(matches!(off.status, OpStatus::NotApplicable { .. }), "{off:?}");
+}
+
+#[test]
+fn compute_mode_and_mig_exclude_each_other_across_tasks() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let wish = group(&[
+        json!({"gpu_compute_mode": {"mode": "exclusive_process"}}),
+        json!({"gpu_mig": {"mode": "enabled"}}),
+    ]);
+    let failed = node.predict(&wish);
+    assert!(
+        matches!(&failed.members[0].status, OpStatus::Failed { message, .. } if message.contains("MIG mode")),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn clocks_are_snapped_with_a_warning_and_locked_only_once() {
+    let mut node = Node::new(Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]));
+    let wish = group(&[json!({"gpu_clocks": {"graphics_mhz": [1207, 9999]}})]);
+    let done = node.apply(&wish);
+    assert_eq!(lines(&done), ["GPU 0 graphics clock: ? -> 1200-1980 MHz [live]"]);
+    assert_eq!(
+        done.warnings,
+        ["GPU 0: the graphics clock 1207-9999 MHz is not supported exactly; 1200-1980 MHz is used"]
+    );
+    assert_eq!(node.machine.get().gpus[0].graphics, Some((1200, 1980)));
+    node.effects();
+    node.new_session();
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+    assert_eq!(node.effects(), Vec::<String>::new());
+    // A record of an earlier boot says nothing.
+    node.machine.get().boot += 1;
+    assert_eq!(node.apply(&wish).status, OpStatus::Changed);
+}
+
+#[test]
+fn values_without_persistence_come_with_a_warning() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let done = node.apply(&group(&[json!({"gpu_power": {"limit_watts": 500}})]));
+    assert_eq!(done.status, OpStatus::Changed);
+    assert_eq!(
+        done.warnings,
+        ["GPU 0: persistence is off, so the driver forgets the power limit when its last client ends"]
+    );
+}
+
+#[test]
+fn legacy_persistence_replaces_the_daemon() {
+    let sim = Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]);
+    let mut node = Node::new(sim);
+    node.machine.get().persistenced.active = true;
+    node.machine.get().persistenced.enabled = true;
+    let wish = group(&[json!({"gpu_persistence": {"mode": "legacy"}})]);
+    let done = node.apply(&wish);
+    assert_eq!(lines(&done), ["nvidia-persistenced: active, enabled -> inactive, disabled [live]"]);
+    assert!(node.machine.get().gpus[0].persistence);
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+    let missing = Node::new(Sim { persistenced: Default::default(), ..Sim::new(vec![SimGpu::new(0, true)]) })
+        .predict(&group(&[json!({"gpu_persistence": {"mode": "daemon"}})]));
+    assert!(matches!(missing.status, OpStatus::Failed { kind: FailureKind::Invalid, .. }));
+}
+
+#[test]
+fn mps_is_started_with_its_limits_mended_when_broken_and_stopped() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
+    let start = group(&[json!({"gpu_mps": {"state": "started", "default_active_thread_percentage": 50}})]);
+    let done = node.apply(&start);
+    assert_eq!(
+        lines(&done),
+        [
+            "MPS control daemon: stopped -> started [live]",
+            "MPS default active thread percentage: ? -> 50 % [live]",
+        ]
+    );
+    assert_eq!(node.apply(&start).status, OpStatus::Ok);
+    {
+        let mut sim = node.machine.get();
+        (sim.mps.running, sim.mps.unit.active, sim.mps.stale) = (None, false, true);
+    }
+    assert_eq!(lines(&node.apply(&start))[0], "MPS control daemon: broken (stale socket) -> started [live]");
+    let stop = group(&[json!({"gpu_mps": {"state": "stopped"}})]);
+    assert_eq!(lines(&node.apply(&stop)), ["MPS control daemon: started -> stopped [clients]"]);
+    assert_eq!(node.apply(&stop).status, OpStatus::Ok);
+}
+
+#[test]
+fn a_lost_gpu_makes_the_wish_unknown_and_the_node_is_left_alone() {
+    let mut node =
+        Node::new(Sim::new(vec![SimGpu::new(0, true), SimGpu { lost: true, ..SimGpu::new(1, true) }]));
+    let all = node.apply(&group(&[json!({"gpu_power": {"limit_watts": 500}})]));
+    assert!(
+        matches!(&all.status, OpStatus::Unknown { reason } if reason.contains("GPU 1 cannot be read")),
+        "{all:?}"
+    );
+    assert_eq!(node.effects(), Vec::<String>::new());
+    let one = node.apply(&group(&[json!({"gpu_power": {"limit_watts": 500, "gpus": [0]}})]));
+    assert_eq!(one.status, OpStatus::Changed);
+}
+
+#[test]
+fn every_way_nvml_can_be_away_has_its_words() {
+    let outcome = |error: NvmlError| {
+        Node::new(Sim { broken: Some(error), ..Sim::new(vec![SimGpu::new(0, true)]) }).apply(&bringup())
+    };
+    let hung = outcome(NvmlError::Hung { detail: "NVML did not answer in 10 s (worker killed)".to_owned() });
+    assert_eq!(
+        hung.status,
+        OpStatus::Unknown { reason: "NVML did not answer in 10 s (worker killed)".to_owned() }
+    );
+    assert_eq!(hung.members.len(), 6);
+    let none = outcome(NvmlError::NoDriver { detail: "not found".to_owned() });
+    assert!(
+        matches!(none.status, OpStatus::Failed { message, .. } if message.starts_with("no NVIDIA driver: not found; next step: "))
+    );
+    let mixed = outcome(NvmlError::VersionMismatch { detail: "x".to_owned() });
+    assert!(
+        matches!(mixed.status, OpStatus::Failed { message, .. } if message.contains("580.159.04 is loaded") && message.contains("reboot"))
+    );
+}
+
+#[test]
+fn nvlink_peers_of_an_ampere_board_are_reset_together_without_the_fabric_manager() {
+    for (fabric_manager, expected) in
+        [(true, "reset 0000:1b:00.0"), (false, "reset 0000:1b:00.0,0000:1c:00.0")]
+    {
+        let board = vec![
+            SimGpu { nvlinks: 12, ..without_ecc(false) },
+            SimGpu { nvlinks: 12, ..SimGpu::new(1, false) },
+        ];
+        let mut node = Node::new(Sim { fabric_manager, ..Sim::new(board) });
+        node.apply(&group(&[json!({"gpu_ecc": {"mode": "enabled", "gpus": [0]}})]));
+        let effects = node.effects();
+        assert!(effects.iter().any(|effect| effect == expected), "{effects:?}");
+    }
+}
+
+/// A node whose run changes everything, for the failure of each effect.
+fn eventful(hopper: bool) -> Sim {
+    let first = SimGpu { persistence: true, ..without_ecc(hopper) };
+    let second = SimGpu {
+        index: 1,
+        persistence: true,
+        ..SimGpu::new(1, hopper).with_instances(&[(19, 0, 1), (14, 2, 2), (9, 4, 4)])
+    };
+    Sim {
+        persistenced: super::state::Unit { exists: true, active: true, enabled: true },
+        ..Sim::new(vec![first, second])
+    }
+}
+
+#[test]
+fn whichever_effect_fails_services_run_again_and_layouts_are_whole() {
+    let wish = group(&[
+        json!({"gpu_ecc": {"mode": "enabled"}}),
+        json!({"gpu_mig": {"mode": "enabled", "layout": {"4g.40gb": 1, "3g.40gb": 1}}}),
+        json!({"gpu_power": {"limit_percent": 80}}),
+        json!({"gpu_clocks": {"graphics_mhz": 1200}}),
+        json!({"gpu_mps": {"state": "started"}}),
+    ]);
+    for hopper in [true, false] {
+        let mut clean = Node::new(eventful(hopper));
+        let done = clean.apply(&wish);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let count = clean.effects().len();
+        assert!(count > 20);
+        for fuse in 0..count {
+            let mut node = Node::new(Sim { fuse: Some(fuse), ..eventful(hopper) });
+            let outcome = node.apply(&wish);
+            let effects = node.effects();
+            // Why: units and CDI are warnings, and persistence is tried again on the way back.
+            let second =
+                effects.iter().filter(|effect| effect.as_str() == "GPU-0 Persistence(true)").count() > 0;
+            let told =
+                matches!(outcome.status, OpStatus::Changed) && (second || !outcome.warnings.is_empty());
+            assert!(told || matches!(outcome.status, OpStatus::Failed { .. }), "{fuse}: {outcome:?}");
+            {
+                let sim = node.machine.get();
+                let dcgm = sim.units["nvidia-dcgm.service"];
+                let warned =
+                    outcome.warnings.iter().any(|w| w.contains("nvidia-dcgm.service could not be started"));
+                assert!(dcgm || warned, "{fuse}: {effects:#?}");
+                let kept = sim.gpus.iter().all(|gpu| gpu.persistence);
+                let told =
+                    outcome.warnings.iter().any(|warning| warning.contains("could not be switched on again"));
+                assert!(kept || told, "{fuse}: {effects:#?}");
+                let layout = sim.gpus[1].layout();
+                let new = ["4g.40gb@0", "3g.40gb@4"];
+                let old = ["1g.10gb@0", "2g.20gb@2", "3g.40gb@4"];
+                assert!(
+                    layout == new || layout == old || !hopper && layout.is_empty(),
+                    "{fuse}: {layout:?} {effects:#?}"
+                );
+            }
+            // The next run ends well from wherever this one stopped.
+            node.new_session();
+            let again = node.apply(&wish);
+            assert!(matches!(again.status, OpStatus::Changed | OpStatus::Ok), "{fuse}: {again:?}");
+            assert!(node.machine.get().units["nvidia-dcgm.service"]);
+            assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+        }
+    }
+}
+
+fn places() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
+    prop_oneof![
+        Just(vec![]),
+        Just(vec![(19, 0, 1), (19, 3, 1)]),
+        Just(vec![(9, 0, 4), (9, 4, 4)]),
+        Just(vec![(0, 0, 8)]),
+        Just(vec![(14, 2, 2), (9, 4, 4)]),
+    ]
+}
+
+prop_compose! {
+    fn sim_gpus()(
+        hopper in any::<bool>(),
+        gpus in proptest::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), places(), any::<bool>(), prop_oneof![Just(700_000u32), Just(500_000)], prop_oneof![Just(0u32), Just(3)], proptest::bool::weighted(0.8)), 1..4),
+    ) -> Vec<SimGpu> {
+        gpus.into_iter().enumerate().map(|(index, (ecc, ecc_pending, mig, places, persistence, power_mw, compute_mode, resettable))| {
+            let mut gpu = SimGpu::new(u32::try_from(index).unwrap(), hopper);
+            if mig { gpu = gpu.with_instances(&places); }
+            // Why: the driver forgets limits while nobody keeps it awake.
+            let (power_mw, compute_mode) = if persistence { (power_mw, if mig { 0 } else { compute_mode }) } else { (700_000, 0) };
+            SimGpu { ecc: Staged { current: ecc, pending: ecc_pending }, persistence, power_mw, compute_mode, resettable, ..gpu }
+        }).collect()
+    }
+}
+
+fn tasks() -> impl Strategy<Value = Vec<serde_json::Value>> {
+    let ecc =
+        prop_oneof![Just("enabled"), Just("disabled")].prop_map(|mode| json!({"gpu_ecc": {"mode": mode}}));
+    let mig = prop_oneof![
+        Just(json!({"gpu_mig": {"mode": "disabled"}})),
+        Just(json!({"gpu_mig": {"mode": "enabled"}})),
+        Just(json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}})),
+        Just(json!({"gpu_mig": {"mode": "enabled", "layout": {"1g.10gb": 7}, "strategy": "rebuild"}})),
+        Just(
+            json!({"gpu_mig": {"mode": "enabled", "layout": [{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb"}]}})
+        ),
+        Just(json!({"gpu_mig": {"mode": "enabled", "layout": {"7g.80gb": 1}, "gpus": [0]}})),
+    ];
+    let rest = vec![
+        json!({"gpu_power": {"limit_watts": 500}}),
+        json!({"gpu_clocks": {"graphics_mhz": [1200, 1980]}}),
+        json!({"gpu_compute_mode": {"mode": "default"}}),
+        json!({"gpu_mps": {"state": "started", "default_active_thread_percentage": 50}}),
+    ];
+    let rest = proptest::sample::subsequence(rest, 0..=4);
+    (proptest::option::of(ecc), proptest::option::of(mig), rest, any::<bool>()).prop_map(
+        |(ecc, mig, rest, reverse)| {
+            // Why always the daemon: without persistence a run ends with nothing that lasts.
+            let mut all: Vec<_> = rest
+                .into_iter()
+                .chain(ecc)
+                .chain(mig)
+                .chain([json!({"gpu_persistence": {"mode": "daemon"}})])
+                .collect();
+            if reverse {
+                all.reverse();
+            }
+            all
+        },
+    )
+}
+
+fn multiset(outcomes: &[&OpOutcome]) -> BTreeMap<(usize, String, Option<String>, String, Disruption), usize> {
+    let mut all = BTreeMap::new();
+    for outcome in outcomes {
+        for (at, member) in outcome.members.iter().enumerate() {
+            for change in &member.changes {
+                let key =
+                    (at, change.what.clone(), change.from.clone(), change.to.clone(), change.disruption);
+                *all.entry(key).or_insert(0) += 1;
+            }
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn a_run_does_what_its_plan_said_and_a_second_one_does_nothing(gpus in sim_gpus(), tasks in tasks(), daemon in any::<bool>(), defer in proptest::bool::weighted(0.2)) {
+        let mut sim = Sim::new(gpus);
+        if daemon && sim.gpus.iter().all(|gpu| gpu.persistence) {
+            (sim.persistenced.active, sim.persistenced.enabled) = (true, true);
+        }
+        let mut node = Node::new(sim);
+        let wish = GpuGroup { defer_to_reboot: defer, ..group(&tasks) };
+        let forecast = node.predict(&wish);
+        prop_assert!(!matches!(forecast.status, OpStatus::Failed { .. }), "{:?}", forecast);
+        let reboots = forecast.awaiting.iter().any(|awaiting| awaiting.activation == Disruption::Reboot);
+        let predicted_again = if reboots {
+            node.gpus.assume_activation(Disruption::Reboot);
+            node.predict(&wish)
+        } else {
+            OpOutcome::new(OpStatus::Ok)
+        };
+        let end = node.predict(&wish);
+        prop_assert!(end.changes.is_empty() && end.awaiting.is_empty(), "the forecast's end still plans {:?}", lines(&end));
+        let class = forecast.changes.iter().map(|change| change.disruption).max().unwrap_or_default();
+        let done = node.run(&wish, Mode::Apply, class.max(Disruption::Live));
+        prop_assert!(!matches!(done.status, OpStatus::Failed { .. } | OpStatus::NeedsPermit { .. }), "{:?}", done);
+        prop_assert_eq!(done.activated, forecast.activated);
+        prop_assert_eq!(&done.awaiting, &forecast.awaiting);
+        let mut outcomes = vec![done];
+        if reboots {
+            node.machine.get().reboot();
+            node.new_session();
+            outcomes.push(node.apply(&wish));
+        }
+        let all: Vec<&OpOutcome> = outcomes.iter().collect();
+        prop_assert_eq!(multiset(&all), multiset(&[&forecast, &predicted_again]));
+        let effects = node.effects();
+        let resets = effects.iter().filter(|effect| effect.starts_with("reset")).count();
+        prop_assert!(resets <= 1, "{:?}", effects);
+        if let Some(reset) = effects.iter().position(|effect| effect.starts_with("reset")) {
+            let late = effects.iter().skip(reset).filter(|effect| effect.contains(" Ecc(")).count();
+            prop_assert_eq!(late, 0, "a pending value after the reset: {:?}", effects);
+        }
+        prop_assert!(node.machine.get().units["nvidia-dcgm.service"]);
+        node.new_session();
+        let second = node.apply(&wish);
+        prop_assert!(matches!(second.status, OpStatus::Ok), "{:?}", second);
+        prop_assert_eq!(node.effects(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn placements_are_part_of_the_wish() {
+    let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true).with_instances(&[(14, 0, 2)])]));
+    let done = node.apply(&group(&[
+        json!({"gpu_mig": {"mode": "enabled", "layout": [{"profile": "2g.20gb", "start": 4}]}}),
+    ]));
+    assert_eq!(lines(&done), ["GPU 0 MIG layout: 2g.20gb at 0 -> 2g.20gb at 4 [clients]"]);
+    assert_eq!(node.machine.get().gpus[0].instances[0].placement, Placement { start: 4, size: 2 });
+}
+
+#[test]
+fn facts_and_idleness_come_from_one_reading() {
+    let mut node = Node::new(Sim::new(vec![
+        SimGpu::new(0, true).with_instances(&[(9, 4, 4)]),
+        SimGpu { lost: true, ..SimGpu::new(1, true) },
+    ]));
+    let facts = node.gpus.facts(&Deadline::after(Duration::from_secs(5)));
+    assert_eq!((facts.pci_count, facts.gpus.len(), facts.cuda_version.as_deref()), (2, 2, Some("13.0")));
+    assert_eq!(facts.gpus[0].mig_layout[0].profile, "3g.40gb");
+    assert_eq!(
+        facts.gpus[1].errors,
+        ["GPU 1 cannot be read: the GPU has fallen off the bus or is not accessible (NVML code 15)"]
+    );
+    let idle = node.gpus.idle(&Deadline::after(Duration::from_secs(5)));
+    assert_eq!(idle.verdict, IdleVerdict::Idle);
+    node.machine.get().gpus[0].client = Some(9);
+    assert_eq!(node.gpus.idle(&Deadline::after(Duration::from_secs(5))).verdict, IdleVerdict::Busy);
+}

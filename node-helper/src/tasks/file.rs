@@ -1,0 +1,646 @@
+//! `file`: a path is a file, directory, link or nothing, with owner and mode.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use gpufleet_protocol::{
+    Change, Disruption,
+    tasks::{File, FileState},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    declare::{Declaration, Node, Plan, Trouble},
+    os::{
+        files::{self, At, FileError, Ownership},
+        mode,
+    },
+    tasks::ownership::{self, Wanted},
+    world::{Content, Effect, Entry, Owned, World},
+};
+
+/// More paths than this below one directory are refused rather than held.
+const MOST_PATHS: usize = 500_000;
+
+/// A path below a directory that is declared with all below it.
+#[derive(Debug)]
+struct Below {
+    path: PathBuf,
+    owned: Owned,
+    directory: bool,
+    link: bool,
+}
+
+#[derive(Debug)]
+pub struct State {
+    /// Where the path itself is.
+    path: PathBuf,
+    entry: Entry,
+    /// Where links at its end lead.
+    place: PathBuf,
+    there: Entry,
+    /// Whether a directory holds nothing.
+    empty: bool,
+    /// Missing folders above, the outermost first.
+    folders: Vec<PathBuf>,
+    below: Vec<Below>,
+    /// Whether the target of a link that is to be made exists.
+    target: Entry,
+    /// Whether the hard link is there.
+    linked: bool,
+    wanted: Wanted,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Directory(PathBuf),
+    Create(PathBuf),
+    Touch(PathBuf),
+    Remove { path: PathBuf, directory: bool },
+    Link { path: PathBuf, target: PathBuf, replaces: bool },
+    Hard { path: PathBuf, source: PathBuf, replaces: bool },
+    Own { path: PathBuf, ownership: Ownership },
+}
+
+fn missing_folders(world: &World, path: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    let mut missing = Vec::new();
+    let mut next = path.parent();
+    while let Some(folder) = next {
+        match world.follow(folder)?.1 {
+            Entry::Absent => missing.insert(0, folder.to_owned()),
+            Entry::Directory { .. } => break,
+            other => {
+                return Err(Trouble::invalid(format!(
+                    "{} is a {}, not a directory",
+                    folder.display(),
+                    other.what()
+                )));
+            }
+        }
+        next = folder.parent();
+    }
+    Ok(missing)
+}
+
+fn walk(node: &Node<'_>, folder: &Path) -> Result<Vec<Below>, Trouble> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        node.check_time()?;
+        for name in node.world.names(&folder)? {
+            let path = folder.join(name);
+            let entry = node.world.entry(&path)?;
+            let Some(owned) = entry.owned() else { continue };
+            let directory = matches!(entry, Entry::Directory { .. });
+            if directory {
+                folders.push(path.clone());
+            }
+            found.push(Below { path, owned, directory, link: matches!(entry, Entry::Link { .. }) });
+            if found.len() > MOST_PATHS {
+                return Err(Trouble::invalid(format!(
+                    "more than {MOST_PATHS} paths are below {}",
+                    folder.display()
+                )));
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl State {
+    /// The state that is meant: given, or the one there is, as Ansible decides it.
+    fn meant(&self, task: &File) -> FileState {
+        task.state.unwrap_or(match (&self.entry, &self.there) {
+            (Entry::Link { .. }, Entry::Directory { .. }) if task.follow => FileState::Directory,
+            (Entry::Directory { .. }, _) => FileState::Directory,
+            (Entry::Link { .. }, _) if !task.follow => FileState::Link,
+            _ => FileState::File,
+        })
+    }
+
+    /// The path whose owner and mode are meant, and what is there.
+    fn subject(&self, task: &File) -> (&Path, &Entry) {
+        if task.follow { (&self.place, &self.there) } else { (&self.path, &self.entry) }
+    }
+}
+
+fn own(
+    wanted: &Wanted,
+    path: &Path,
+    shown: &str,
+    now: Owned,
+    directory: bool,
+    plan: &mut Plan<Step>,
+) -> Result<(), Trouble> {
+    let (set, changes) = ownership::differences(shown, now, wanted, directory)?;
+    if !changes.is_empty() {
+        plan.steps.push(Step::Own { path: path.to_owned(), ownership: set });
+        plan.changes.extend(changes);
+    }
+    Ok(())
+}
+
+/// Owner and mode of something that the plan makes; they are part of that one change.
+fn own_new(
+    wanted: &Wanted,
+    path: &Path,
+    default: u32,
+    directory: bool,
+    plan: &mut Plan<Step>,
+) -> Result<(), Trouble> {
+    let mode = wanted.bits(default, directory)?;
+    if mode.is_some() || wanted.uid.is_some() || wanted.gid.is_some() {
+        let ownership = Ownership { uid: wanted.uid, gid: wanted.gid, mode };
+        plan.steps.push(Step::Own { path: path.to_owned(), ownership });
+    }
+    Ok(())
+}
+
+fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
+    let mut plan = Plan::default();
+    let shown = task.path.as_str();
+    let change =
+        |from: Option<&str>, to: &str| Change::new(shown, from.map(str::to_owned), to, Disruption::Live);
+    let no_folder = || {
+        let folder = Path::new(shown).parent().unwrap_or(Path::new("/"));
+        Trouble::invalid(format!("the directory {} for {shown} does not exist", folder.display()))
+    };
+    match state.meant(task) {
+        FileState::Absent => match &state.entry {
+            Entry::Absent => {}
+            entry => {
+                let directory = matches!(entry, Entry::Directory { .. });
+                let step = Step::Remove { path: state.path.clone(), directory };
+                plan.push(step, change(Some(entry.what()), "absent"));
+            }
+        },
+        FileState::File => match state.subject(task) {
+            (path, Entry::File { owned, .. } | Entry::Other { owned, .. }) => {
+                own(&state.wanted, path, shown, *owned, false, &mut plan)?;
+            }
+            (_, Entry::Absent) => {
+                return Err(Trouble::invalid(format!(
+                    "there is no {shown}, and `state: file` does not make one; `state: touch` or a `copy` task does"
+                )));
+            }
+            (_, other) => return Err(Trouble::invalid(format!("{shown} is a {}, not a file", other.what()))),
+        },
+        FileState::Touch => match state.subject(task) {
+            (path, Entry::Absent) => {
+                if !state.folders.is_empty() {
+                    return Err(no_folder());
+                }
+                plan.push(Step::Create(path.to_owned()), change(None, "file"));
+                own_new(&state.wanted, path, 0o644, false, &mut plan)?;
+            }
+            (path, entry) => {
+                if touches {
+                    plan.push(Step::Touch(path.to_owned()), change(Some(entry.what()), "touched"));
+                }
+                if let Some(owned) = entry.owned() {
+                    let directory = matches!(entry, Entry::Directory { .. });
+                    own(&state.wanted, path, shown, owned, directory, &mut plan)?;
+                }
+            }
+        },
+        FileState::Directory => match state.subject(task) {
+            (path, Entry::Absent) => {
+                for folder in state.folders.iter().map(PathBuf::as_path).chain([path]) {
+                    plan.steps.push(Step::Directory(folder.to_owned()));
+                    own_new(&state.wanted, folder, 0o755, true, &mut plan)?;
+                }
+                plan.changes.push(change(None, "directory"));
+            }
+            (path, Entry::Directory { owned }) => {
+                own(&state.wanted, path, shown, *owned, true, &mut plan)?;
+                let mut changed = 0;
+                for below in &state.below {
+                    let wanted = if below.link {
+                        Wanted { mode: None, ..state.wanted.clone() }
+                    } else {
+                        state.wanted.clone()
+                    };
+                    let (set, changes) = ownership::differences("", below.owned, &wanted, below.directory)?;
+                    if !changes.is_empty() {
+                        plan.steps.push(Step::Own { path: below.path.clone(), ownership: set });
+                        changed += 1;
+                    }
+                }
+                if changed > 0 {
+                    let paths = if changed == 1 { "1 path".to_owned() } else { format!("{changed} paths") };
+                    plan.changes.push(Change::new(
+                        format!("{shown} below"),
+                        Some(format!("{paths} with another owner or mode")),
+                        "as declared",
+                        Disruption::Live,
+                    ));
+                }
+            }
+            (_, other) => {
+                return Err(Trouble::invalid(format!("{shown} is a {}, not a directory", other.what())));
+            }
+        },
+        FileState::Link => plan_link(task, state, &mut plan)?,
+        FileState::Hard => plan_hard(task, state, &mut plan)?,
+    }
+    Ok(plan)
+}
+
+fn replaceable(task: &File, state: &State) -> Result<bool, Trouble> {
+    let refuse =
+        |why: &str| Err(Trouble::invalid(format!("{} is a {}; {why}", task.path, state.entry.what())));
+    match &state.entry {
+        Entry::Absent => Ok(false),
+        Entry::Directory { .. } if !state.empty => refuse("it is not empty, so no link replaces it"),
+        Entry::Link { .. } => Ok(true),
+        _ if !task.force => refuse("`force: true` would replace it by the link"),
+        _ => Ok(true),
+    }
+}
+
+fn plan_link(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble> {
+    let Some(src) = &task.src else {
+        // Only an existing link whose owner is declared comes here without a target.
+        if let Some(owned) = state.entry.owned() {
+            own(&Wanted { mode: None, ..state.wanted.clone() }, &state.path, &task.path, owned, false, plan)?;
+        }
+        return Ok(());
+    };
+    let now = match &state.entry {
+        Entry::Link { target, .. } => Some(format!("link to {}", target.display())),
+        Entry::Absent => None,
+        other => Some(other.what().to_owned()),
+    };
+    let right = matches!(&state.entry, Entry::Link { target, .. } if target == Path::new(src));
+    if !right {
+        if state.target == Entry::Absent && !task.force {
+            return Err(Trouble::invalid(format!(
+                "the target {src} does not exist; `force: true` makes the link all the same"
+            )));
+        }
+        if !state.folders.is_empty() {
+            return Err(Trouble::invalid(format!("the directory for {} does not exist", task.path)));
+        }
+        let replaces = replaceable(task, state)?;
+        let step = Step::Link { path: state.path.clone(), target: src.into(), replaces };
+        plan.push(step, Change::new(&task.path, now, format!("link to {src}"), Disruption::Live));
+    }
+    if let (true, Entry::Link { owned, .. }) = (right, &state.entry) {
+        let (path, owned, wanted) = match state.there.owned() {
+            Some(there) if task.follow => (&state.place, there, state.wanted.clone()),
+            _ => (&state.path, *owned, Wanted { mode: None, ..state.wanted.clone() }),
+        };
+        let directory = matches!(state.there, Entry::Directory { .. });
+        own(&wanted, path, &task.path, owned, directory, plan)?;
+    }
+    Ok(())
+}
+
+fn plan_hard(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Trouble> {
+    let src = task.src.as_deref().unwrap_or_default();
+    if state.linked {
+        if let Some(owned) = state.entry.owned() {
+            own(&state.wanted, &state.path, &task.path, owned, false, plan)?;
+        }
+        return Ok(());
+    }
+    if !matches!(state.target, Entry::File { .. }) {
+        return Err(Trouble::invalid(format!(
+            "{src} is {}, so no hard link to it can be made",
+            state.target.what()
+        )));
+    }
+    if !state.folders.is_empty() {
+        return Err(Trouble::invalid(format!("the directory for {} does not exist", task.path)));
+    }
+    let replaces = replaceable(task, state)?;
+    let from = (state.entry != Entry::Absent).then(|| state.entry.what().to_owned());
+    let step = Step::Hard { path: state.path.clone(), source: state.place.clone(), replaces };
+    plan.push(step, Change::new(&task.path, from, format!("hard link to {src}"), Disruption::Live));
+    Ok(())
+}
+
+impl Declaration for File {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let path = node.roots.path(self.path.trim_end_matches('/'));
+        let path = if path.as_os_str().is_empty() { PathBuf::from("/") } else { path };
+        let world = &node.world;
+        let entry = world.entry(&path)?;
+        let (place, there) = match world.follow(&path) {
+            Ok(found) => found,
+            // A link in a circle can still be removed or replaced.
+            Err(_) if matches!(entry, Entry::Link { .. }) => (path.clone(), Entry::Absent),
+            Err(error) => return Err(error.into()),
+        };
+        let folders = if entry == Entry::Absent { missing_folders(world, &path)? } else { Vec::new() };
+        let empty = matches!(entry, Entry::Directory { .. }) && world.names(&path)?.is_empty();
+        let below = if self.recurse && matches!(there, Entry::Directory { .. }) {
+            walk(node, &place)?
+        } else {
+            Vec::new()
+        };
+        let (mut target, mut linked, mut source) = (Entry::Absent, false, None);
+        if let Some(src) = &self.src {
+            let given = if src.starts_with('/') {
+                node.roots.path(src)
+            } else {
+                path.parent().unwrap_or(Path::new("/")).join(src)
+            };
+            let (end, found) = world.follow(&given)?;
+            if let (Ok(one), Ok(two)) = (fs::symlink_metadata(&end), fs::symlink_metadata(&path)) {
+                linked = one.ino() == two.ino() && one.dev() == two.dev();
+            }
+            // A predicted hard link is a file that holds what its source does.
+            if let (Entry::File { content: Content::On(on), .. }, false) = (&entry, linked) {
+                linked = *on == end && *on != path;
+            }
+            target = found;
+            source = Some(end);
+        }
+        let wanted =
+            Wanted::resolve(node.users, self.owner.as_deref(), self.group.as_deref(), self.mode.as_ref())?;
+        let place = if self.state == Some(FileState::Hard) { source.unwrap_or(place) } else { place };
+        Ok(State { path, entry, place, there, empty, folders, below, target, linked, wanted })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, true)
+    }
+
+    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, false)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let me = |mode| Owned {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            mode,
+        };
+        let mut effects: Vec<Effect> = Vec::new();
+        let known = |path: &Path| -> Option<Entry> {
+            if path == state.path {
+                return Some(state.entry.clone());
+            }
+            if path == state.place {
+                return Some(state.there.clone());
+            }
+            let below = state.below.iter().find(|below| below.path == path)?;
+            Some(if below.directory {
+                Entry::Directory { owned: below.owned }
+            } else {
+                Entry::File { owned: below.owned, content: Content::On(path.to_owned()) }
+            })
+        };
+        for step in &plan.steps {
+            let (path, entry) = match step {
+                Step::Directory(path) => (path, Entry::Directory { owned: me(0o755) }),
+                Step::Create(path) => {
+                    (path, Entry::File { owned: me(0o644), content: Content::Known([].as_slice().into()) })
+                }
+                Step::Touch(_) => continue,
+                Step::Remove { path, .. } => (path, Entry::Absent),
+                Step::Link { path, target, .. } => {
+                    (path, Entry::Link { owned: me(0o777), target: target.clone() })
+                }
+                Step::Hard { path, source, .. } => {
+                    let owned = state.target.owned().unwrap_or(me(0o644));
+                    (path, Entry::File { owned, content: Content::On(source.clone()) })
+                }
+                Step::Own { path, ownership } => {
+                    let made = effects.iter().rev().find_map(|effect| match effect {
+                        Effect::Path { path: known, entry } if known == path => Some(entry.clone()),
+                        _ => None,
+                    });
+                    let Some(mut entry) = made.or_else(|| known(path)) else { continue };
+                    if let Entry::File { owned, .. }
+                    | Entry::Directory { owned }
+                    | Entry::Link { owned, .. }
+                    | Entry::Other { owned, .. } = &mut entry
+                    {
+                        owned.uid = ownership.uid.unwrap_or(owned.uid);
+                        owned.gid = ownership.gid.unwrap_or(owned.gid);
+                        owned.mode = ownership.mode.unwrap_or(owned.mode);
+                    }
+                    (path, entry)
+                }
+            };
+            effects.push(Effect::Path { path: path.clone(), entry });
+        }
+        effects
+    }
+
+    fn apply(&self, node: &Node<'_>, _: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+        for step in &plan.steps {
+            node.check_time()?;
+            perform(step)?;
+        }
+        Ok(Map::new())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let mut data = Map::new();
+        data.insert("path".to_owned(), json!(self.path));
+        data.insert("state".to_owned(), json!(state.entry.what()));
+        if let Some(owned) = state.subject(self).1.owned() {
+            data.insert("uid".to_owned(), json!(owned.uid));
+            data.insert("gid".to_owned(), json!(owned.gid));
+            data.insert("mode".to_owned(), json!(mode::octal(owned.mode)));
+        }
+        data
+    }
+}
+
+fn perform(step: &Step) -> Result<(), FileError> {
+    match step {
+        Step::Directory(path) => match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done.at("make", path),
+        },
+        Step::Create(path) => {
+            fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop).at("make", path)
+        }
+        Step::Touch(path) => {
+            let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+            let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+            rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())
+                .at("touch", path)
+        }
+        Step::Remove { path, directory: true } => fs::remove_dir_all(path).at("remove", path),
+        Step::Remove { path, directory: false } => fs::remove_file(path).at("remove", path),
+        Step::Link { path, target, replaces } => {
+            place(path, *replaces, |temporary| std::os::unix::fs::symlink(target, temporary))
+        }
+        Step::Hard { path, source, replaces } => {
+            place(path, *replaces, |temporary| fs::hard_link(source, temporary))
+        }
+        Step::Own { path, ownership } => files::set_ownership(path, *ownership),
+    }
+}
+
+/// Makes a link beside the path and renames it, so that the path is never missing.
+fn place(path: &Path, replaces: bool, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
+    if !replaces {
+        return make(path).at("make", path);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = format!(".{name}.gpufleet-{}-{}", std::process::id(), files::unique());
+    let temporary = path.with_file_name(name);
+    make(&temporary).at("make", path)?;
+    // A link cannot be renamed over a directory; only an empty one gets here.
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
+        && let Err(error) = fs::remove_dir(path)
+    {
+        let _ = fs::remove_file(&temporary);
+        return Err(FileError::new("replace", path, error));
+    }
+    let renamed = fs::rename(&temporary, path).at("replace", path);
+    // Why: renaming onto a hard link of the same file does nothing and leaves the temporary name.
+    let _ = fs::remove_file(&temporary);
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpufleet_protocol::{FailureKind, OpOutcome, OpStatus, message::Mode};
+
+    use super::*;
+    use crate::tasks::testing::{Bench, changed};
+
+    fn file(value: Value) -> File {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn converges(bench: &Bench, task: &File) -> OpOutcome {
+        let before = bench.snapshot();
+        let predicted = bench.run(task, Mode::Predict);
+        assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
+        assert_eq!(bench.run(task, Mode::Predict).status, OpStatus::Ok, "the prediction sees itself");
+        bench.forget();
+        let done = bench.run(task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        let settled = bench.snapshot();
+        assert_eq!(bench.run(task, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(changed(&settled, &bench.snapshot()), Vec::<PathBuf>::new());
+        done
+    }
+
+    fn refusal(bench: &Bench, task: &File) -> String {
+        match bench.run(task, Mode::Apply).status {
+            OpStatus::Failed { kind: FailureKind::Invalid, message } => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn directories_are_made_with_their_parents() {
+        let bench = Bench::new();
+        let done =
+            converges(&bench, &file(json!({"path": "/srv/a/b", "state": "directory", "mode": "0750"})));
+        assert_eq!(done.changes.len(), 1);
+        assert_eq!(fs::metadata(bench.path("srv/a/b")).unwrap().mode() & 0o7777, 0o750);
+    }
+
+    #[test]
+    fn modes_apply_below_too() {
+        let bench = Bench::new();
+        bench.write("srv/a/one", "");
+        bench.write("srv/a/sub/two", "");
+        for name in ["srv/a/one", "srv/a/sub/two"] {
+            fs::set_permissions(bench.path(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        fs::set_permissions(bench.path("srv/a"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(bench.path("srv/a/sub"), fs::Permissions::from_mode(0o755)).unwrap();
+        let task =
+            file(json!({"path": "/srv/a", "state": "directory", "recurse": true, "mode": "u=rwX,g=rX,o="}));
+        let done = bench.run(&task, Mode::Apply);
+        let shown: Vec<_> =
+            done.changes.iter().map(|change| (change.what.as_str(), change.to.as_str())).collect();
+        assert_eq!(shown, [("/srv/a mode", "0750"), ("/srv/a below", "as declared")]);
+        assert_eq!(fs::metadata(bench.path("srv/a/sub")).unwrap().mode() & 0o7777, 0o750);
+        assert_eq!(fs::metadata(bench.path("srv/a/sub/two")).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn absence_removes_trees_and_links_only_themselves() {
+        let bench = Bench::new();
+        bench.write("srv/a/sub/two", "");
+        bench.write("srv/kept", "x");
+        std::os::unix::fs::symlink("../kept", bench.path("srv/a/link")).unwrap();
+        converges(&bench, &file(json!({"path": "/srv/a", "state": "absent"})));
+        assert_eq!(bench.read("srv/kept"), "x");
+        std::os::unix::fs::symlink("kept", bench.path("srv/link")).unwrap();
+        converges(&bench, &file(json!({"path": "/srv/link", "state": "absent"})));
+        assert_eq!(bench.read("srv/kept"), "x");
+    }
+
+    #[test]
+    fn links_are_made_changed_and_refused() {
+        let bench = Bench::new();
+        bench.write("srv/one", "1");
+        bench.write("srv/two", "2");
+        converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "one"})));
+        let done = converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "two"})));
+        assert_eq!(done.changes[0].from.as_deref(), Some("link to one"));
+        let dangling = file(json!({"path": "/srv/new", "state": "link", "src": "none"}));
+        assert!(refusal(&bench, &dangling).contains("the target none does not exist"));
+        converges(&bench, &file(json!({"path": "/srv/new", "state": "link", "src": "none", "force": true})));
+        let over = file(json!({"path": "/srv/one", "state": "link", "src": "two"}));
+        assert!(refusal(&bench, &over).contains("/srv/one is a file; `force: true`"));
+        converges(&bench, &file(json!({"path": "/srv/one", "state": "link", "src": "two", "force": true})));
+        let full = file(json!({"path": "/srv", "state": "link", "src": "/etc", "force": true}));
+        assert!(refusal(&bench, &full).contains("not empty"));
+    }
+
+    #[test]
+    fn hard_links_share_the_inode() {
+        let bench = Bench::new();
+        bench.write("srv/one", "1");
+        let done =
+            bench.run(&file(json!({"path": "/srv/two", "state": "hard", "src": "/srv/one"})), Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        let inode = |name: &str| fs::metadata(bench.path(name)).unwrap().ino();
+        assert_eq!(inode("srv/one"), inode("srv/two"));
+        let again =
+            bench.run(&file(json!({"path": "/srv/two", "state": "hard", "src": "/srv/one"})), Mode::Apply);
+        assert_eq!(again.status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn a_circle_of_links_can_be_removed() {
+        let bench = Bench::new();
+        fs::create_dir_all(bench.path("srv")).unwrap();
+        std::os::unix::fs::symlink("loop", bench.path("srv/loop")).unwrap();
+        converges(&bench, &file(json!({"path": "/srv/loop", "state": "absent"})));
+    }
+
+    #[test]
+    fn touching_always_changes_and_file_never_makes() {
+        let bench = Bench::new();
+        let touch = file(json!({"path": "/srv", "state": "touch"}));
+        assert_eq!(bench.run(&touch, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.run(&touch, Mode::Apply).status, OpStatus::Changed);
+        assert!(
+            refusal(&bench, &file(json!({"path": "/none", "state": "file"}))).contains("does not make one")
+        );
+        assert!(
+            refusal(&bench, &file(json!({"path": "/srv", "state": "directory"})))
+                .contains("is a file, not a directory")
+        );
+        assert_eq!(
+            bench.run(&file(json!({"path": "/srv", "mode": "0600"})), Mode::Apply).changes[0].to,
+            "0600"
+        );
+        let nowhere = file(json!({"path": "/none/x", "state": "touch"}));
+        assert!(refusal(&bench, &nowhere).contains("the directory /none for /none/x does not exist"));
+    }
+}

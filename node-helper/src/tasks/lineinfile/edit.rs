@@ -1,0 +1,298 @@
+//! What one declared line makes of a text. Pure; the rules are those of Ansible's `lineinfile`.
+
+use gpufleet_protocol::tasks::{LineInFile, LineState};
+use regex::bytes::{Captures, Regex, RegexBuilder};
+
+/// A declaration with its expressions compiled.
+#[derive(Debug)]
+pub struct Rule<'a> {
+    line: &'a str,
+    state: LineState,
+    regexp: Option<Regex>,
+    place: Place,
+    backrefs: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    Beginning,
+    End,
+    After(Regex),
+    Before(Regex),
+}
+
+/// A line of the text that becomes another, appears or goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    pub from: Option<String>,
+    pub to: Option<String>,
+}
+
+/// The text afterwards and what was done to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    pub text: Vec<u8>,
+    pub edits: Vec<Edit>,
+}
+
+/// # Errors
+/// An expression that cannot be compiled, with its name and the reason.
+fn compile(name: &str, pattern: &str) -> Result<Regex, String> {
+    // Why bytes without Unicode tables: Ansible matches bytes too, and the tables would weigh more than the rest.
+    RegexBuilder::new(pattern).unicode(false).build().map_err(|error| {
+        let reason = error.to_string();
+        let last =
+            reason.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or(&reason).to_owned();
+        format!("`{name}: {pattern}` is not a regular expression that gpufleet reads: {last}")
+    })
+}
+
+/// Lines with their line breaks.
+fn lines(text: &[u8]) -> Vec<Vec<u8>> {
+    text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+fn bare(line: &[u8]) -> &[u8] {
+    let end = line.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
+    line.get(..end).unwrap_or_default()
+}
+
+fn shown(line: &[u8]) -> String {
+    String::from_utf8_lossy(bare(line)).into_owned()
+}
+
+impl<'a> Rule<'a> {
+    /// # Errors
+    /// An expression that cannot be compiled.
+    pub fn new(task: &'a LineInFile) -> Result<Self, String> {
+        let place = match (task.insertafter.as_deref(), task.insertbefore.as_deref()) {
+            (Some("BOF"), _) | (_, Some("BOF")) => Place::Beginning,
+            (None | Some("EOF"), None) => Place::End,
+            (Some(pattern), _) => Place::After(compile("insertafter", pattern)?),
+            (None, Some(pattern)) => Place::Before(compile("insertbefore", pattern)?),
+        };
+        Ok(Self {
+            line: task.line.as_deref().unwrap_or_default(),
+            state: task.state,
+            regexp: task.regexp.as_deref().map(|pattern| compile("regexp", pattern)).transpose()?,
+            place,
+            backrefs: task.backrefs,
+        })
+    }
+
+    pub fn apply(&self, text: &[u8]) -> Edited {
+        match self.state {
+            LineState::Present => self.present(text),
+            LineState::Absent => self.absent(text),
+        }
+    }
+
+    fn absent(&self, text: &[u8]) -> Edited {
+        let goes = |line: &[u8]| match &self.regexp {
+            Some(regexp) => regexp.is_match(bare(line)),
+            None => bare(line) == self.line.as_bytes(),
+        };
+        let mut edited = Edited::default();
+        for line in lines(text) {
+            if goes(&line) {
+                edited.edits.push(Edit { from: Some(shown(&line)), to: None });
+            } else {
+                edited.text.extend_from_slice(&line);
+            }
+        }
+        edited
+    }
+
+    fn present(&self, text: &[u8]) -> Edited {
+        let mut lines = lines(text);
+        let matched = self.regexp.as_ref().and_then(|regexp| {
+            lines.iter().enumerate().rev().find_map(|(at, line)| Some((at, regexp.captures(bare(line))?)))
+        });
+        let replaced = match matched {
+            Some((at, captures)) => {
+                let new =
+                    if self.backrefs { expand(self.line, &captures) } else { self.line.as_bytes().to_vec() };
+                Some((at, new))
+            }
+            None => {
+                let exact = lines.iter().rposition(|line| bare(line) == self.line.as_bytes());
+                exact.map(|at| (at, self.line.as_bytes().to_vec()))
+            }
+        };
+        let mut edits = Vec::new();
+        if let Some((at, mut new)) = replaced {
+            if !new.ends_with(b"\n") {
+                new.push(b'\n');
+            }
+            if let Some(line) = lines.get_mut(at).filter(|line| **line != new) {
+                edits.push(Edit { from: Some(shown(line)), to: Some(shown(&new)) });
+                *line = new;
+            }
+        } else if !self.backrefs {
+            self.insert(&mut lines, &mut edits);
+        }
+        Edited { text: lines.concat(), edits }
+    }
+
+    fn insert(&self, lines: &mut Vec<Vec<u8>>, edits: &mut Vec<Edit>) {
+        let mut new = self.line.as_bytes().to_vec();
+        new.push(b'\n');
+        let last = |regexp: &Regex| lines.iter().rposition(|line| regexp.is_match(bare(line)));
+        let at = match &self.place {
+            Place::Beginning => 0,
+            Place::End => lines.len(),
+            Place::After(regexp) => last(regexp).map_or(lines.len(), |at| at + 1),
+            Place::Before(regexp) => last(regexp).unwrap_or(lines.len()),
+        };
+        if at == lines.len()
+            && let Some(line) = lines.last_mut().filter(|line| !line.ends_with(b"\n"))
+        {
+            line.push(b'\n');
+        }
+        edits.push(Edit { from: None, to: Some(self.line.to_owned()) });
+        lines.insert(at.min(lines.len()), new);
+    }
+}
+
+/// A template with `\1`, `\g<1>` and `\g<name>`, as Python's `re` expands it.
+fn expand(template: &str, captures: &Captures<'_>) -> Vec<u8> {
+    let group = |name: &str| {
+        let found = match name.parse::<usize>() {
+            Ok(number) => captures.get(number),
+            Err(_) => captures.name(name),
+        };
+        found.map(|group| group.as_bytes().to_vec()).unwrap_or_default()
+    };
+    let mut out = Vec::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.extend_from_slice(before.as_bytes());
+        let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
+        if digits > 0 {
+            let (number, tail) = after.split_at_checked(digits).unwrap_or((after, ""));
+            out.extend(group(number));
+            rest = tail;
+        } else if let Some((name, tail)) = after.strip_prefix("g<").and_then(|after| after.split_once('>')) {
+            out.extend(group(name));
+            rest = tail;
+        } else {
+            let mut tail = after.chars();
+            match tail.next() {
+                Some('n') => out.push(b'\n'),
+                Some('t') => out.push(b'\t'),
+                Some('\\') => out.push(b'\\'),
+                Some(other) => {
+                    out.push(b'\\');
+                    out.extend(other.to_string().into_bytes());
+                }
+                None => out.push(b'\\'),
+            }
+            rest = tail.as_str();
+        }
+    }
+    out.extend_from_slice(rest.as_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn task(value: serde_json::Value) -> LineInFile {
+        let mut value = value;
+        value["path"] = json!("/f");
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn edit(text: &str, value: serde_json::Value) -> (String, usize) {
+        let task = task(value);
+        let edited = Rule::new(&task).unwrap().apply(text.as_bytes());
+        (String::from_utf8(edited.text).unwrap(), edited.edits.len())
+    }
+
+    #[test]
+    fn ansibles_cases() {
+        let cases = [
+            ("a\nb\n", json!({"line": "c"}), "a\nb\nc\n"),
+            ("a\nb", json!({"line": "c"}), "a\nb\nc\n"),
+            ("a\nb", json!({"line": "b"}), "a\nb\n"),
+            ("", json!({"line": "c"}), "c\n"),
+            ("a\nb\n", json!({"line": "a"}), "a\nb\n"),
+            ("x=1\nx=2\n", json!({"regexp": "^x=", "line": "x=3"}), "x=1\nx=3\n"),
+            ("a\n", json!({"regexp": "^x=", "line": "x=3"}), "a\nx=3\n"),
+            ("x=3\na\n", json!({"regexp": "^y=", "line": "x=3"}), "x=3\na\n"),
+            ("a\nb\n", json!({"line": "c", "insertafter": "^a"}), "a\nc\nb\n"),
+            ("a\nb\na\n", json!({"line": "c", "insertafter": "^a"}), "a\nb\na\nc\n"),
+            ("a\nb", json!({"line": "c", "insertafter": "^b"}), "a\nb\nc\n"),
+            ("a\nb\n", json!({"line": "c", "insertbefore": "^b"}), "a\nc\nb\n"),
+            ("a\nb\n", json!({"line": "c", "insertbefore": "BOF"}), "c\na\nb\n"),
+            ("a\nb\n", json!({"line": "c", "insertbefore": "^z"}), "a\nb\nc\n"),
+            ("a\nb\n", json!({"line": "c", "insertafter": "EOF"}), "a\nb\nc\n"),
+            ("k: 1\n", json!({"regexp": "^(k): (\\d)", "line": "\\1=\\g<2>", "backrefs": true}), "k=1\n"),
+            ("a\n", json!({"regexp": "^(k)", "line": "\\1", "backrefs": true}), "a\n"),
+            ("k=1\r\n", json!({"regexp": "^k=1$", "line": "k=2"}), "k=2\n"),
+            ("a\nb\na\n", json!({"line": "a", "state": "absent"}), "b\n"),
+            ("ab\nb\nac\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
+            ("b\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
+            ("Key\n", json!({"regexp": "(?i)^KEY", "line": "key"}), "key\n"),
+        ];
+        for (text, value, want) in cases {
+            assert_eq!(edit(text, value.clone()).0, want, "{text:?} {value}");
+        }
+    }
+
+    #[test]
+    fn broken_expressions_say_why() {
+        let task = task(json!({"line": "x", "regexp": "(a"}));
+        let error = Rule::new(&task).unwrap_err();
+        assert_eq!(error, "`regexp: (a` is not a regular expression that gpufleet reads: unclosed group");
+    }
+
+    /// The rules on plain text without expressions, written the slow way.
+    fn model(text: &str, line: &str, regexp: Option<&str>) -> String {
+        let mut lines: Vec<&str> = text.lines().collect();
+        let starts = regexp.and_then(|prefix| lines.iter().rposition(|have| have.starts_with(prefix)));
+        match starts.or_else(|| lines.iter().rposition(|have| *have == line)) {
+            Some(at) => lines[at] = line,
+            None => lines.push(line),
+        }
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn presence_agrees_with_the_model(lines in proptest::collection::vec("[ab]{0,2}", 0..6), line in "[ab]{1,2}", prefix in proptest::option::of("[ab]")) {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let mut value = json!({"line": line});
+            if let Some(prefix) = &prefix {
+                value["regexp"] = json!(format!("^{prefix}"));
+            }
+            let (once, edits) = edit(&text, value.clone());
+            prop_assert_eq!(&once, &model(&text, &line, prefix.as_deref()));
+            prop_assert_eq!(edits == 0, once == text);
+            // Idempotent where the expression also finds the line that it puts there, as Ansible asks of its users.
+            if prefix.as_ref().is_none_or(|prefix| line.starts_with(prefix.as_str())) {
+                prop_assert_eq!(edit(&once, value), (once.clone(), 0));
+            }
+        }
+
+        #[test]
+        fn absence_is_a_filter(lines in proptest::collection::vec("[ab]{0,2}", 0..6), line in "[ab]{1,2}") {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let want: String = lines.iter().filter(|have| **have != line).map(|line| format!("{line}\n")).collect();
+            prop_assert_eq!(edit(&text, json!({"line": line, "state": "absent"})).0, want);
+        }
+
+        #[test]
+        fn any_bytes_are_kept(text in proptest::collection::vec(any::<u8>(), 0..60), template in "\\PC{0,8}") {
+            let task = task(json!({"line": "unlikely line"}));
+            let edited = Rule::new(&task).unwrap().apply(&text);
+            prop_assert!(edited.text.starts_with(&text));
+            let regexp = Regex::new("(?-u)^(a)").unwrap();
+            let _ = expand(&template, &regexp.captures(b"a").unwrap());
+        }
+    }
+}
