@@ -1,1 +1,17 @@
-//! See docs/architecture.md.
+//! What the end-to-end tests share: the real `gpufleet` binary in a private home, fleets of the lab, and readers of what both
+//! leave behind.
+//!
+//! Owns processes and folders of tests, and no expectation about gpufleet. Everything is started by path from the folder
+//! that cargo builds into, runs on loopback, and ends with the value that stands for it.
+
+mod binaries;
+mod document;
+mod fleet;
+mod gpufleet;
+mod lines;
+
+pub use binaries::binary;
+pub use document::{Document, Row};
+pub use fleet::{Fleet, FleetOptions};
+pub use gpufleet::{Command, Finished, Home, Running};
+pub use lines::{Events, Outage};

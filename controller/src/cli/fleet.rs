@@ -13,7 +13,10 @@ use gpufleet::{
         self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
     },
 };
-use gpufleet_protocol::{OpOutcome, OpRequest, Reply, Request, RunEpoch, message::{LOGIN_USER, Open}};
+use gpufleet_protocol::{
+    OpOutcome, OpRequest, Reply, Request, RunEpoch,
+    message::{LOGIN_USER, Open},
+};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 

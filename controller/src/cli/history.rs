@@ -4,7 +4,7 @@ use std::fs;
 
 use gpufleet::{
     display::{self, RunRow},
-    event::Verb,
+    event::{NodeState, Verb},
     journal::{JournalError, RunDir, list_runs, read_events, resolve_run},
     report::{self, RunModel},
 };
@@ -87,11 +87,17 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     Ok(0)
 }
 
+/// How many held nodes are explained in full; the report has them all.
+const HELD_SCREENS: usize = 8;
+
 /// What a finished run shows, by its verb.
 pub fn screen(model: &RunModel, output: &Output) -> String {
     match model.verb() {
         Verb::Run => {
             let mut text = display::recap(model, &output.style);
+            for node in model.nodes().iter().filter(|node| node.state == NodeState::Held).take(HELD_SCREENS) {
+                text.push_str(&display::held_screen(model, node, &output.style));
+            }
             text.push_str(&display::failures(model, &output.style));
             text
         }

@@ -59,14 +59,6 @@ impl Output {
         Ok(out.flush()?)
     }
 
-    /// Writes a status line to standard error.
-    pub fn status(&self, text: &str) {
-        if self.status_style.verbosity > Verbosity::Quiet {
-            // Why no error: nobody is left to be told.
-            let _ = writeln!(io::stderr().lock(), "{text}");
-        }
-    }
-
     pub fn diagnostics(&self, diagnostics: &Diagnostics) {
         let text = diagnostic::render(diagnostics, self.status_style.color);
         let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -337,7 +337,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Err(Cut::Stopped) => slot.worsen(NodeState::Skipped, Some("stopped before its end".to_owned())),
         }
         let state = slot.verdict;
-        if !slot.is_alive() && state != NodeState::Skipped {
+        // Why not after a preflight that went well: the node's own turn is still to come.
+        if self.rollout.is_some() || !slot.is_alive() {
             self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
         }
         self.slots[host] = Some(slot);

@@ -35,10 +35,12 @@ pub trait Files: Send + Sync {
     fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
 }
 
+type Cache = HashMap<(FileKind, String, String), Result<FileContent, String>>;
+
 /// Searches as Ansible does, and reads every file once a run.
 pub struct CachedFiles<R> {
     reader: R,
-    cache: Mutex<HashMap<(FileKind, String, String), Result<FileContent, String>>>,
+    cache: Mutex<Cache>,
 }
 
 impl<R: Reader> CachedFiles<R> {

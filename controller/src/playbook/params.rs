@@ -24,12 +24,14 @@ pub struct ParamProblem {
 /// # Errors
 /// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
 pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params, ParamProblem> {
-    for (name, value) in &values {
-        if let Some(problem) = check_one(kind, name, value) {
-            return Err(problem);
+    match (kind.parse)(Json::Object(values.clone())) {
+        Ok(params) => Ok(params),
+        // Why: only the slow way, one by one, tells which of them is wrong.
+        Err(error) => {
+            let one = values.iter().find_map(|(name, value)| check_one(kind, name, value));
+            Err(one.unwrap_or_else(|| whole(kind, error)))
         }
     }
-    (kind.parse)(Json::Object(values)).map_err(|error| whole(kind, error))
 }
 
 /// What is wrong with one parameter by itself.

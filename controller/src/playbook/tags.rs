@@ -30,7 +30,7 @@ impl TagFilter {
             return false;
         }
         let skipped = if has(&self.skip, "all") {
-            !(always && !has(&self.skip, "always"))
+            !always || has(&self.skip, "always")
         } else {
             shares(&self.skip)
                 || (has(&self.skip, "tagged") && tagged)

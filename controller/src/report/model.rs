@@ -1,9 +1,9 @@
 //! The model of a run: every event folded into one value.
 //!
-//! Invariants: applying an event costs the same whatever the number of nodes; the counts by state always add up to
+//! Invariants: applying an event costs the same whatever the number of nodes (but for the start of a wave); the counts by state always add up to
 //! the number of nodes; an event about an unknown host adds that host rather than being lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpufleet_protocol::{Awaiting, Change, Disruption, facts::Facts, message::IdleReport};
 use jiff::Timestamp;
@@ -290,6 +290,20 @@ impl RunModel {
         }
     }
 
+    /// All nodes are read before the first wave; those whose wave has not begun have nothing to do until then.
+    fn end_preflight(&mut self, wave: &[String], at: Timestamp) {
+        if self.count(NodeState::Preflight) == 0 {
+            return;
+        }
+        let wave: HashSet<&str> = wave.iter().map(String::as_str).collect();
+        let idle =
+            |node: &&NodeModel| node.state == NodeState::Preflight && !wave.contains(node.name.as_str());
+        let names: Vec<String> = self.nodes.iter().filter(idle).map(|node| node.name.clone()).collect();
+        for name in names {
+            self.enter(&name, NodeState::Pending, at);
+        }
+    }
+
     /// Folds one event in.
     pub fn apply(&mut self, event: &Event) {
         self.latest = Some(event.at);
@@ -307,7 +321,10 @@ impl RunModel {
                 self.run = Some(run.clone());
             }
             What::PlayStarted(play) => self.plays.push(play.clone()),
-            What::WaveStarted { play, wave, .. } => self.current_wave = Some((*play, *wave)),
+            What::WaveStarted { play, wave, hosts } => {
+                self.current_wave = Some((*play, *wave));
+                self.end_preflight(hosts, event.at);
+            }
             What::WaveFinished { play, wave } => {
                 if self.current_wave == Some((*play, *wave)) {
                     self.current_wave = None;

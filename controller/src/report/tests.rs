@@ -354,3 +354,16 @@ fn what_register_got_is_in_no_report() {
     assert!(!document(&model).to_string().contains("s3cret"));
     assert!(!html(&model).unwrap().contains("s3cret"));
 }
+
+#[test]
+fn nodes_that_were_read_wait_for_their_wave() {
+    let hosts = sample::names(3);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    for host in &hosts {
+        s.state(host, NodeState::Preflight, None);
+    }
+    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts[..1].to_vec() });
+    let model = RunModel::of(&s.events);
+    assert_eq!((model.count(NodeState::Preflight), model.count(NodeState::Pending)), (1, 2));
+}

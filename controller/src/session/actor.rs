@@ -24,7 +24,7 @@ use tokio_util::{bytes::Bytes, sync::CancellationToken};
 
 use crate::transport::{ChannelEvent, ChannelReader, ChannelWriter, printable};
 
-/// Frames that wait for the writer; a data frame is at most [`super::session::PIECE`].
+/// Frames that wait for the writer; a data frame is at most [`super::handle::PIECE`].
 const QUEUE: usize = 2;
 /// Progress texts of one call that wait for their reader; more are dropped.
 const PROGRESS: usize = 8;

@@ -8,12 +8,12 @@ mod actor;
 mod blob;
 mod bootstrap;
 mod error;
+mod handle;
 mod node_file;
 mod opening;
-mod session;
 
 pub use blob::{BlobContent, BlobSource, NoBlobs};
 pub use error::{SessionError, StartError};
+pub use handle::{LockOutcome, NodeSession, SessionDeadlines, SessionOptions};
 pub use node_file::{NodeFile, NodeFiles};
 pub use opening::Stage;
-pub use session::{LockOutcome, NodeSession, SessionDeadlines, SessionOptions};

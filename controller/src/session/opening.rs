@@ -14,7 +14,7 @@ use tokio_util::bytes::Bytes;
 use super::{
     bootstrap::{Word, Words, command, fresh_tag, is_plain_user, password_prompt},
     error::{SessionError, StartError},
-    session::SessionOptions,
+    handle::SessionOptions,
 };
 use crate::transport::{
     Become, ByteChannel, ChannelEvent, Connection, Connector, ExitStatus, Phase, Target, Transport,
@@ -62,11 +62,11 @@ pub(super) async fn open(
     options: &SessionOptions,
     stage: &(dyn Fn(Stage) + Send + Sync),
 ) -> Result<Opening, SessionError> {
-    if let Some(privilege) = &target.privilege {
-        if !is_plain_user(&privilege.user) {
-            let kind = StartError::BadUser(privilege.user.clone());
-            return Err(SessionError::Start { node: target.name.clone(), kind });
-        }
+    if let Some(privilege) = &target.privilege
+        && !is_plain_user(&privilege.user)
+    {
+        let kind = StartError::BadUser(privilege.user.clone());
+        return Err(SessionError::Start { node: target.name.clone(), kind });
     }
     match attempt(connector, target, options, stage, false).await {
         Ok(opening) => Ok(opening),
@@ -345,10 +345,10 @@ impl<'a> Driver<'a> {
             return self.finally(kind);
         }
         let stderr = crate::transport::printable(&self.stderr, 300);
-        if let (Some(privilege), false) = (&self.target.privilege, self.ran_existing || self.pushed) {
-            if let Some(kind) = sudo_failure(&stderr, &self.login(), privilege) {
-                return self.finally(kind);
-            }
+        if let (Some(privilege), false) = (&self.target.privilege, self.ran_existing || self.pushed)
+            && let Some(kind) = sudo_failure(&stderr, &self.login(), privilege)
+        {
+            return self.finally(kind);
         }
         let openssh =
             matches!(&self.target.connection, Connection::Ssh(ssh) if ssh.transport == Transport::OpenSsh);

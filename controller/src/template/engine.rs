@@ -9,6 +9,7 @@ use minijinja::{Environment, Expression, UndefinedBehavior};
 use super::scan::{self, Piece};
 use super::value::Value;
 use super::{Scope, TemplateError, Truth, filters, frame};
+use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
 const FUEL: u64 = 2_000_000;
@@ -37,6 +38,8 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         Ok(out.write_str(&text)?)
     });
     filters::register(&mut environment);
+    // Why: it prints every variable in sight, secrets included.
+    environment.remove_global("debug");
     environment
 });
 
@@ -100,8 +103,8 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
                 Piece::Text(range) => Part::Text(source.get(range).unwrap_or_default().into()),
                 Piece::Expression(range) => {
                     let start = range.start;
-                    let code = compile_expression(source.get(range).unwrap_or_default())
-                        .map_err(|error| error.shifted(start))?;
+                    let text = scan::doubled_backslashes(source.get(range).unwrap_or_default());
+                    let code = compile_expression(&text).map_err(|error| error.shifted(start))?;
                     Part::Expression { code, start }
                 }
             });
@@ -193,7 +196,14 @@ pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String
     if !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    match render(source, scope)? {
+    let text = scan::dotted_template(source);
+    let rendered = frame::evaluate(scope, |root| {
+        ENVIRONMENT
+            .render_str(&text, root)
+            .map(Value::from)
+            .map_err(|error| TemplateError::from_engine(&error, source))
+    });
+    match rendered.map_err(|error| error.located(source))? {
         Value::Unknown => Ok(None),
         value => Ok(Some(value.to_text())),
     }
@@ -248,12 +258,28 @@ pub struct References {
     pub guarded: Vec<String>,
 }
 
-fn references(source: &str, undeclared: impl IntoIterator<Item = String>) -> References {
-    let mut names: Vec<String> = undeclared.into_iter().filter(|name| name != "omit").collect();
+fn references(
+    source: &str,
+    undeclared: impl IntoIterator<Item = String>,
+) -> Result<References, TemplateError> {
+    let mut names: Vec<String> =
+        undeclared.into_iter().filter(|name| name != "omit" && !is_function(name)).collect();
     names.sort_unstable_by_key(|name| scan::find_name(source, name));
     names.dedup();
+    for name in &names {
+        let Some(at) = scan::find_name(source, name) else { continue };
+        if !source.get(at + name.len()..).is_some_and(|rest| rest.trim_start().starts_with('(')) {
+            continue;
+        }
+        let error = match name.as_str() {
+            "lookup" | "query" | "q" | "now" => TemplateError::new(format!("`{name}` is not available yet")),
+            _ => TemplateError::new(format!("unknown function `{name}`"))
+                .with_suggestion(suggest(name, FUNCTIONS.iter().copied()).map(ToOwned::to_owned)),
+        };
+        return Err(error.with_range(at..at + name.len()));
+    }
     let guarded = scan::guarded(source, names.iter().cloned());
-    References { names, guarded }
+    Ok(References { names, guarded })
 }
 
 /// Reads an expression without evaluating it.
@@ -265,7 +291,7 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     let compiled = expression(source)?;
     let Compiled::Expression(code) = &*compiled else { return Ok(References::default()) };
     filters::check_names(source)?;
-    Ok(references(source, code.undeclared_variables(false)))
+    references(source, code.undeclared_variables(false))
 }
 
 /// Reads a template without rendering it.
@@ -294,7 +320,7 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
         }
         Compiled::Expression(_) => {}
     }
-    Ok(references(source, names))
+    references(source, names)
 }
 
 /// Where the variable `name` stands in an expression or template, in bytes.
@@ -302,10 +328,9 @@ pub fn position_of(source: &str, name: &str) -> Option<usize> {
     scan::find_name(source, name)
 }
 
+const FUNCTIONS: &[&str] = &["range", "dict", "namespace"];
+
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {
-    matches!(
-        name,
-        "range" | "dict" | "namespace" | "debug" | "cycler" | "joiner" | "lipsum" | "lookup" | "query"
-    )
+    FUNCTIONS.contains(&name)
 }

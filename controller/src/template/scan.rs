@@ -140,7 +140,33 @@ pub(super) fn dotted(expression: &str) -> Cow<'_, str> {
     String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
 }
 
-/// The same for a template with statements.
+/// Keeps backslashes in strings of an expression, but for those before a quote.
+///
+/// Why: as in Ansible, `regex_replace('(a)', '\1')` in a playbook means what it says; the engine alone would read an
+/// escape. Template files are left as they are.
+pub(super) fn doubled_backslashes(expression: &str) -> Cow<'_, str> {
+    if !expression.contains('\\') {
+        return Cow::Borrowed(expression);
+    }
+    let mut out = String::with_capacity(expression.len() + 8);
+    let mut quote = None;
+    let mut chars = expression.chars().peekable();
+    while let Some(c) = chars.next() {
+        out.push(c);
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), '\\') => match chars.next_if(|next| matches!(next, '\'' | '"')) {
+                Some(escaped) => out.push(escaped),
+                None => out.push('\\'),
+            },
+            _ => {}
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// [`dotted`] for a template with statements.
 pub(super) fn dotted_template(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());

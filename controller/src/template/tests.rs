@@ -190,6 +190,16 @@ fn filters_do_as_ansible_does() {
 }
 
 #[test]
+fn backslashes_of_playbooks_stay() {
+    let scope = scope(json!({}));
+    let give = |source: &str| render(source, &scope).map(|value| value.to_json());
+    assert_eq!(give(r"{{ 'gpu12' | regex_replace('([a-z]+)(\d+)', '\2-\1') }}"), Ok(json!("12-gpu")));
+    assert_eq!(give(r"{{ 'it\'s' }}"), Ok(json!("it's")));
+    let file = render_document(r"{{ ['a', 'b'] | join('\n') }}", &scope).expect("fine");
+    assert_eq!(file.as_deref(), Some("a\nb"));
+}
+
+#[test]
 fn errors_have_a_place_and_no_values() {
     let error = inspect_expression("a == ").expect_err("syntax");
     assert!(error.message().starts_with("syntax error"), "{error}");

@@ -28,15 +28,20 @@ const CONNECTIONS: usize = 4;
 /// How long a failure to connect is remembered.
 const MEMORY: Duration = Duration::from_secs(5);
 
+/// A chain of jump hosts and the configuration file that explains it.
+type Key = (String, Option<String>);
+
 #[derive(Default)]
 pub(crate) struct BastionPool {
-    bastions: Mutex<HashMap<String, Arc<Bastion>>>,
+    bastions: Mutex<HashMap<Key, Arc<Bastion>>>,
 }
 
 impl BastionPool {
-    pub(crate) fn get(&self, key: &str) -> Arc<Bastion> {
+    /// The jump host at the end of a chain, as one configuration file understands it.
+    pub(crate) fn get(&self, chain: &str, config_file: Option<&str>) -> Arc<Bastion> {
         let mut bastions = self.bastions.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(bastions.entry(key.to_owned()).or_insert_with(|| Arc::new(Bastion::new(key))))
+        let key = (chain.to_owned(), config_file.map(str::to_owned));
+        Arc::clone(bastions.entry(key).or_insert_with(|| Arc::new(Bastion::new(chain))))
     }
 
     /// Closes all connections; streams through them end.
@@ -149,10 +154,10 @@ impl Bastion {
         if let Some(pooled) = state.connections.get(full) {
             return Ok(Arc::clone(pooled));
         }
-        if let Some((when, error)) = &state.failed {
-            if when.elapsed() < MEMORY {
-                return Err(Arc::clone(error));
-            }
+        if let Some((when, error)) = &state.failed
+            && when.elapsed() < MEMORY
+        {
+            return Err(Arc::clone(error));
         }
         match connect().await {
             Ok(connection) => {

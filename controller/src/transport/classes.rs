@@ -96,7 +96,7 @@ fn included(pattern: &str, base: &Path) -> Option<Vec<PathBuf>> {
     found.retain(|path| {
         path.file_name()
             .and_then(|name| name.to_str())
-            .is_some_and(|file| wildcard(&name, file) && !(file.starts_with('.') && !name.starts_with('.')))
+            .is_some_and(|file| wildcard(&name, file) && (name.starts_with('.') || !file.starts_with('.')))
     });
     found.sort();
     Some(found)

@@ -135,7 +135,7 @@ impl Connector {
 
     async fn connect(&self, node: &str, target: &SshTarget) -> Result<SshConnection, ConnectError> {
         let settings = self.config.settings(node, &target.host, &target.overrides, &self.environment).await?;
-        self.connect_with(node, &settings, target.password.as_ref(), 0).await
+        self.connect_with(node, &settings, target.password.as_ref(), Vec::new()).await
     }
 
     /// Boxed, because jump hosts make the call recursive.
@@ -144,12 +144,12 @@ impl Connector {
         node: &'a str,
         settings: &'a SshSettings,
         password: Option<&'a SecretString>,
-        depth: usize,
+        trail: Vec<String>,
     ) -> BoxFuture<'a, Result<SshConnection, ConnectError>> {
         Box::pin(async move {
             let mut attempt = 0;
             loop {
-                match self.connect_once(node, settings, password, depth).await {
+                match self.connect_once(node, settings, password, &trail).await {
                     Err(error) if error.is_start_limit() && attempt < RETRIES => {
                         attempt += 1;
                         tokio::time::sleep(jittered(Duration::from_millis(150) * 2u32.pow(attempt))).await;
@@ -165,17 +165,24 @@ impl Connector {
         node: &str,
         settings: &SshSettings,
         password: Option<&SecretString>,
-        depth: usize,
+        trail: &[String],
     ) -> Result<SshConnection, ConnectError> {
         let address = settings.address();
         let peer = Peer { node, address: &address };
         let check = self.host_key_check(node, settings).await?;
-        let mut way = self.way(node, settings, depth).await?;
+        let mut way = self.way(node, settings, trail).await?;
         let turn = Arc::clone(&self.handshakes).acquire_owned().await;
         way.permits.extend(turn.ok());
-        let made =
-            handshake(&peer, settings, way.stream, check, depth > 0, self.deadlines.handshake, way.permits)
-                .await;
+        let made = handshake(
+            &peer,
+            settings,
+            way.stream,
+            check,
+            !trail.is_empty(),
+            self.deadlines.handshake,
+            way.permits,
+        )
+        .await;
         let mut connection = match (made, way.proxy) {
             (Err(ConnectError::Closed { .. } | ConnectError::NotSsh { .. }), Some((command, words)))
                 if !words.get().is_empty() =>
@@ -236,7 +243,7 @@ impl Connector {
         })
     }
 
-    async fn way(&self, node: &str, settings: &SshSettings, depth: usize) -> Result<Way, ConnectError> {
+    async fn way(&self, node: &str, settings: &SshSettings, trail: &[String]) -> Result<Way, ConnectError> {
         match &settings.proxy {
             Proxy::None => {
                 let stream = self.tcp(node, settings).await?;
@@ -249,7 +256,7 @@ impl Connector {
                 let proxy = Some((command.clone(), words));
                 Ok(Way { stream: Box::new(process), permits: Vec::new(), proxy })
             }
-            Proxy::Jump(hops) => self.jump(node, settings, hops, depth).await,
+            Proxy::Jump(hops) => self.jump(node, settings, hops, trail).await,
         }
     }
 
@@ -258,7 +265,7 @@ impl Connector {
         node: &str,
         settings: &SshSettings,
         hops: &[Hop],
-        depth: usize,
+        trail: &[String],
     ) -> Result<Way, ConnectError> {
         let Some((last, before)) = hops.split_last() else {
             return Err(ConnectError::Configuration {
@@ -266,10 +273,14 @@ impl Connector {
                 reason: "an empty ProxyJump".to_owned(),
             });
         };
-        if depth >= MAX_HOPS {
-            let reason = format!("more than {MAX_HOPS} jump hosts; do they jump through each other?");
+        let chain = hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        // Why: whoever waits for a connection that waits for his own would wait for ever.
+        if trail.contains(&chain) || trail.len() >= MAX_HOPS {
+            let reason = format!("the jump hosts {} and {chain} jump through each other", trail.join(", "));
             return Err(ConnectError::Configuration { node: node.to_owned(), reason });
         }
+        let mut longer = trail.to_vec();
+        longer.push(chain.clone());
         // Why only these: as with OpenSSH, options of the node do not apply to its jump hosts; their place is ssh_config.
         let overrides = SshOverrides {
             user: last.user.clone(),
@@ -286,10 +297,9 @@ impl Connector {
             via: name.clone(),
             source: Arc::new(source),
         })?;
-        let chain = hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let bastion = self.bastions.get(&chain);
+        let bastion = self.bastions.get(&chain, settings.config_file.as_deref());
         let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect) + self.deadlines.channel;
-        let connect = || self.connect_with(&name, &jump_settings, None, depth + 1);
+        let connect = || self.connect_with(&name, &jump_settings, None, longer.clone());
         let passage = bastion.open(node, &settings.host, settings.port, deadline, &connect).await?;
         Ok(Way { stream: Box::new(passage.stream), permits: vec![passage.permit], proxy: None })
     }

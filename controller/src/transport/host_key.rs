@@ -44,7 +44,7 @@ impl HostKeyPolicy {
 pub enum HostKeyError {
     #[error(
         "the host key of {host} is unknown ({kind} {fingerprint}); compare it with the node's console, then \
-         `{}`, or run with `--accept-new-host-keys`",
+         `{}`, or run with `--accept-new`",
         keyscan(host, files)
     )]
     Unknown { host: String, kind: String, fingerprint: String, files: Vec<PathBuf> },

@@ -206,10 +206,10 @@ impl KnownHostsCache {
         }
         let stamp = (metadata.modified().ok(), metadata.len());
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, file)) = files.get(path) {
-            if *known == stamp {
-                return Ok(Some(Arc::clone(file)));
-            }
+        if let Some((known, file)) = files.get(path)
+            && *known == stamp
+        {
+            return Ok(Some(Arc::clone(file)));
         }
         let bytes = std::fs::read(path)?;
         let file = Arc::new(KnownHostsFile::parse(path, &String::from_utf8_lossy(&bytes)));

@@ -68,10 +68,10 @@ fn arguments(target: &SshTarget, command: &str, config: Option<&Path>, deadlines
     ] {
         late.extend(["-o".to_owned(), text]);
     }
-    if !target.arguments.iter().any(|argument| argument.starts_with("-F")) {
-        if let Some(config) = config {
-            out.extend(["-F".to_owned(), config.to_string_lossy().into_owned()]);
-        }
+    if let Some(config) = config
+        && !target.arguments.iter().any(|argument| argument.starts_with("-F"))
+    {
+        out.extend(["-F".to_owned(), config.to_string_lossy().into_owned()]);
     }
     out.extend(target.arguments.iter().cloned());
     out.extend(late);

@@ -206,10 +206,10 @@ impl<'a> Reader<'a> {
         if !self.boolean(&["ansible_become"])?.unwrap_or(defaults.become_root) {
             return Ok(None);
         }
-        if let Some(method) = self.text(&["ansible_become_method"])? {
-            if !matches!(method.as_str(), "sudo" | "ansible.builtin.sudo") {
-                return Err(TargetError::BecomeMethod { node: self.node.to_owned(), found: method });
-            }
+        if let Some(method) = self.text(&["ansible_become_method"])?
+            && !matches!(method.as_str(), "sudo" | "ansible.builtin.sudo")
+        {
+            return Err(TargetError::BecomeMethod { node: self.node.to_owned(), found: method });
         }
         let user = self.text(&["ansible_become_user"])?.or_else(|| defaults.become_user.clone());
         let password = self
@@ -237,20 +237,14 @@ impl<'a> Reader<'a> {
         let key = self.text(&["ansible_ssh_private_key_file", "ansible_private_key_file"])?;
         let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
         overrides.identity_files.extend(key.or(default_key));
-        let mut sources = Vec::new();
-        match self.text(&["ansible_ssh_args"])? {
-            Some(text) => sources.push(("ansible_ssh_args", text)),
-            None => {}
-        }
-        match self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone()) {
-            Some(text) => sources.push(("ansible_ssh_common_args", text)),
-            None => {}
-        }
-        match self.text(&["ansible_ssh_extra_args"])? {
-            Some(text) => sources.push(("ansible_ssh_extra_args", text)),
-            None => {}
-        }
+        let common = self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone());
+        let sources = [
+            ("ansible_ssh_args", self.text(&["ansible_ssh_args"])?),
+            ("ansible_ssh_common_args", common),
+            ("ansible_ssh_extra_args", self.text(&["ansible_ssh_extra_args"])?),
+        ];
         for (variable, text) in sources {
+            let Some(text) = text else { continue };
             let fail = |source| TargetError::Argument {
                 node: self.node.to_owned(),
                 variable: variable.to_owned(),

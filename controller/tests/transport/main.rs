@@ -9,6 +9,7 @@ mod bad_nodes;
 mod fake_helper;
 mod host_keys;
 mod node;
+mod real_helper;
 mod routes;
 mod sessions;
 mod shells;

@@ -68,7 +68,10 @@ async fn megabytes_arrive_whole_and_the_stages_are_told() {
     let session = NodeSession::open_with(&node.connector(), &node.target(), &options, &note).await.unwrap();
     assert_eq!(session.hello().digest, digest(&options));
     let stages = stages.lock().unwrap().clone();
-    assert!(matches!(stages[..], [Stage::Connecting, Stage::Starting, Stage::Sending { bytes }] if bytes > 3_000_000), "{stages:?}");
+    assert!(
+        matches!(stages[..], [Stage::Connecting, Stage::Starting, Stage::Sending { bytes }] if bytes > 3_000_000),
+        "{stages:?}"
+    );
 }
 
 #[tokio::test]
@@ -92,7 +95,11 @@ async fn noise_of_rc_files_and_banners_is_dropped() {
     let Some(user) = User::create("/bin/bash", None) else { return };
     let node = Node::start_with(&Setup::with(&["Banner @DIR@/etc/banner", "SetEnv X=1"]));
     fs::write(node.path("etc/banner"), "Welcome\n").unwrap();
-    fs::write(format!("{}/.bashrc", user.home()), "echo noise on stdout; echo noise on stderr >&2; printf 'no newline'\n").unwrap();
+    fs::write(
+        format!("{}/.bashrc", user.home()),
+        "echo noise on stdout; echo noise on stderr >&2; printf 'no newline'\n",
+    )
+    .unwrap();
     let target = node.target_with(json!({"ansible_user": user.name}));
     let session = NodeSession::open(&node.connector(), &target, &fake("noise")).await.unwrap();
     assert!(session.was_pushed());
@@ -153,7 +160,10 @@ async fn a_link_in_the_way_to_the_home_is_followed_once() {
     symlink(node.home(), node.path("link")).unwrap();
     let options = fake("link");
     let session = open(&node, &options).await.unwrap();
-    assert_eq!(session.hello().boot_id.clone().unwrap(), format!("{}/{}", cache(&node).display(), digest(&options)));
+    assert_eq!(
+        session.hello().boot_id.clone().unwrap(),
+        format!("{}/{}", cache(&node).display(), digest(&options))
+    );
 }
 
 /// A user whose folders are all unusable: HOME is replaced by what `prepare` leaves there.
@@ -176,7 +186,11 @@ async fn refused(prepare: impl Fn(&Path)) -> Option<String> {
 async fn no_usable_folder_is_told_with_every_reason() {
     let Some(error) = refused(|own| {
         fs::set_permissions(own, fs::Permissions::from_mode(0o777)).unwrap();
-    }).await else { return };
+    })
+    .await
+    else {
+        return;
+    };
     assert!(error.starts_with("gpu001: no folder takes the helper: "), "{error}");
     assert!(error.contains("/own/.cache/gpufleet:open-to-others"), "{error}");
 }
@@ -193,9 +207,13 @@ fn mount_tmpfs(own: &Path, options: &str) -> bool {
 
 #[tokio::test]
 async fn noexec_and_full_folders_are_told() {
-    for (options, reason) in [("noexec", "/own/.cache/gpufleet:noexec"), ("size=8k", "/own/.cache/gpufleet:full")] {
+    for (options, reason) in
+        [("noexec", "/own/.cache/gpufleet:noexec"), ("size=8k", "/own/.cache/gpufleet:full")]
+    {
         let mounted = std::sync::atomic::AtomicBool::new(false);
-        let error = refused(|own| mounted.store(mount_tmpfs(own, options), std::sync::atomic::Ordering::Relaxed)).await;
+        let error =
+            refused(|own| mounted.store(mount_tmpfs(own, options), std::sync::atomic::Ordering::Relaxed))
+                .await;
         let Some(error) = error else { return };
         if !mounted.into_inner() {
             eprintln!("not tested: this needs the right to mount");
@@ -209,11 +227,16 @@ async fn noexec_and_full_folders_are_told() {
 async fn a_helper_for_another_architecture_is_not_sent() {
     let node = Node::start();
     let mut options = fake("arch");
-    options.node_files = std::sync::Arc::new(gpufleet::session::NodeFiles::new(vec![
-        gpufleet::session::NodeFile::new("vax", tokio_util::bytes::Bytes::from_static(b"x")),
-    ]));
+    options.node_files =
+        std::sync::Arc::new(gpufleet::session::NodeFiles::new(vec![gpufleet::session::NodeFile::new(
+            "vax",
+            tokio_util::bytes::Bytes::from_static(b"x"),
+        )]));
     let error = open(&node, &options).await.unwrap_err().to_string();
-    assert_eq!(error, format!("gpu001: no helper for its architecture {}, only for vax", std::env::consts::ARCH));
+    assert_eq!(
+        error,
+        format!("gpu001: no helper for its architecture {}, only for vax", std::env::consts::ARCH)
+    );
 }
 
 #[tokio::test]
@@ -252,7 +275,10 @@ async fn a_session_learns_that_its_node_vanished() {
     let reason = tokio::time::timeout(Duration::from_secs(5), session.closed()).await.unwrap();
     assert!(reason.contains("the helper ended with"), "{reason}");
     let error = session.simple(Request::ForgetPredictions).await.unwrap_err().to_string();
-    assert!(error.starts_with("gpu001: the connection was lost during an operation: the helper ended with"), "{error}");
+    assert!(
+        error.starts_with("gpu001: the connection was lost during an operation: the helper ended with"),
+        "{error}"
+    );
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -355,10 +381,16 @@ async fn what_sudo_refuses_is_told_in_words() {
     let error = fail(sudo_target(&node, &user, None)).await;
     assert_eq!(
         error,
-        format!("gpu001: sudo wants a password for {}: set `ansible_become_password` or use --ask-become-pass", user.name)
+        format!(
+            "gpu001: sudo wants a password for {}: set `ansible_become_password` or use --ask-become-pass",
+            user.name
+        )
     );
     let error = fail(sudo_target(&node, &stranger, Some(&stranger.password))).await;
-    assert!(error.starts_with(&format!("gpu001: sudo does not let {} become root: ", stranger.name)), "{error}");
+    assert!(
+        error.starts_with(&format!("gpu001: sudo does not let {} become root: ", stranger.name)),
+        "{error}"
+    );
     let mut target = sudo_target(&node, &user, Some("x"));
     target.privilege.as_mut().unwrap().user = "root; id".to_owned();
     assert_eq!(fail(target).await, "gpu001: `root; id` cannot be a user for `become`");
@@ -366,7 +398,9 @@ async fn what_sudo_refuses_is_told_in_words() {
 
 #[tokio::test]
 async fn requiretty_is_told() {
-    let Some(user) = User::create("/bin/sh", Some("Defaults:USER requiretty\nUSER ALL=(ALL) ALL")) else { return };
+    let Some(user) = User::create("/bin/sh", Some("Defaults:USER requiretty\nUSER ALL=(ALL) ALL")) else {
+        return;
+    };
     let node = sudo_node();
     let target = sudo_target(&node, &user, Some(&user.password));
     let error = NodeSession::open(&node.connector(), &target, &fake("tty")).await.unwrap_err().to_string();
@@ -393,9 +427,38 @@ async fn this_machine_and_the_openssh_client_carry_sessions_too() {
 
     node.authorize("");
     let error = NodeSession::open(&node.connector(), &target, &options).await.unwrap_err().to_string();
-    assert!(error.contains("the OpenSSH client failed: ") && error.contains("Permission denied (publickey)"), "{error}");
+    assert!(
+        error.contains("the OpenSSH client failed: ") && error.contains("Permission denied (publickey)"),
+        "{error}"
+    );
 
-    let session = NodeSession::open(&connector(node.environment()), &Target::local("localhost"), &options).await.unwrap();
+    let session = NodeSession::open(&connector(node.environment()), &Target::local("localhost"), &options)
+        .await
+        .unwrap();
     assert_eq!(session.hello().uid, uid());
     forget_file(session).await;
+}
+
+fn resident_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Measures this whole process, so it means something only when run alone.
+#[tokio::test]
+#[ignore = "a measurement: cargo test -p gpufleet --test transport -- --ignored --nocapture memory"]
+async fn memory_of_a_connected_node() {
+    let node = Node::start();
+    let (connector, target, options) = (node.connector(), node.target(), fake("memory"));
+    let warm = NodeSession::open(&connector, &target, &options).await.unwrap();
+    let before = resident_kib();
+    let begin = Instant::now();
+    let opening = (0..60).map(|_| NodeSession::open(&connector, &target, &options));
+    let sessions: Vec<_> = futures::future::join_all(opening).await.into_iter().map(Result::unwrap).collect();
+    let took = begin.elapsed();
+    let each = (resident_kib() - before) / 60;
+    eprintln!("{each} KiB a session, 60 sessions in {took:?}");
+    assert!(each < 200, "{each} KiB");
+    drop((warm, sessions));
 }

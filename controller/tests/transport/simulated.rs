@@ -1,13 +1,21 @@
 //! Sessions with a helper that the test itself plays, in memory and in paused time.
 
-use std::{collections::HashMap, sync::{Arc, Mutex}, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use gpufleet::{
-    session::{BlobContent, BlobSource, LockOutcome, NoBlobs, NodeFile, NodeFiles, NodeSession, SessionError, SessionOptions},
+    session::{
+        BlobContent, BlobSource, LockOutcome, NoBlobs, NodeFile, NodeFiles, NodeSession, SessionError,
+        SessionOptions,
+    },
     transport::ByteChannel,
 };
 use gpufleet_protocol::{
-    Envelope, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, PROTOCOL_VERSION, Reply, Request, RunEpoch,
+    Envelope, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, PROTOCOL_VERSION, Reply, Request,
+    RunEpoch,
     frame::{Decoder, Frame, PREAMBLE},
     message::{Hello, Locked, Mode, Open, Opened},
     op::Blob,
@@ -201,7 +209,10 @@ async fn an_operation_that_takes_too_long_is_cancelled() {
     });
     let begin = tokio::time::Instant::now();
     let got = session.call(operation(30), &NoBlobs, |_| {}).await.unwrap();
-    assert_eq!(got.status, OpStatus::Failed { kind: FailureKind::TimedOut, message: "stopped after 45 s".to_owned() });
+    assert_eq!(
+        got.status,
+        OpStatus::Failed { kind: FailureKind::TimedOut, message: "stopped after 45 s".to_owned() }
+    );
     assert_eq!(begin.elapsed().as_secs(), 45);
     node.await.unwrap();
 }
@@ -210,7 +221,10 @@ async fn an_operation_that_takes_too_long_is_cancelled() {
 async fn a_helper_that_does_not_even_stop_is_given_up() {
     let (session, _peer) = start(&options()).await;
     let error = session.call(operation(30), &NoBlobs, |_| {}).await.unwrap_err();
-    assert_eq!(error.to_string(), "gpu001: an operation took longer than 60 s, and stopping it had no effect");
+    assert_eq!(
+        error.to_string(),
+        "gpu001: an operation took longer than 60 s, and stopping it had no effect"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,13 +280,19 @@ async fn a_node_that_takes_nothing_is_lost() {
     let memory: HashMap<String, Bytes> = [("abc".to_owned(), content)].into();
     let Peer { read, mut write, .. } = peer;
     let blob = Blob { sha256: "abc".to_owned(), size: 1024 * 1024 };
-    let ask = Frame::message(&Envelope { id: 1, body: Reply::NeedBlob { stream: 1, blob } }).unwrap().encode().unwrap();
+    let ask = Frame::message(&Envelope { id: 1, body: Reply::NeedBlob { stream: 1, blob } })
+        .unwrap()
+        .encode()
+        .unwrap();
     let call = session.call(operation(600), &memory, |_| {});
     tokio::pin!(call);
     assert!(futures::poll!(&mut call).is_pending());
     write.write_all(&ask).await.unwrap();
     let error = call.await.unwrap_err();
-    assert_eq!(error.to_string(), "gpu001: the connection was lost during an operation: the node took nothing for 60 s");
+    assert_eq!(
+        error.to_string(),
+        "gpu001: the connection was lost during an operation: the node took nothing for 60 s"
+    );
     drop((read, write));
 }
 
@@ -323,7 +343,10 @@ async fn the_lock_is_taken_or_its_holder_named() {
         assert_eq!(tokio::join!(session.open_lock(open.clone()), answer).0.unwrap(), wanted);
     }
     let error = SessionError::Locked { node: "gpu001".to_owned(), lock: locked };
-    assert_eq!(error.to_string(), "gpu001: sam@admin2 9 works on this node (run r1, epoch 2); wait for it, or stop it");
+    assert_eq!(
+        error.to_string(),
+        "gpu001: sam@admin2 9 works on this node (run r1, epoch 2); wait for it, or stop it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,7 +384,12 @@ async fn closing_says_good_bye() {
 #[tokio::test(start_paused = true)]
 async fn a_wrong_first_frame_or_version_is_refused() {
     let other_version = Reply::Hello(Hello {
-        protocol: PROTOCOL_VERSION + 1, digest: digest(), uid: 0, arch: String::new(), pid: 1, boot_id: None,
+        protocol: PROTOCOL_VERSION + 1,
+        digest: digest(),
+        uid: 0,
+        arch: String::new(),
+        pid: 1,
+        boot_id: None,
     });
     for (first, word) in [
         (Reply::Done, "its first frame is no hello"),
@@ -372,7 +400,9 @@ async fn a_wrong_first_frame_or_version_is_refused() {
         let frame = Frame::message(&Envelope { id: 0, body: first }).unwrap().encode().unwrap();
         theirs.write_all(&frame).await.unwrap();
         let (read, write) = tokio::io::split(ours);
-        let error = NodeSession::over("gpu001", ByteChannel::from_streams(read, write), &options()).await.unwrap_err();
+        let error = NodeSession::over("gpu001", ByteChannel::from_streams(read, write), &options())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
     }
 }
@@ -382,6 +412,20 @@ async fn endless_noise_is_refused() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     tokio::spawn(async move { while theirs.write_all(&[b'x'; 4096]).await.is_ok() {} });
     let (read, write) = tokio::io::split(ours);
-    let error = NodeSession::over("gpu001", ByteChannel::from_streams(read, write), &options()).await.unwrap_err();
+    let error =
+        NodeSession::over("gpu001", ByteChannel::from_streams(read, write), &options()).await.unwrap_err();
     assert!(error.to_string().contains("the login shell prints too much"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_can_run_in_tasks_of_their_own() {
+    let (session, mut peer) = start(&options()).await;
+    let clone = session.clone();
+    let task = tokio::spawn(async move { clone.call(operation(60), &NoBlobs, |_| {}).await });
+    let (id, _) = peer.request().await.unwrap();
+    peer.say(id, Reply::Outcome(Box::new(outcome("done")))).await;
+    assert_eq!(task.await.unwrap().unwrap(), outcome("done"));
+    let closed = tokio::spawn(async move { session.closed().await });
+    drop(peer);
+    assert_eq!(closed.await.unwrap().as_ref(), "the channel closed");
 }

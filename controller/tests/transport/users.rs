@@ -19,6 +19,7 @@ pub struct User {
 
 impl User {
     /// `None`, with a word to the reader, when not run by root.
+    #[expect(clippy::print_stderr, reason = "tells the reader of the tests what was not tested")]
     pub fn create(shell: &str, sudoers: Option<&str>) -> Option<Self> {
         if uid() != 0 {
             eprintln!("not tested: this needs root, to create a user with a password");

@@ -1,4 +1,4 @@
-//! What becomes of a state: the truths about what an act, a reset, a reload or a reboot keeps and loses.
+//! What becomes of a state: the truths about what an act, a reset or a reboot keeps and loses.
 //!
 //! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent the loss is
 //! assumed, so that a plan asserts the value again.
@@ -18,8 +18,6 @@ pub enum Event {
     Act(Act),
     /// GPUs by UUID, reset together; persistence was given up before and taken again after.
     Reset(Vec<String>),
-    /// The driver module is unloaded and loaded.
-    Reload,
     Reboot,
 }
 
@@ -42,14 +40,6 @@ pub fn after(mut state: State, event: &Event) -> State {
             for gpu in state.gpus.iter_mut().filter(|gpu| uuids.contains(&gpu.uuid)) {
                 reset(gpu);
             }
-        }
-        Event::Reload => {
-            for gpu in &mut state.gpus {
-                reset(gpu);
-                unloaded(gpu);
-            }
-            let on = state.host.persistenced.active;
-            set_persistence(&mut state, on);
         }
         Event::Reboot => {
             for gpu in &mut state.gpus {

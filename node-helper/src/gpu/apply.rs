@@ -25,7 +25,7 @@ use super::{
     mps,
     observe::{locks, minors, observe, put_locks, put_released, put_stopped_units, released, stopped_units},
     plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
-    state::{Instance, Lock, Locks, State},
+    state::{Instance, Lock, Locks, Mps, State},
     worker::{NvmlError, SetAnswer, SetError},
 };
 use crate::{
@@ -35,6 +35,8 @@ use crate::{
 
 /// How long what holds a GPU gets to go away after its unit was stopped.
 const LETTING_GO: Duration = Duration::from_secs(5);
+/// MPS daemons, which others may work through.
+const MPS_UNITS: [&str; 2] = [mps::UNIT, "nvidia-mps.service"];
 /// How long the way back may take when the operation's own time is up.
 const WAY_BACK: Duration = Duration::from_secs(120);
 
@@ -79,6 +81,8 @@ struct Running<'a> {
     /// Instances destroyed and made by the stage at work, by GPU.
     destroyed: Vec<(String, Instance)>,
     created: Vec<(String, u32)>,
+    /// Our MPS daemon as it was before it was stopped for a while.
+    paused_mps: Option<Mps>,
     reboot: bool,
 }
 
@@ -97,6 +101,7 @@ impl<'a> Job<'a> {
             released,
             destroyed: Vec::new(),
             created: Vec::new(),
+            paused_mps: None,
             reboot,
         };
         // Why first: what a run that died left without persistence is planned with it.
@@ -171,10 +176,17 @@ impl Running<'_> {
         let member = stage.steps.first().map_or(0, |step| step.member);
         self.destroyed.clear();
         self.created.clear();
+        let disturbs = stage.class() >= Disruption::Clients;
         if stage.stops_units() {
-            self.stop_units(member)?;
+            let units = self.units_to_stop(disturbs);
+            // Why all GPUs: whoever works through MPS loses its server, wherever it works.
+            let all = units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
+            if disturbs {
+                self.wait_free(stage.must_be_free().filter(|_| !all), member)?;
+            }
+            self.stop_units(&units, member)?;
         }
-        if stage.class() >= Disruption::Clients {
+        if disturbs {
             self.wait_free(stage.must_be_free(), member)?;
         }
         if let Some(activation) = stage.activation.as_ref().filter(|a| a.class == Disruption::GpuReset) {
@@ -395,6 +407,7 @@ impl Running<'_> {
     }
 
     fn start_mps(&mut self, text: &str, member: usize) -> Done {
+        self.paused_mps = None;
         let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
         if self.state.host.mps.unit.active {
             self.unit(mps::UNIT, UnitAction::Stop, member)?;
@@ -408,6 +421,7 @@ impl Running<'_> {
     }
 
     fn stop_mps(&mut self, member: usize) -> Done {
+        self.paused_mps = None;
         let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
         let mps = self.state.host.mps.clone();
         if mps.unit.active {
@@ -424,23 +438,26 @@ impl Running<'_> {
         Ok(())
     }
 
-    fn stop_units(&mut self, member: usize) -> Done {
-        let running: Vec<String> = self
-            .state
-            .host
-            .client_units
-            .iter()
-            .filter(|unit| !self.stopped.contains(unit))
-            .cloned()
-            .collect();
-        if running.is_empty() {
+    /// Units that hold GPUs and run. MPS stays where clients are not to be disturbed.
+    fn units_to_stop(&self, disturbs: bool) -> Vec<String> {
+        let meant = |unit: &&String| {
+            !self.stopped.contains(unit) && (disturbs || !MPS_UNITS.contains(&unit.as_str()))
+        };
+        self.state.host.client_units.iter().filter(meant).cloned().collect()
+    }
+
+    fn stop_units(&mut self, units: &[String], member: usize) -> Done {
+        if units.is_empty() {
             return Ok(());
         }
-        self.stopped.extend(running.iter().cloned());
+        self.stopped.extend(units.iter().cloned());
         self.remember_stopped();
-        for unit in running {
+        for unit in units {
             (self.job.progress)(format!("stopping {unit}"));
-            self.unit(&unit, UnitAction::Stop, member)?;
+            self.unit(unit, UnitAction::Stop, member)?;
+            if unit == mps::UNIT {
+                self.paused_mps = Some(self.state.host.mps.clone());
+            }
         }
         Ok(())
     }
@@ -568,7 +585,11 @@ impl Running<'_> {
                 }
                 Err(ResetError::InUse(why)) => {
                     let all = self.holders(None);
-                    return Err(busy(member, why, all));
+                    return Err(busy(
+                        member,
+                        format!("{} could not be reset: {why}", labels.join(", ")),
+                        all,
+                    ));
                 }
                 Err(ResetError::Failed(message)) => {
                     return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
@@ -586,7 +607,11 @@ impl Running<'_> {
 
     fn refresh(&mut self, member: usize) -> Done {
         match observe(self.job.machine, self.job.record, self.job.deadline) {
-            Ok((state, _)) => {
+            Ok((mut state, _)) => {
+                // Why: what comes back by itself at the end of the run is not missing.
+                if let Some(mps) = &self.paused_mps {
+                    state.host.mps = mps.clone();
+                }
                 self.state = state;
                 Ok(())
             }

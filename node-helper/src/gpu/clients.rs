@@ -126,14 +126,9 @@ pub fn scan(
         scan.unknown.push(format!("{closed} processes may not be looked into; gpufleet needs root for that"));
     }
     for gpu in snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
-        match &gpu.processes {
-            Ok(processes) => {
-                for process in processes.iter().filter(|process| !own.contains(&process.pid)) {
-                    found.entry(process.pid).or_default().0.insert(gpu.index);
-                }
-            }
-            // Why not unknown: the scan of open files sees the same processes.
-            Err(_) => {}
+        // Why no word where NVML lists nothing: the scan of open files sees the same processes.
+        for process in gpu.processes.iter().flatten().filter(|process| !own.contains(&process.pid)) {
+            found.entry(process.pid).or_default().0.insert(gpu.index);
         }
     }
     let users = Users::of(&places.etc);

@@ -59,7 +59,7 @@ pub fn counts_text(profiles: &[MigProfile], ids: impl IntoIterator<Item = u32>) 
     if counts.is_empty() {
         return "none".to_owned();
     }
-    counts.sort_by(|(a, _), (b, _)| rank(profiles, *a).cmp(&rank(profiles, *b)));
+    counts.sort_by_key(|(id, _)| rank(profiles, *id));
     let parts: Vec<String> =
         counts.iter().map(|(id, count)| format!("{count}x {}", name_of(profiles, *id))).collect();
     parts.join(" + ")

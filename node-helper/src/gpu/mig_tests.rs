@@ -117,7 +117,8 @@ proptest! {
                 prop_assert_eq!(Some(kept), brute(&profiles, &items, &present));
                 let mut got: Vec<u32> = slots.iter().map(|slot| slot.profile_id).collect();
                 let mut wanted: Vec<u32> = items.iter().map(|item| item.profile_id).collect();
-                (got.sort_unstable(), wanted.sort_unstable());
+                got.sort_unstable();
+                wanted.sort_unstable();
                 prop_assert_eq!(got, wanted);
                 let used = slots.iter().fold(0u128, |used, slot| { assert_eq!(used & mask(slot.placement), 0); used | mask(slot.placement) });
                 prop_assert!(used < 1 << 12);

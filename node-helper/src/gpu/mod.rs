@@ -21,7 +21,6 @@ mod state;
 mod worker;
 
 pub use group::{Gpus, Settings};
-pub use worker::WorkerFile;
 
 #[cfg(test)]
 mod sim;

@@ -11,8 +11,8 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Reading, Setting,
-        Snapshot, Staged,
+        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Setting, Snapshot,
+        Staged,
     },
 };
 
@@ -358,7 +358,6 @@ impl Machine for SimMachine {
             return Err(error.clone());
         }
         sim.open = true;
-        let lost: Reading<()> = Err(Code::GPU_IS_LOST);
         Ok(Snapshot {
             driver_version: Ok("580.159.04".to_owned()),
             nvml_version: Ok("13".to_owned()),
@@ -368,7 +367,7 @@ impl Machine for SimMachine {
                 .gpus
                 .iter()
                 .filter(|gpu| gpu.lost)
-                .map(|gpu| (gpu.index, lost.unwrap_err()))
+                .map(|gpu| (gpu.index, Code::GPU_IS_LOST))
                 .collect(),
         })
     }

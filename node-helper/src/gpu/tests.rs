@@ -184,7 +184,28 @@ fn a_process_on_the_gpu_is_named_and_nothing_is_destroyed() {
     assert_eq!(message, "the GPUs are in use; process 41 (train, user ana) holds GPU 0");
     assert_eq!(failed.idle.unwrap().verdict, IdleVerdict::Busy);
     assert_eq!(node.machine.get().gpus[0].layout(), ["7g.80gb@0"]);
-    assert!(node.machine.get().units["nvidia-dcgm.service"]);
+    assert_eq!(node.effects(), Vec::<String>::new());
+}
+
+#[test]
+fn mps_is_left_running_where_nobody_is_to_be_disturbed_and_waited_for_where_somebody_is() {
+    let sim = |wish: &str| {
+        let mut sim = Sim::new(vec![
+            SimGpu::new(0, true).with_instances(if wish == "create" { &[] } else { &[(0, 0, 8)] }),
+            SimGpu { client: Some(41), ..SimGpu::new(1, true) },
+        ]);
+        sim.mps.unit = super::state::Unit { exists: true, active: true, enabled: true };
+        sim.mps.running = Some(100);
+        sim
+    };
+    let wish = group(&[json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}, "gpus": [0]}})]);
+    let mut node = Node::new(sim("create"));
+    assert_eq!(node.run(&wish, Mode::Apply, Disruption::Live).status, OpStatus::Changed);
+    assert!(!node.effects().iter().any(|effect| effect == "stop gpufleet-mps.service"));
+    let mut node = Node::new(sim("destroy"));
+    let failed = node.apply(&wish);
+    assert!(matches!(failed.status, OpStatus::Failed { kind: FailureKind::Busy, .. }), "{failed:?}");
+    assert_eq!(node.effects(), Vec::<String>::new());
 }
 
 #[test]
@@ -315,7 +336,7 @@ fn impossible_wishes_say_why() {
             "`lots` is no memory limit; write it as 8G or 512M",
         ),
     ] {
-        let outcome = node.predict(&group(&[wish.clone()]));
+        let outcome = node.predict(&group(std::slice::from_ref(&wish)));
         assert_eq!(
             outcome.status,
             OpStatus::Failed { kind: FailureKind::Invalid, message: expected.to_owned() },
@@ -607,10 +628,14 @@ fn multiset(outcomes: &[&OpOutcome]) -> BTreeMap<(usize, String, Option<String>,
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn a_run_does_what_its_plan_said_and_a_second_one_does_nothing(gpus in sim_gpus(), tasks in tasks(), daemon in any::<bool>(), defer in proptest::bool::weighted(0.2)) {
+    fn a_run_does_what_its_plan_said_and_a_second_one_does_nothing(gpus in sim_gpus(), tasks in tasks(), daemon in any::<bool>(), mps in any::<bool>(), defer in proptest::bool::weighted(0.2)) {
         let mut sim = Sim::new(gpus);
         if daemon && sim.gpus.iter().all(|gpu| gpu.persistence) {
             (sim.persistenced.active, sim.persistenced.enabled) = (true, true);
+        }
+        if mps {
+            sim.mps.unit = super::state::Unit { exists: true, active: true, enabled: true };
+            sim.mps.running = Some(100);
         }
         let mut node = Node::new(sim);
         let wish = GpuGroup { defer_to_reboot: defer, ..group(&tasks) };
@@ -646,6 +671,7 @@ proptest! {
             prop_assert_eq!(late, 0, "a pending value after the reset: {:?}", effects);
         }
         prop_assert!(node.machine.get().units["nvidia-dcgm.service"]);
+        prop_assert!(!mps || node.machine.get().mps.running.is_some());
         node.new_session();
         let second = node.apply(&wish);
         prop_assert!(matches!(second.status, OpStatus::Ok), "{:?}", second);

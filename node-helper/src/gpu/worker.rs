@@ -110,6 +110,7 @@ pub enum WorkerFile {
     /// Appended to the running node file.
     Embedded,
     /// A file of its own.
+    #[cfg(test)]
     Path(PathBuf),
 }
 
@@ -283,8 +284,27 @@ impl Worker {
             self.running = Some(running);
             return Ok(());
         }
+        let bytes = match &self.file {
+            #[cfg(test)]
+            WorkerFile::Path(path) => return self.start_first(&[Way::At(path.clone())], &[], deadline),
+            WorkerFile::Embedded => embedded(Path::new("/proc/self/exe"))
+                .map_err(|error| NvmlError::NoWorker { detail: error.to_string() })?,
+        };
+        let ways =
+            [Way::Memory, Way::Folder(self.state_dir.clone()), Way::Folder(PathBuf::from("/run/gpufleet"))];
+        self.start_first(&ways, &bytes, deadline)
+    }
+
+    /// Starts the worker in the first way that works; each is tried by running it, and only then made.
+    fn start_first(&mut self, ways: &[Way], bytes: &[u8], deadline: &Deadline) -> Result<(), NvmlError> {
         let mut reasons = Vec::new();
-        for launch in self.ways()? {
+        for way in ways {
+            let launch = match way {
+                Way::Memory => in_memory(bytes),
+                Way::Folder(folder) => in_folder(bytes, folder),
+                #[cfg(test)]
+                Way::At(path) => Ok(Launch::File(path.clone())),
+            };
             match launch.and_then(|launch| launch.start(deadline).map(|running| (launch, running))) {
                 Ok((launch, running)) => {
                     self.launch = Some(launch);
@@ -301,20 +321,15 @@ impl Worker {
         reasons.dedup();
         Err(NvmlError::NoWorker { detail: reasons.join("; ") })
     }
+}
 
-    /// The ways to run the program, best first; each is tried by running it.
-    fn ways(&self) -> Result<Vec<Result<Launch, StartError>>, NvmlError> {
-        let bytes = match &self.file {
-            WorkerFile::Path(path) => return Ok(vec![Ok(Launch::File(path.clone()))]),
-            WorkerFile::Embedded => embedded(Path::new("/proc/self/exe"))
-                .map_err(|error| NvmlError::NoWorker { detail: error.to_string() })?,
-        };
-        let mut ways = vec![in_memory(&bytes)];
-        for folder in [self.state_dir.clone(), PathBuf::from("/run/gpufleet")] {
-            ways.push(in_folder(&bytes, &folder));
-        }
-        Ok(ways)
-    }
+/// A way to run the program, best first.
+#[derive(Debug)]
+enum Way {
+    Memory,
+    Folder(PathBuf),
+    #[cfg(test)]
+    At(PathBuf),
 }
 
 impl Drop for Worker {

@@ -126,3 +126,18 @@ fn the_file_on_disk_is_private_and_reused() {
     assert_eq!(in_folder(b"#!/bin/sh\n", &state).unwrap().place(), first.place());
     assert_eq!(fs::read_dir(&state).unwrap().count(), 1);
 }
+
+#[test]
+fn a_program_that_runs_from_memory_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    // Why an ELF file: the kernel cannot hand a script in memory to its interpreter.
+    let echo = fs::read("/bin/true").unwrap();
+    let mut worker = Worker::new(WorkerFile::Embedded, state.clone());
+    let error = worker.start_first(&[Way::Memory], &echo, &soon()).unwrap_err();
+    assert!(
+        matches!(&error, NvmlError::NoWorker { detail } if detail.contains("exit status 0")),
+        "{error:?}"
+    );
+    assert!(!state.exists());
+}

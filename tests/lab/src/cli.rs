@@ -58,7 +58,7 @@ struct FleetArgs {
     /// How many GPUs a node has.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=16))]
     gpus_per_node: u16,
-    /// Where the fleet lives; a temporary directory, removed at the end, when left out.
+    /// Where the fleet lives; when left out, a temporary directory (in /dev/shm or $TMPDIR) that is removed at the end.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Faults by rule, a YAML file (tests/lab/README.md describes it).
@@ -129,7 +129,7 @@ fn start(arguments: &FleetArgs) -> Result<Running, LabError> {
     let (dir, temporary) = match &arguments.dir {
         Some(dir) => (dir.clone(), None),
         None => {
-            let parent = std::env::temp_dir();
+            let parent = scratch();
             let made = tempfile::Builder::new()
                 .prefix("gpufleet-lab-")
                 .tempdir_in(&parent)
@@ -156,6 +156,22 @@ fn start(arguments: &FleetArgs) -> Result<Running, LabError> {
     })?;
     let (inventory, dir) = (fleet.inventory(), fleet.dir().to_owned());
     Ok(Running { fleet: Some(fleet), inventory, dir, _temporary: temporary })
+}
+
+/// Where a fleet that nobody gave a directory lies: in memory where that is possible, since a fleet is thousands of small files.
+fn scratch() -> PathBuf {
+    use rustix::fs::StatVfsMountFlags;
+    let memory = std::path::Path::new("/dev/shm");
+    let fits = rustix::fs::statvfs(memory).is_ok_and(|fs| {
+        let unfit = StatVfsMountFlags::NOEXEC | StatVfsMountFlags::NOSUID | StatVfsMountFlags::RDONLY;
+        fs.f_bavail * fs.f_frsize > 2 << 30 && !fs.f_flag.intersects(unfit)
+    });
+    let as_root = rustix::process::geteuid().is_root();
+    if fits && as_root && std::env::var_os("TMPDIR").is_none() {
+        memory.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
 }
 
 fn up(arguments: &FleetArgs) -> Result<ExitCode, LabError> {

@@ -5,7 +5,8 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,6 +17,8 @@ use nvml_sim::fault::{Effect, Rule};
 use nvml_sim::model::ModelKey;
 use nvml_sim::state::Machine;
 use nvml_sim::store::Store;
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use crate::keys;
 use crate::node::{files, ssh};
@@ -88,6 +91,7 @@ struct Supervised {
     spec: NodeSpec,
     model: ModelKey,
     thread: Option<JoinHandle<()>>,
+    _port: ReservedPort,
 }
 
 #[derive(Default)]
@@ -129,6 +133,7 @@ impl Fleet {
         let dir = claim_directory(&options.dir)?;
         let share = dir.join("share");
         make_share(&share, &library)?;
+        make_sudo(&dir.join("private"))?;
         let login = dir.join("id_ed25519");
         let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
         let mut fleet = Self { dir, nodes: Vec::new(), stop: Arc::default() };
@@ -140,11 +145,12 @@ impl Fleet {
             let model =
                 options.gpus.get(number % options.gpus.len().max(1)).copied().unwrap_or(ModelKey::H100);
             let (host_key, public) = keys::fresh(&name).map_err(io_at("make a host key in", &fleet.dir))?;
+            let port = ports.next()?;
             let spec = NodeSpec {
                 dir: fleet.dir.join("nodes").join(&name),
                 name,
                 share: share.clone(),
-                port: ports.next()?,
+                port: port.number,
                 ssh_server: options.ssh_server,
                 host_key,
                 authorized_key: authorized_key.clone(),
@@ -161,7 +167,7 @@ impl Fleet {
             };
             known_hosts += &format!("[127.0.0.1]:{} {}\n", spec.port, key_part(&shown));
             faults_of_nodes.push(faults);
-            fleet.nodes.push(Supervised { spec, model, thread: None });
+            fleet.nodes.push(Supervised { spec, model, thread: None, _port: port });
         }
         let path = fleet.dir.join("known_hosts");
         fs::write(&path, known_hosts).map_err(io_at("write", &path))?;
@@ -303,7 +309,7 @@ fn claim_directory(path: &Path) -> Result<PathBuf, LabError> {
         {
             return Err(LabError::Running { path, pid });
         }
-        for part in ["nodes", "share"] {
+        for part in ["nodes", "share", "private"] {
             let old = path.join(part);
             if old.exists() {
                 fs::remove_dir_all(&old).map_err(io_at("clear", &old))?;
@@ -326,8 +332,26 @@ fn make_share(share: &Path, library: &Path) -> Result<(), LabError> {
         .map_err(io_at("copy the lab's program to", &program))?;
     let target = share.join("libnvidia-ml.so.1");
     fs::copy(library, &target).map_err(io_at("copy the library to", &target))?;
+    for (name, driver) in [("units", true), ("units-bare", false)] {
+        let units = share.join(name);
+        crate::node::units::write_vendor_units(&units, driver).map_err(io_at("write units to", &units))?;
+    }
     let settings = share.join("proc-sys");
     files::copy_kernel_settings(&settings).map_err(io_at("copy kernel settings to", &settings))
+}
+
+/// A setuid copy of the program for the nodes' `sudo`, where the host has none. Only root can enter its directory.
+fn make_sudo(private: &Path) -> Result<(), LabError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !rustix::process::geteuid().is_root() || Path::new("/usr/bin/sudo").exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(private).map_err(io_at("make", private))?;
+    fs::set_permissions(private, fs::Permissions::from_mode(0o700)).map_err(io_at("close", private))?;
+    let sudo = private.join("sudo");
+    fs::copy(lab_program(), &sudo)
+        .and_then(|_| fs::set_permissions(&sudo, fs::Permissions::from_mode(0o4755)))
+        .map_err(io_at("make", &sudo))
 }
 
 /// The lab's own program, as it was started: a newer build may have replaced the file since.
@@ -382,10 +406,28 @@ fn create_node(
     spec.save().map_err(io_at("write", &spec.dir))
 }
 
-/// Ports that were free a moment ago, below the range that the kernel hands out by itself.
+/// Ports for the nodes, below the range that the kernel hands out by itself.
 struct Ports {
     next: u16,
     left: u16,
+}
+
+/// A port that is ours as long as this lives, also while its node is away.
+///
+/// Why it works: the socket is bound but does not listen. A client is refused, another lab's search finds the port taken, and the
+/// node's own server, which asks for address reuse as every SSH server does, can bind it all the same.
+struct ReservedPort {
+    number: u16,
+    _socket: OwnedFd,
+}
+
+impl ReservedPort {
+    fn take(number: u16) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
+        set_socket_reuseaddr(&socket, true)?;
+        Ok(Self { number, _socket: socket })
+    }
 }
 
 impl Ports {
@@ -396,14 +438,14 @@ impl Ports {
         Self { next: low + offset, left: span }
     }
 
-    fn next(&mut self) -> Result<u16, LabError> {
+    fn next(&mut self) -> Result<ReservedPort, LabError> {
         let (low, high) = PORTS;
         while self.left > 0 {
             let port = self.next;
             self.left -= 1;
             self.next = if port + 1 >= high { low } else { port + 1 };
-            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-                return Ok(port);
+            if let Ok(reserved) = ReservedPort::take(port) {
+                return Ok(reserved);
             }
         }
         Err(LabError::NoPort(low, high))
@@ -517,7 +559,8 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
     let login = dir.join("id_ed25519");
     let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
     let (host_key, public) = keys::fresh("real").map_err(io_at("make a host key in", &dir))?;
-    let port = Ports::new().next()?;
+    let reserved = Ports::new().next()?;
+    let port = reserved.number;
     let settings = ssh::Settings {
         port,
         host_key,
@@ -529,6 +572,7 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
         as_invoking_user: true,
     };
     std::thread::spawn(move || {
+        let _reserved = reserved;
         if let Err(error) = ssh::serve(settings) {
             crate::out::error(format!("gpufleet-lab: the SSH server ended: {error}"));
         }

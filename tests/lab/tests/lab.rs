@@ -242,13 +242,172 @@ fn faults_do_what_they_say() {
     let refused = lab.ssh("gpu006", "true");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("refused"), "{refused:?}");
     assert_eq!(lab.ssh("gpu007", "nvidia-smi -L").status.code(), Some(9));
-    lab.text("gpu007", "reboot");
+    lab.ssh("gpu007", "reboot");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(lab.ssh("gpu007", "true").status.code(), Some(255));
     let changed = lab.ssh("gpu008", "true");
     assert!(String::from_utf8_lossy(&changed.stderr).contains("Host key verification failed"), "{changed:?}");
     assert!(!lab.ssh("gpu009", "echo more > /var/lib/x").status.success());
     assert_eq!(lab.ssh("gpu010", "probe count").status.code(), Some(139));
+}
+
+#[test]
+fn a_node_can_die_freeze_and_stay_silent() {
+    let faults = r#"
+- {nodes: gpu001, function: nvmlDeviceSetEccMode, effect: vanish}
+- {nodes: gpu002, program: nvidia-smi, args: "-r", effect: freeze}
+- {nodes: gpu003, effect: hang_handshake}
+- {nodes: gpu004, effect: {ssh_banner: "authorised use only\n"}}
+- {nodes: gpu004, effect: reboot_ignored}
+- {nodes: gpu005, effect: auth_refused}
+- {nodes: gpu005, effect: no_reset}
+"#;
+    let Some(lab) = Lab::up(&["--nodes", "5", "--gpus-per-node", "1"], faults) else { return };
+    lab.install_probe("gpu001");
+    let started = Instant::now();
+    assert_eq!(lab.ssh("gpu001", "probe set_ecc:0:0").status.code(), Some(255));
+    assert!(started.elapsed() < Duration::from_secs(5), "the connection dies with the node");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(lab.ssh("gpu001", "true").status.code(), Some(255), "and the node does not come back");
+    let mut frozen = lab.ssh_command("gpu002", "nvidia-smi -r").stdin(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(frozen.try_wait().unwrap().is_none(), "the connection is open and silent");
+    frozen.kill().unwrap();
+    frozen.wait().unwrap();
+    let started = Instant::now();
+    assert_eq!(lab.ssh("gpu003", "true").status.code(), Some(255));
+    assert!(started.elapsed() > Duration::from_secs(4), "the handshake hangs until the client gives up");
+    let banner = Command::new("/usr/bin/ssh")
+        .arg("-F")
+        .arg(lab.fleet().join("ssh_config"))
+        .args(["-o", "LogLevel=INFO", "gpu004", "echo clean"])
+        .output()
+        .unwrap();
+    assert_eq!(banner.stdout, b"clean\n");
+    assert!(String::from_utf8_lossy(&banner.stderr).contains("authorised use only"), "{banner:?}");
+    let boot_id = lab.text("gpu004", "cat /proc/sys/kernel/random/boot_id; reboot");
+    std::thread::sleep(Duration::from_millis(800));
+    assert_eq!(lab.text("gpu004", "cat /proc/sys/kernel/random/boot_id"), boot_id);
+    assert!(String::from_utf8_lossy(&lab.ssh("gpu005", "true").stderr).contains("Permission denied"));
+}
+
+#[test]
+fn real_openssh_daemons_serve_the_same_nodes() {
+    if !Path::new("/usr/sbin/sshd").exists() {
+        eprintln!("skipped: /usr/sbin/sshd is not installed");
+        return;
+    }
+    let Some(lab) = Lab::up(&["--nodes", "3", "--gpus-per-node", "1", "--sshd", "openssh"], "") else {
+        return;
+    };
+    for node in ["gpu001", "gpu002", "gpu003"] {
+        assert_eq!(lab.text(node, "hostname; id -u; echo $HOME"), format!("{node}\n0\n/root"));
+    }
+    lab.reboot("gpu002");
+    assert!(lab.text("gpu002", "nvidia-smi -L").contains("H100"));
+}
+
+#[test]
+fn users_without_rights_may_become_root() {
+    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    let run = |user: &str, command: &str| {
+        Command::new("/usr/bin/ssh")
+            .arg("-F")
+            .arg(lab.fleet().join("ssh_config"))
+            .args(["-l", user, "gpu001", command])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert_eq!(text(&run("ops", "id -u; sudo -n id -u")), "1000\n0");
+    assert_eq!(run("admin", "sudo -n id -u").status.code(), Some(1));
+    assert_eq!(text(&run("admin", "echo lab | sudo -k -S -p '' id -u")), "0");
+    assert_eq!(run("ops", "nvidia-smi -r -i 0").status.code(), Some(4));
+}
+
+#[test]
+fn services_and_the_boot_loader_behave() {
+    let Some(lab) = Lab::up(&["--nodes", "1", "--gpus-per-node", "1"], "") else { return };
+    let unit = "[Unit]\nDescription=x\n[Service]\nType=forking\nEnvironment=CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/log\n\
+                ExecStart=/usr/bin/nvidia-cuda-mps-control -d\nExecStop=/bin/sh -c 'echo quit | nvidia-cuda-mps-control'\n\
+                [Install]\nWantedBy=multi-user.target\n";
+    lab.text("gpu001", &format!("printf %s \"{unit}\" > /etc/systemd/system/mps.service; systemctl daemon-reload; systemctl enable --now mps"));
+    let ask = "echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY=/tmp/mps nvidia-cuda-mps-control";
+    assert_eq!(lab.text("gpu001", ask), "100.0");
+    assert!(
+        lab.text("gpu001", "systemctl show -p ActiveState,UnitFileState,MainPID mps")
+            .contains("ActiveState=active")
+    );
+    lab.text("gpu001", "sed -i 's/quiet/quiet iommu=pt/' /etc/default/grub && update-grub 2>/dev/null; echo 'vm.swappiness = 5' > /etc/sysctl.d/90.conf");
+    lab.text("gpu001", "echo kept > /var/lib/kept; echo lost > /run/lost");
+    lab.reboot("gpu001");
+    assert!(lab.text("gpu001", "cat /proc/cmdline").ends_with("quiet iommu=pt"));
+    assert_eq!(
+        lab.text("gpu001", "cat /proc/sys/vm/swappiness /var/lib/kept; ls /run/lost 2>/dev/null || true"),
+        "5\nkept"
+    );
+    assert_eq!(lab.text("gpu001", ask), "100.0", "an enabled unit runs after the boot");
+    let started = Instant::now();
+    lab.text("gpu001", "systemctl stop mps");
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert_eq!(lab.ssh("gpu001", "systemctl is-active mps").status.code(), Some(3));
+    assert_eq!(lab.ssh("gpu001", "systemctl start nowhere").status.code(), Some(5));
+    let ctl = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
+        .args(["ctl", "--dir"])
+        .arg(lab.fleet())
+        .args(["gpu001", "client", "add", "0", "4096"])
+        .output()
+        .unwrap();
+    assert!(ctl.status.success(), "{ctl:?}");
+    assert_eq!(lab.ssh("gpu001", "nvidia-smi -r -i 0").status.code(), Some(255));
+}
+
+#[test]
+fn a_fleet_runs_without_root_where_user_namespaces_are_allowed() {
+    use std::os::unix::process::CommandExt as _;
+    let allowed = Command::new("/usr/bin/unshare").args(["-Ur", "true"]).uid(65534).gid(65534).status();
+    if !rustix::process::geteuid().is_root() || !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this test needs root, to give it up, and user namespaces");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_gpufleet-lab"));
+    let library =
+        [program.with_file_name("libnvml_sim.so"), program.with_file_name("deps").join("libnvml_sim.so")]
+            .into_iter()
+            .find(|path| path.exists())
+            .unwrap();
+    std::fs::copy(&program, dir.path().join("gpufleet-lab")).unwrap();
+    std::fs::copy(library, dir.path().join("libnvml_sim.so")).unwrap();
+    let output = Command::new(dir.path().join("gpufleet-lab"))
+        .args(["exec", "--nodes", "1", "--gpus-per-node", "2", "--boot-seconds", "0.2", "--dir"])
+        .arg(dir.path().join("fleet"))
+        .args(["--", "/bin/sh", "-c"])
+        .arg("S=\"ssh -F $GPUFLEET_LAB_DIR/ssh_config gpu001\"; $S 'id -u; nvidia-smi -L | wc -l; reboot'; sleep 2; $S uname -n")
+        .env("HOME", dir.path())
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n2\ngpu001\n", "{output:?}");
+}
+
+#[test]
+fn the_real_machine_can_be_served_too() {
+    if !Path::new("/usr/bin/ssh").exists() {
+        return;
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-lab"))
+        .args(["exec", "--real-host", "--", "/bin/sh", "-c"])
+        .arg("ssh -F $GPUFLEET_LAB_DIR/ssh_config real 'id -u; cat /proc/sys/kernel/random/boot_id'")
+        .output()
+        .unwrap();
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let expected = format!("{}\n{boot_id}", rustix::process::getuid().as_raw());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
 
 #[test]

@@ -26,6 +26,7 @@ impl Cursor {
                     None => {
                         self.decided_latch = Some(key);
                         self.latched = Some(Copied::default());
+                        self.latch_settled = false;
                     }
                 }
             }

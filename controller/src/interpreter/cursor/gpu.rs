@@ -7,7 +7,7 @@ use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 
 use super::Cursor;
 use super::state::{ActiveGroup, Frame, Pending, Purpose, Slot, SlotState};
-use super::task::{Items, Raw};
+use super::task::{Items, LOOP_UNKNOWN, Raw};
 use crate::interpreter::action::{Action, Phase, RunAs, Work};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
@@ -36,9 +36,7 @@ impl Cursor {
                 Items::None => (vec![None], None),
                 Items::These(values) => (values.into_iter().map(Some).collect(), None),
                 Items::Skip(reason) => (vec![None], Some(SlotState::Skip(reason))),
-                Items::Possible => {
-                    (vec![None], Some(SlotState::Possible("its loop hangs on a result".into())))
-                }
+                Items::Possible => (vec![None], Some(self.open_slot(LOOP_UNKNOWN.to_owned()))),
                 Items::Fail(message) => (vec![None], Some(SlotState::Fail(message))),
             };
             let mut early = early;
@@ -54,7 +52,7 @@ impl Cursor {
                 let owner = Owner { task: Arc::clone(task), title: self.title(task, &scope), item };
                 let state = early.take().unwrap_or_else(|| match self.surroundings().prepare(task, &scope) {
                     Prepared::Skip(reason) => SlotState::Skip(reason),
-                    Prepared::Possible(reason) => SlotState::Possible(reason),
+                    Prepared::Possible(reason) => self.open_slot(reason),
                     Prepared::Fail(message) => SlotState::Fail(message),
                     Prepared::Do(ready) => match ready.deed {
                         Deed::Gpu(gpu) => {
@@ -115,6 +113,15 @@ impl Cursor {
         if let Some(Frame::Group(group)) = self.frames.last_mut() {
             group.slots = slots;
             group.started = true;
+        }
+    }
+
+    fn open_slot(&self, reason: String) -> SlotState {
+        let raw = self.undecided(reason);
+        let message = raw.message.unwrap_or_default();
+        match raw.status {
+            Some(Status::Possible) => SlotState::Possible(message),
+            _ => SlotState::Fail(message),
         }
     }
 

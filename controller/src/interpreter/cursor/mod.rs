@@ -126,9 +126,22 @@ pub enum Fed {
 /// The result of a `run_once` task, for the other hosts of the batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Copied {
-    /// Variables that it set, as JSON; a register that is not known yet is null.
+    /// Variables that it set, as JSON.
     pub variables: serde_json::Map<String, serde_json::Value>,
+    /// Variables that it set in a prediction, and whose values only the run will tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
     pub failed: bool,
+}
+
+impl Copied {
+    fn note(&mut self, name: &str, value: &Value) {
+        if value.has_unknown() {
+            self.unknown.push(name.to_owned());
+        } else {
+            self.variables.insert(name.to_owned(), value.to_json());
+        }
+    }
 }
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
@@ -164,6 +177,8 @@ pub struct Cursor {
     /// The latch that this host won, until its task begins.
     decided_latch: Option<Arc<str>>,
     latched: Option<Copied>,
+    /// Whether the task whose result `latched` gathers has ended.
+    latch_settled: bool,
     unknown: Vec<String>,
     failed: Option<state::Failure>,
     fatal: bool,
@@ -175,10 +190,6 @@ pub struct Cursor {
 
 impl Cursor {
     /// Puts a host before the first task of a play; none when the program has no such play.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each of them is a thing of its own, named at the one call"
-    )]
     pub fn new(
         program: &Arc<Program>,
         play: usize,
@@ -226,6 +237,7 @@ impl Cursor {
             open_latch: None,
             decided_latch: None,
             latched: None,
+            latch_settled: false,
             unknown: Vec::new(),
             failed: None,
             fatal: false,
@@ -259,7 +271,8 @@ impl Cursor {
 
     /// After a `run_once` task ran here: its result for the other hosts.
     pub fn latch_result(&mut self) -> Option<Copied> {
-        self.latched.take()
+        // Why: a task that has several answers, or none yet, has no result to hand on.
+        std::mem::take(&mut self.latch_settled).then(|| self.latched.take()).flatten()
     }
 
     /// Ends the play for this host from outside, for example because the run stops.

@@ -35,6 +35,8 @@ impl Raw {
     }
 }
 
+pub(super) const LOOP_UNKNOWN: &str = "has a loop that hangs on the result of another task";
+
 /// The items of a task's loop.
 pub(super) enum Items {
     None,
@@ -76,6 +78,7 @@ impl Cursor {
 
     fn begin(&mut self, task: &Arc<Task>) {
         let items = self.loop_items(task);
+        let undecided = self.undecided(LOOP_UNKNOWN.to_owned());
         let Some(active) = self.active() else { return };
         active.started = true;
         let round = active.round;
@@ -86,7 +89,7 @@ impl Cursor {
                 return;
             }
             Items::Skip(reason) => Raw::because(Status::Skipped, reason),
-            Items::Possible => Raw::because(Status::Possible, "its loop hangs on a result"),
+            Items::Possible => undecided,
             Items::Fail(message) => Raw::because(Status::Failed, message),
         };
         let scope = self.scope(task, None);
@@ -192,7 +195,7 @@ impl Cursor {
     }
 
     /// Something unknown: possible in a prediction, and in a run a mistake of ours that must not pass for a result.
-    fn undecided(&self, reason: String) -> Raw {
+    pub(super) fn undecided(&self, reason: String) -> Raw {
         match self.mode {
             Mode::Predict => Raw::because(Status::Possible, reason),
             Mode::Apply => Raw::because(Status::Failed, format!("cannot be decided: it {reason}")),
@@ -214,7 +217,7 @@ impl Cursor {
                 let set = Arc::make_mut(&mut self.vars.set);
                 for (name, value) in facts {
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
-                        latched.variables.insert(name.to_string(), value.to_json());
+                        latched.note(&name, &value);
                     }
                     set.insert(name, value);
                 }
@@ -403,10 +406,6 @@ impl Cursor {
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
             fatal: task.any_errors_fatal,
         });
-        if status == Status::Unknown {
-            let reason = message.clone().unwrap_or_else(|| "not readable".to_owned());
-            self.unknown.push(format!("{title}: {reason}"));
-        }
         let mut report = TaskReport {
             op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
             task: title,
@@ -426,6 +425,10 @@ impl Cursor {
         };
         if task.no_log {
             hide(&mut report);
+        }
+        if status == Status::Unknown {
+            let reason = report.message.as_deref().unwrap_or("not readable");
+            self.unknown.push(format!("{}: {reason}", report.task));
         }
         ItemEnd { report, result, failure }
     }
@@ -457,7 +460,7 @@ impl Cursor {
         let scope = self.scope(task, None);
         if let Some(name) = &task.register {
             if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
-                latched.variables.insert(name.to_string(), end.result.to_json());
+                latched.note(name, &end.result);
             }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
         }
@@ -482,6 +485,7 @@ impl Cursor {
         }
         if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
             latched.failed |= end.failure.is_some();
+            self.latch_settled = true;
         }
         if end.report.status == Status::Unreachable && !end.report.ignored {
             let reason = end.report.message.clone().unwrap_or_default();
@@ -569,6 +573,9 @@ impl Cursor {
         let set = Arc::make_mut(&mut self.vars.set);
         for (name, value) in &copied.variables {
             set.insert(name.as_str(), Value::literal(value));
+        }
+        for name in &copied.unknown {
+            set.insert(name.as_str(), Value::Unknown);
         }
         if copied.failed {
             let scope = self.scope(&active.task, None);

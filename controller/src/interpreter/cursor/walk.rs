@@ -236,9 +236,8 @@ impl Cursor {
         let possible =
             self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);
         self.notified.retain(|notice| notice.handler != handler);
-        if let Some(task) = self.play.handlers.get(handler).cloned()
-            && self.tags.runs(&task.tags)
-        {
+        // Why: as in Ansible, tags choose tasks, and a chosen task's handlers run.
+        if let Some(task) = self.play.handlers.get(handler).cloned() {
             let round = self.flushes.saturating_sub(1);
             self.push_task(task, round, possible);
         }

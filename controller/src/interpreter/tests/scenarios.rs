@@ -390,7 +390,7 @@ fn predictions_say_what_hangs_on_a_command() {
     never: skipped "the condition does not hold"
     fact: ok
     rests: possible "hangs on the result of a task that a prediction does not run"
-    each: possible "its loop hangs on a result"
+    each: possible "has a loop that hangs on the result of another task"
     reboot: ok "nothing waits for a reboot"
     h: possible "may be notified"
     end: Done
@@ -481,6 +481,7 @@ fn linear_plays_wait_and_latches_are_shared() {
     assert_eq!(&*key, "tasks.0");
     assert!(matches!(first.next(), Step::Latch { .. }), "asked again, the same answer");
     first.feed(Fed::Latch(None));
+    assert_eq!(first.latch_result(), None, "nothing ran yet");
     let Step::Run(action) = first.next() else { panic!("no run") };
     first.feed(Command(0, "out").fed(&action));
     let copied = first.latch_result().expect("a result");
@@ -496,6 +497,24 @@ fn linear_plays_wait_and_latches_are_shared() {
     third.feed(Fed::Latch(Some(Copied { failed: true, ..Copied::default() })));
     let Step::End(end) = third.next() else { panic!("no end") };
     assert!(end.fatal && matches!(end.state, EndState::Failed { .. }));
+}
+
+#[test]
+fn a_latch_hands_on_what_a_prediction_does_not_know() {
+    let text = "- hosts: all\n  tasks:\n    - {name: one, command: a, run_once: true, register: r}\n    - {name: two, sysctl: {name: a, value: '{{ r.stdout }}'}}\n";
+    let mut first = cursor(text, json!({}), Mode::Predict);
+    first.next();
+    first.next();
+    first.feed(Fed::Latch(None));
+    let Step::Report(_) = first.next() else { panic!("no report") };
+    let copied = first.latch_result().expect("a result");
+    assert_eq!(copied.unknown, ["r"]);
+    let mut second = cursor(text, json!({}), Mode::Predict);
+    second.next();
+    second.next();
+    second.feed(Fed::Latch(Some(copied)));
+    let story = run(&mut second, |action| panic!("{action:?}"));
+    assert_eq!(story.reports[0].status, Status::Possible);
 }
 
 #[test]
@@ -609,4 +628,82 @@ fn a_gpu_handler_is_a_group_of_one() {
         node.answer(action)
     });
     assert_eq!((powers, node.real.power_w), (2, 600), "{}", story.lines());
+}
+
+#[test]
+fn a_playbook_as_people_write_them() {
+    let text = r##"
+- name: x
+  hosts: gpu
+  gather_facts: yes
+  tasks:
+    - name: chrony
+      ansible.builtin.service:
+        name: chrony
+        state: started
+        enabled: yes
+      when:
+        - ansible_facts['os_family'] == "Debian"
+        - ansible_facts.os_family is defined and ansible_facts['nope']['x'] | default('y') == 'y'
+    - name: lines
+      lineinfile: path=/etc/hosts line="127.0.0.1 localhost" state=present mode=0644
+    - name: smi
+      command: nvidia-smi -L
+      register: smi
+      changed_when: false
+      failed_when: smi.rc not in [0, 6]
+    - name: say
+      debug:
+        msg: "{{ smi.stdout_lines | map('regex_replace', '^GPU ([0-9]+).*', '\\1') | list }}"
+      when: smi.rc == 0 and smi.stdout_lines | length > 0
+    - name: conf
+      copy:
+        dest: /etc/foo.conf
+        content: |
+          # all hosts
+          {% for h in groups['all'] | sort %}
+          host {{ h }} {{ hostvars[h].ansible_host | default(h) }}
+          {% endfor %}
+        mode: 0644
+    - name: sure
+      assert:
+        that:
+          - smi is succeeded
+          - "'GPU' in smi.stdout"
+        fail_msg: "bad {{ inventory_hostname }}"
+"##;
+    use gpufleet_protocol::facts::{Facts, OsFacts};
+    use gpufleet_protocol::{OpOutcome, OpStatus};
+    let vars =
+        json!({"groups": {"all": ["n2", "n1"]}, "hostvars": {"n1": {"ansible_host": "10.0.0.1"}, "n2": {}}});
+    let mut content = String::new();
+    let story = run(&mut cursor(text, vars, Mode::Apply), |action| match &action.work {
+        Work::Node { op, .. } if matches!(&**op, NodeOp::Facts(_)) => {
+            let os = OsFacts { id: "debian".to_owned(), ..OsFacts::default() };
+            let mut outcome = OpOutcome::new(OpStatus::Ok);
+            outcome.facts = Some(Box::new(Facts { os, ..Facts::default() }));
+            Fed::Outcome(Box::new(outcome))
+        }
+        Work::Node { blobs, .. } if action.task == "conf" => {
+            content = String::from_utf8_lossy(&blobs[0].bytes).into_owned();
+            Ok.fed(action)
+        }
+        _ if action.task == "smi" => Command(0, "GPU 0: H100\nGPU 1: H100").fed(action),
+        _ => Ok.fed(action),
+    });
+    insta::assert_snapshot!(story.lines(), @r#"
+    gathering facts: ok
+    chrony: ok
+    lines: ok
+    smi: ok
+    say: ok "["0","1"]"
+    conf: ok
+    sure: ok "all conditions hold"
+    end: Done
+    "#);
+    insta::assert_snapshot!(content, @"
+    # all hosts
+    host n1 10.0.0.1
+    host n2 n2
+    ");
 }

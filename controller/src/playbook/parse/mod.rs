@@ -58,6 +58,12 @@ impl Program {
                     .help("a playbook is a list of plays, each with `hosts` and `tasks`"),
             );
         }
+        let order = |error: &Diagnostic| {
+            let span = error.span.as_ref()?;
+            let file = parser.sources.iter().position(|source| source.name() == span.file());
+            Some((file, span.line, span.column))
+        };
+        parser.errors.0.sort_by_key(order);
         let program = Self { plays, sources: parser.sources, warnings: parser.warnings };
         parser.errors.into_result(program)
     }

@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::names::Reference;
 use crate::playbook::params::{ParamProblem, check_one, whole};
 use crate::playbook::program::{
-    Block, Condition, Flag, Item, Items, Loop, Parameter, Parameters, Privilege, SectionName, Task,
+    Block, Condition, Flag, Item, Items, Loop, Parameter, Parameters, Privilege, SectionName, Task, is_gpu,
 };
 use crate::template::{Dict, Value};
 use crate::yaml::{Node, Value as Yaml};
@@ -307,7 +307,8 @@ impl Parser<'_> {
         }
         let found = self.take_references();
         let references = settle(found, &own, &local);
-        if own.run_once && kind.disruption > gpufleet_protocol::Disruption::Live {
+        let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || is_gpu(kind);
+        if own.run_once && disturbs {
             self.error(
                 Diagnostic::error(format!("`run_once` cannot be used with `{}`", kind.name))
                     .at(&key.span)

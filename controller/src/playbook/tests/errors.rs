@@ -421,16 +421,16 @@ fn a_budget_that_is_nothing() {
   tasks: []
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `waves` wants a number or a percentage such as 10%, got "ten"
-      --> play.yml:3:19
-       |
-     3 |   waves: [canary, ten]
-       |                   ^^^
     error: `max_unavailable` wants a number from 1, got "0"
       --> play.yml:2:20
        |
      2 |   max_unavailable: 0
        |                    ^
+    error: `waves` wants a number or a percentage such as 10%, got "ten"
+      --> play.yml:3:19
+       |
+     3 |   waves: [canary, ten]
+       |                   ^^^
     error: `max_fail_percentage` wants a number from 0 to 100, got 101
       --> play.yml:4:24
        |

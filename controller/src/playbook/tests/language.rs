@@ -257,6 +257,37 @@ fn variables_of_all_origins_are_known() {
 }
 
 #[test]
+fn functions_are_no_variables() {
+    let text = r#"
+- hosts: all
+  tasks:
+    - debug: {msg: "{{ range(1, 3) | list }} {{ dict(a=1) }} {% set ns = namespace(x=1) %}{{ ns.x }}"}
+    - debug: {msg: "{% for x in [1] %}{{ loop.index }}{% endfor %}{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1) }}"}
+    - {debug: {var: inventory_hostname}, when: "range(3) | length == 3"}
+"#;
+    assert_eq!(errors_of(text), "");
+    let text = r#"
+- hosts: all
+  tasks:
+    - debug: {msg: "{{ lookup('env', 'HOME') }}"}
+    - debug: {msg: "{{ rnge(3) }}"}
+"#;
+    insta::assert_snapshot!(errors_of(text), @r#"
+    error: `lookup` is not available yet
+      --> play.yml:4:24
+       |
+     4 |     - debug: {msg: "{{ lookup('env', 'HOME') }}"}
+       |                        ^^^^^^
+    error: unknown function `rnge`
+      --> play.yml:5:24
+       |
+     5 |     - debug: {msg: "{{ rnge(3) }}"}
+       |                        ^^^^
+    help: did you mean `range`?
+    "#);
+}
+
+#[test]
 fn tags_choose_as_ansible_does() {
     let runs = |only: &[&str], skip: &[&str], tags: &[&str]| {
         let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -347,7 +378,7 @@ fn tree() -> impl proptest::strategy::Strategy<Value = serde_json::Value> {
         Just(serde_json::Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
-        word.clone().prop_map(|word| serde_json::Value::from(word)),
+        word.clone().prop_map(serde_json::Value::from),
     ];
     let inner = leaf.prop_recursive(6, 60, 5, move |inner| {
         prop_oneof![

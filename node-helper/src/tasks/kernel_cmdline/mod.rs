@@ -232,18 +232,19 @@ impl Declaration for KernelCmdline {
     }
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
-        let _ = state;
         let owned = Owned { uid: 0, gid: 0, mode: 0o644 };
-        plan.steps
-            .iter()
-            .filter_map(|step| match step {
-                Step::Write { path, text } => Some(Effect::Path {
-                    path: path.clone(),
-                    entry: Entry::File { owned, content: Content::Known(text.as_bytes().into()) },
-                }),
-                Step::Generate(_) => None,
-            })
-            .collect()
+        let file = |path: &PathBuf, text: String| Effect::Path {
+            path: path.clone(),
+            entry: Entry::File { owned, content: Content::Known(text.into_bytes().into()) },
+        };
+        let effects = plan.steps.iter().flat_map(|step| match step {
+            Step::Write { path, text } => vec![file(path, text.clone())],
+            Step::Generate(_) => {
+                let generated = state.sources.generated_files.iter();
+                generated.map(|(path, text)| file(path, sources::regenerated(self, text))).collect()
+            }
+        });
+        effects.collect()
     }
 
     fn apply(
@@ -368,6 +369,18 @@ mod tests {
         bench.overlay.activate(Disruption::Reboot);
         let after = bench.run(&task, Mode::Predict);
         assert_eq!((after.status, after.awaiting.len()), (OpStatus::Ok, 0));
+    }
+
+    #[test]
+    fn a_prediction_foresees_the_generated_file() {
+        let bench = bench();
+        bench.write("boot/grub/grub.cfg", "menuentry x {\n\tlinux /vmlinuz root=/a quiet\n}\n");
+        bench.script("usr/sbin/update-grub", "#!/bin/sh\n");
+        let task = declared(&["iommu=pt"], &[]);
+        assert_eq!(bench.run(&task, Mode::Predict).changes.len(), 1);
+        bench.overlay.activate(Disruption::Reboot);
+        let after = bench.run(&task, Mode::Predict);
+        assert_eq!((after.status, after.changes), (OpStatus::Ok, vec![]));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Sources {
     pub drop_in: Option<PathBuf>,
     /// Lines of the generated `grub.cfg` that boot a kernel; they follow from the other files.
     pub generated: Vec<String>,
+    /// The generated files themselves, with their text.
+    pub generated_files: Vec<(PathBuf, String)>,
 }
 
 fn text(node: &Node<'_>, path: &Path) -> Result<Option<String>, Trouble> {
@@ -71,11 +73,11 @@ pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
             }
         }
         for path in ["/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"] {
-            if let Some(found) = text(node, &node.roots.path(path))? {
-                let boots = |line: &&str| {
-                    ["linux ", "linux\t", "linux16 ", "linuxefi "].iter().any(|w| line.starts_with(w))
-                };
+            let path = node.roots.path(path);
+            if let Some(found) = text(node, &path)? {
+                let boots = |line: &&str| boots_kernel(line);
                 sources.generated.extend(found.lines().map(str::trim).filter(boots).map(str::to_owned));
+                sources.generated_files.push((path, found));
             }
         }
     }
@@ -93,6 +95,25 @@ pub fn read(node: &Node<'_>) -> Result<Sources, Trouble> {
         }
     }
     Ok(sources)
+}
+
+/// Whether a line of a `grub.cfg`, without its indentation, boots a kernel.
+fn boots_kernel(line: &str) -> bool {
+    ["linux ", "linux\t", "linux16 ", "linuxefi "].iter().any(|word| line.starts_with(word))
+}
+
+/// What the generator will make of a `grub.cfg`, for predictions: its kernel lines as declared.
+pub fn regenerated(task: &KernelCmdline, text: &str) -> String {
+    let line = |line: &str| {
+        let trimmed = line.trim_start();
+        if !boots_kernel(trimmed) {
+            return format!("{line}\n");
+        }
+        let indent = line.get(..line.len() - trimmed.len()).unwrap_or_default();
+        let words = words::edited(task, &words::split(trimmed));
+        format!("{indent}{}\n", words.join(" "))
+    };
+    text.lines().map(line).collect()
 }
 
 fn option_line(line: &str) -> Option<&str> {

@@ -242,3 +242,52 @@ fn now() -> f64 {
 fn process_name() -> String {
     std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelKey;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path().join("node.json"));
+        store.create(&Machine::new("gpu001", &[ModelKey::H100], "boot".to_owned())).unwrap();
+        (dir, store)
+    }
+
+    #[test]
+    fn no_change_is_lost_between_processes() {
+        let (_dir, store) = store();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let own = Store::new(store.state_path());
+                    for _ in 0..25 {
+                        own.update(|machine| machine.gpus[0].resets += 1).unwrap();
+                        own.read().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(store.read().unwrap().gpus[0].resets, 100);
+    }
+
+    #[test]
+    fn faults_count_over_processes() {
+        let (_dir, store) = store();
+        let rule: Rule =
+            serde_json::from_value(json!({"function": "nvmlInit*", "nth": 2, "effect": "hang"})).unwrap();
+        store.set_faults(&[rule]).unwrap();
+        let ask =
+            || Store::new(store.state_path()).fault(Subject::Function { name: "nvmlInit_v2", gpu: None });
+        assert_eq!([ask(), ask(), ask()], [None, Some(Effect::Hang), None]);
+        assert_eq!(store.fault(Subject::Node), None);
+    }
+
+    #[test]
+    fn a_broken_state_is_an_error_that_names_the_file() {
+        let (dir, store) = store();
+        std::fs::write(dir.path().join("node.json"), "{").unwrap();
+        assert!(store.read().unwrap_err().to_string().contains("node.json"));
+    }
+}

@@ -1,7 +1,6 @@
 //! Replays the recordings of real devices against the library, symbol by symbol, through the dynamic loader.
 //!
 //! What is a device's own (serial numbers, ids) is compared by shape only; everything else must be what was recorded.
-#![expect(clippy::print_stderr, reason = "a test that cannot run says why")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -270,10 +269,6 @@ const OWN: [&str; 3] = ["nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceG
 
 #[test]
 fn getters_answer_as_the_recorded_devices_did() {
-    if !cfg!(target_os = "linux") {
-        eprintln!("skipped: NVML is simulated on Linux only");
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("node.json");
     std::fs::write(dir.path().join("nvidiactl"), "").unwrap();

@@ -13,7 +13,7 @@ use nvml_sim::state::Machine;
 use crate::spec::{NodeSpec, SHARE};
 
 /// Names under which the lab's binary appears inside a node, by directory.
-const SBIN: [&str; 9] = [
+const SBIN: [&str; 12] = [
     "reboot",
     "poweroff",
     "halt",
@@ -23,6 +23,9 @@ const SBIN: [&str; 9] = [
     "grub-mkconfig",
     "grub2-mkconfig",
     "grubby",
+    "modprobe",
+    "rmmod",
+    "insmod",
 ];
 const BIN: [&str; 6] =
     ["nvidia-smi", "systemctl", "systemd-run", "nvidia-cuda-mps-control", "nvidia-persistenced", "gpusimctl"];
@@ -31,9 +34,7 @@ const DRIVER_PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nv
 
 /// Makes the directories and the first files of a node.
 pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
-    for part in
-        ["upper", "work", "root", "state", "home", "units", "vendor-units", "boot", "sysctl.d", "grub.d"]
-    {
+    for part in ["upper", "work", "root", "state", "home", "units", "boot", "sysctl.d", "grub.d"] {
         fs::create_dir_all(spec.dir.join(part))?;
     }
     fs::set_permissions(spec.state_dir(), fs::Permissions::from_mode(0o1777))?;
@@ -73,27 +74,52 @@ pub fn create(spec: &NodeSpec, faults: &[Effect]) -> io::Result<()> {
         "GRUB_DEFAULT=0\nGRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"console=ttyS0\"\n",
     )?;
     write(&upper.join("etc/sysctl.conf"), "# Kernel settings of a lab node\n")?;
-    add_user(&upper)?;
+    add_users(&upper)?;
     crate::programs::grub::write_config(&upper, &spec.dir.join("grub.d"))?;
-    super::units::write_vendor_units(&spec.dir.join("vendor-units"), &spec.dir.join("units"), driver)
+    super::units::enable_vendor_units(&spec.dir.join("units"), driver)
 }
 
-/// A second user, so that logins without root can be tried: `ops`, uid 1000.
-fn add_user(upper: &Path) -> io::Result<()> {
+/// Users besides root, so that logins without its rights can be tried: `ops` (uid 1000) and `admin` (uid 1001).
+fn add_users(upper: &Path) -> io::Result<()> {
     let passwd =
         fs::read_to_string("/etc/passwd").unwrap_or_else(|_| "root:x:0:0:root:/root:/bin/sh\n".to_owned());
-    let mut lines: Vec<&str> =
-        passwd.lines().filter(|l| !l.starts_with("ops:") && !l.contains(":x:1000:")).collect();
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
-    let ops = format!("ops:x:1000:1000:Operations:/home/ops:{shell}");
-    lines.push(&ops);
+    let users = [("ops", 1000), ("admin", 1001)];
+    let taken = |line: &str| {
+        users
+            .iter()
+            .any(|(name, uid)| line.starts_with(&format!("{name}:")) || line.contains(&format!(":x:{uid}:")))
+    };
+    let mut lines: Vec<String> = passwd.lines().filter(|line| !taken(line)).map(str::to_owned).collect();
+    for (name, uid) in users {
+        lines.push(format!("{name}:x:{uid}:{uid}:{name}:/home/{name}:{shell}"));
+        let home = upper.join("home").join(name);
+        fs::create_dir_all(&home)?;
+        // Why the result is dropped: a user namespace has no such uid, and then nobody can log in with it.
+        let _ = std::os::unix::fs::chown(&home, Some(uid), Some(uid));
+    }
     write(&upper.join("etc/passwd"), &(lines.join("\n") + "\n"))?;
-    let home = upper.join("home/ops");
-    fs::create_dir_all(&home)?;
-    // Why the result is dropped: in a user namespace there is no uid 1000, and then nobody can log in as it.
-    let _ = std::os::unix::fs::chown(&home, Some(1000), Some(1000));
-    Ok(())
+    let private = |name: &str, text: &str, mode| {
+        let path = upper.join("etc").join(name);
+        write(&path, text).and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+    };
+    private(
+        "shadow",
+        &format!(
+            "root:*:20000:0:99999:7:::\nops:*:20000:0:99999:7:::\nadmin:{PASSWORD_HASH}:20000:0:99999:7:::\n"
+        ),
+        0o640,
+    )?;
+    private(
+        "sudoers",
+        "root ALL=(ALL:ALL) ALL\nops ALL=(ALL:ALL) NOPASSWD: ALL\nadmin ALL=(ALL:ALL) ALL\n",
+        0o440,
+    )
 }
+
+/// The password `lab`, for the host's own sudo; [`crate::programs::sudo`] stands in where there is none.
+const PASSWORD_HASH: &str =
+    "$6$gpufleetlab$vTWOsUJEgazXOJvXZgiDFl4FScC4e2PChrbHR.jYRSiODW62872KS.kfcivk9FZUVJepJ6RPf2P2MuWSQqodI0";
 
 /// Directories where the dynamic loader looks on this distribution, relative to the root.
 fn library_dirs() -> Vec<PathBuf> {
@@ -136,7 +162,7 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
     write(&boot.join("cmdline"), &format!("{cmdline}\n"))?;
     write(&boot.join("boot_id"), &format!("{}\n", machine.boot_id))?;
     write(&boot.join("sysrq-trigger"), "")?;
-    let driver = !faults.contains(&Effect::NoDriver) && machine.driver_loaded;
+    let driver = has_driver(machine, faults);
     write(&boot.join("modules"), &modules(machine, driver))?;
     let version = if driver {
         format!(
@@ -148,11 +174,16 @@ pub fn prepare_boot(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> io
         String::new()
     };
     write(&boot.join("nvidia-version"), &version)?;
-    let sys = upper.join("sys");
-    match fs::remove_dir_all(&sys) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    Ok(())
+}
+
+fn has_driver(machine: &Machine, faults: &[Effect]) -> bool {
+    !faults.contains(&Effect::NoDriver) && machine.driver_loaded
+}
+
+/// Writes what a node's /sys shows: its GPUs, the driver's modules, a little of the machine.
+pub fn write_sys(sys: &Path, machine: &Machine, faults: &[Effect]) -> io::Result<()> {
+    let driver = has_driver(machine, faults);
     for (path, text) in [
         ("devices/system/cpu/smt/control", "on\n"),
         ("kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),

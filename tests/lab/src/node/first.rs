@@ -19,22 +19,40 @@ use super::{files, mounts, ssh, units};
 use crate::spec::{NodeSpec, SHARE, SshServer, ending};
 use crate::{out, sys};
 
+/// What a starting node could not do.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}: {source}")]
+pub struct StartError {
+    what: &'static str,
+    source: io::Error,
+}
+
+fn to<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> StartError {
+    move |source| StartError { what, source: source.into() }
+}
+
 /// Makes the node's namespaces and runs its process 1; answers how that ended.
-pub fn launch(dir: &Path) -> io::Result<i32> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    let spec = NodeSpec::load(dir)?;
-    let flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
+pub fn launch(dir: &Path) -> Result<i32, StartError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(to("die with the lab"))?;
+    let spec = NodeSpec::load(dir).map_err(to("read the node's description"))?;
+    let flags = UnshareFlags::NEWPID | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
     if spec.user_namespace {
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        sys::unshare(UnshareFlags::NEWUSER)?;
-        fs::write("/proc/self/setgroups", "deny")?;
-        fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
-        fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
+        sys::unshare(UnshareFlags::NEWUSER).map_err(to("make a user namespace"))?;
+        fs::write("/proc/self/setgroups", "deny")
+            .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
+            .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")))
+            .map_err(to("become root of a user namespace"))?;
     }
-    sys::unshare(flags)?;
-    let mut first = Command::new("/proc/self/exe").arg("__init").arg(dir).stdin(Stdio::null()).spawn()?;
-    fs::write(dir.join("init.pid"), first.id().to_string())?;
-    let status = first.wait()?;
+    sys::unshare(flags).map_err(to("make namespaces (run as root, or allow user namespaces)"))?;
+    let mut first = Command::new("/proc/self/exe")
+        .arg("__init")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(to("start the node's first process"))?;
+    fs::write(dir.join("init.pid"), first.id().to_string()).map_err(to("note the first process"))?;
+    let status = first.wait().map_err(to("wait for the first process"))?;
     let _ = fs::remove_file(dir.join("init.pid"));
     // A direct reboot(2) inside a process namespace ends its process 1 by one of these signals.
     Ok(match (status.code(), status.signal()) {
@@ -56,7 +74,10 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     let machine = outside.read()?;
     let faults = outside.node_faults();
     own_clock();
+    // Why here and not in the launcher: changing the root changes it for everybody in the same mount namespace.
+    sys::unshare(UnshareFlags::NEWNS).map_err(to("make a mount namespace"))?;
     mounts::enter(&spec, &machine, &faults)?;
+    leave_the_host_alone();
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
 
@@ -64,14 +85,17 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     store.log_event("boot", json!({"boot_id": machine.boot_id, "boots": machine.boots}));
     apply_sysctls();
     units::start_enabled();
-    let mut server =
-        if faults.contains(&Effect::RefuseSsh) { None } else { Some(start_ssh(&spec, &faults)?) };
+    let mut server = if faults.contains(&Effect::RefuseSsh) {
+        None
+    } else {
+        Some(start_ssh(&spec, &faults).map_err(to("start the SSH server"))?)
+    };
     let end = faults.iter().find_map(|fault| match fault {
         Effect::VanishAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), false)),
         Effect::FreezeAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), true)),
         _ => None,
     });
-    Ok(watch(&spec, &faults, &store, &mut server, end)?)
+    Ok(watch(&spec, &faults, &store, &mut server, end).map_err(to("start the SSH server again"))?)
 }
 
 /// Waits for the end of the node: a reboot, a power-off, or a fault.
@@ -108,6 +132,8 @@ fn watch(
                     continue;
                 }
                 store.log_event("shutdown", json!({}));
+                // Why: whoever asked gets an answer, as from a real machine, which has much to stop before its SSH server.
+                std::thread::sleep(Duration::from_millis(100));
                 say_goodbye();
                 return Ok(ending::REBOOT);
             }
@@ -139,6 +165,21 @@ fn freeze_all() {
     }
     loop {
         std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// Takes from the node's programs what would reach the host's kernel: its modules, clock, ports, network and log.
+fn leave_the_host_alone() {
+    use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+    for capability in [
+        CapabilitySet::SYS_MODULE,
+        CapabilitySet::SYS_TIME,
+        CapabilitySet::SYS_RAWIO,
+        CapabilitySet::NET_ADMIN,
+        CapabilitySet::SYSLOG,
+    ] {
+        // Why the result is dropped: without the right to do this the node has none of these either.
+        let _ = remove_capability_from_bounding_set(capability);
     }
 }
 

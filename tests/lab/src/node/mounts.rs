@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nvml_sim::fault::Effect;
 use nvml_sim::state::Machine;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
 };
 
 use crate::spec::{NodeSpec, SHARE};
@@ -67,9 +67,16 @@ pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<()
     }
     bind(&spec.dir.join("home"), &root.join("root"))?;
     bind(&spec.state_dir(), &root.join("run/gpusim"))?;
-    bind(&spec.share, &root.join(SHARE.trim_start_matches('/')))?;
+    bind_read_only(&spec.share, &root.join(SHARE.trim_start_matches('/')))?;
+    let sudo = spec.share.with_file_name("private").join("sudo");
+    if sudo.exists() {
+        bind(&sudo, &root.join("usr/bin/sudo"))?;
+    }
     bind(&spec.dir.join("units"), &root.join("etc/systemd/system"))?;
-    bind(&spec.dir.join("vendor-units"), &root.join("usr/lib/systemd/system"))?;
+    let bare = if faults.contains(&Effect::NoDriver) { "units-bare" } else { "units" };
+    bind_read_only(&spec.share.join(bare), &root.join("usr/lib/systemd/system"))?;
+    tmpfs(&root.join("sys"), "mode=755", MountFlags::empty())?;
+    super::files::write_sys(&root.join("sys"), machine, faults).doing(|| "fill /sys".to_owned())?;
     bind(&spec.dir.join("sysctl.d"), &root.join("etc/sysctl.d"))?;
     bind(&spec.dir.join("grub.d"), &root.join("etc/default/grub.d"))?;
     for dir in ["run/systemd/system", "run/lock", "run/user", "run/sshd"] {
@@ -141,7 +148,7 @@ fn root_of_parts(spec: &NodeSpec, root: &Path) -> Result<(), MountError> {
             }
         }
     }
-    bind(&spec.upper().join("sys"), &root.join("sys"))
+    Ok(())
 }
 
 /// Covers what a real node would not have, such as the host's own data directories.
@@ -193,6 +200,14 @@ fn bind(from: &Path, at: &Path) -> Result<(), MountError> {
         File::create(at).doing(|| format!("make {}", at.display()))?;
     }
     mount_bind(from, at).doing(|| format!("bind {} at {}", from.display(), at.display()))
+}
+
+/// Binds what all nodes share, so that no node changes it.
+fn bind_read_only(from: &Path, at: &Path) -> Result<(), MountError> {
+    bind(from, at)?;
+    // Why the result is dropped: a user namespace may not change a mount's flags; its root cannot write there anyway.
+    let _ = mount_remount(at, MountFlags::BIND | MountFlags::RDONLY, c"");
+    Ok(())
 }
 
 fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), MountError> {

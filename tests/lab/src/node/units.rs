@@ -535,7 +535,8 @@ fn expand(word: &str, environment: &BTreeMap<String, String>) -> String {
 }
 
 /// The units that come with a GPU node's software.
-pub fn write_vendor_units(dir: &Path, admin: &Path, driver: bool) -> io::Result<()> {
+pub fn write_vendor_units(dir: &Path, driver: bool) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
     let service = |about: &str, body: &str| {
         format!("[Unit]\nDescription={about}\n\n[Service]\n{body}\n\n[Install]\nWantedBy=multi-user.target\n")
     };
@@ -580,10 +581,15 @@ pub fn write_vendor_units(dir: &Path, admin: &Path, driver: bool) -> io::Result<
     for target in ["multi-user.target", "graphical.target"] {
         fs::write(dir.join(target), "[Unit]\nDescription=Target\n")?;
     }
+    Ok(())
+}
+
+/// Enables what runs on a delivered node.
+pub fn enable_vendor_units(admin: &Path, driver: bool) -> io::Result<()> {
     let wants = admin.join("multi-user.target.wants");
     fs::create_dir_all(&wants)?;
     for name in ["cron.service", "nvidia-fabricmanager.service"] {
-        if dir.join(name).exists() && fs::symlink_metadata(wants.join(name)).is_err() {
+        if (driver || !name.starts_with("nvidia")) && fs::symlink_metadata(wants.join(name)).is_err() {
             symlink(Path::new(VENDOR_UNITS).join(name), wants.join(name))?;
         }
     }

@@ -68,7 +68,13 @@ pub fn persistenced(arguments: &[String]) -> u8 {
 /// The background part of a service.
 pub fn daemon(name: &str) -> u8 {
     let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(&std::ffi::CString::new(name).unwrap_or_default());
+    let shown = match name {
+        "nvidia-dcgm" => "nv-hostengine",
+        "nvidia-fabricmanager" => "nv-fabricmanager",
+        "ssh" => "sshd",
+        other => other,
+    };
+    let _ = rustix::thread::set_name(&std::ffi::CString::new(shown).unwrap_or_default());
     let store = Store::of_this_process();
     match name {
         "nvidia-persistenced" => hold_persistence(&store),

@@ -2,10 +2,12 @@
 
 pub mod daemons;
 pub mod grub;
+pub mod modules;
 pub mod mps;
 pub mod nvidia_smi;
 pub mod power;
 pub mod simctl;
+pub mod sudo;
 pub mod sysctl;
 pub mod systemctl;
 
@@ -32,6 +34,10 @@ pub fn run(name: &str, arguments: &[String]) -> Option<ExitCode> {
         "grubby" => |_, arguments| grub::grubby(arguments),
         "sysctl" => |_, arguments| sysctl::run(arguments),
         "gpusimctl" => simctl::run,
+        "modprobe" => |store, arguments| modules::run("modprobe", store, arguments),
+        "rmmod" => |store, arguments| modules::run("rmmod", store, arguments),
+        "insmod" => |store, arguments| modules::run("insmod", store, arguments),
+        "sudo" => |_, arguments| sudo::run(arguments),
         _ => return None,
     };
     let store = Store::of_this_process();

@@ -8,6 +8,7 @@ mod fields;
 mod geometry;
 mod handles;
 mod instances;
+mod readings;
 mod recorded;
 mod session;
 mod setters;

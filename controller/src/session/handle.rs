@@ -124,7 +124,11 @@ impl NodeSession {
     ///
     /// # Errors
     /// The helper does not say hello.
-    pub async fn over(node: &str, channel: ByteChannel, options: &SessionOptions) -> Result<Self, SessionError> {
+    pub async fn over(
+        node: &str,
+        channel: ByteChannel,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
         let opening = opening::over(&Target::local(node), channel, options).await?;
         Ok(Self::start(node, opening, options))
     }

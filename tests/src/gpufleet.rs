@@ -1,0 +1,297 @@
+//! Runs gpufleet in a private home, with a limit in time, and keeps all it said.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Document, Events, binary};
+
+/// How long a command may take unless a test says otherwise.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// A person's machine: home, state and a folder to work in, all private to one test.
+pub struct Home {
+    dir: tempfile::TempDir,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Home {
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("gpufleet-home-").tempdir().expect("a temporary folder");
+        for part in ["home", "state", "tmp", "work"] {
+            std::fs::create_dir(dir.path().join(part)).expect("a folder");
+        }
+        Self { dir }
+    }
+
+    /// The folder in which commands run.
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    /// Where the records of runs lie.
+    pub fn runs(&self) -> PathBuf {
+        self.dir.path().join("state/gpufleet/runs")
+    }
+
+    /// Writes a file below the working folder and answers its path as a command would name it.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.work().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+        name.to_owned()
+    }
+
+    /// `gpufleet` with these arguments, not started yet.
+    pub fn gpufleet<I, S>(&self, arguments: I) -> Command<'_>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        self.program(&binary("gpufleet"), arguments)
+    }
+
+    /// Any program with the same surroundings.
+    pub fn program<I, S>(&self, program: &Path, arguments: I) -> Command<'_>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let mut command = std::process::Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into()))
+            .env("HOME", self.dir.path().join("home"))
+            .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .env("TMPDIR", self.dir.path().join("tmp"))
+            .env("USER", "tester")
+            .env("LC_ALL", "C.UTF-8")
+            .current_dir(self.work())
+            .stdin(Stdio::null());
+        Command { home: self, command, limit: LIMIT }
+    }
+
+    /// Paths and numbers that differ from run to run, replaced.
+    pub fn redact(&self, text: &str) -> String {
+        let text = text.replace(&*self.dir.path().to_string_lossy(), "[HOME]");
+        let number = regex::Regex::new(r"127\.0\.0\.1:\d+").expect("an expression");
+        number.replace_all(&text, "127.0.0.1:[PORT]").into_owned()
+    }
+}
+
+/// A command that is about to run.
+pub struct Command<'a> {
+    home: &'a Home,
+    command: std::process::Command,
+    limit: Duration,
+}
+
+impl Command<'_> {
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    #[must_use]
+    pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, arguments: I) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    #[must_use]
+    pub fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When it cannot be started or takes too long; it is killed then.
+    pub fn run(self) -> Finished {
+        self.start().wait()
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Running {
+        let text = format!("{:?}", self.command);
+        let begin = Instant::now();
+        let mut child = self
+            .command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {text}: {error}"));
+        let stdout = drain(child.stdout.take().expect("a pipe"));
+        let stderr = drain(child.stderr.take().expect("a pipe"));
+        Running {
+            text,
+            begin,
+            limit: self.limit,
+            child,
+            streams: Some((stdout, stderr)),
+            runs: self.home.runs(),
+        }
+    }
+}
+
+fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // Why no error: what was read until then is what there is.
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A command under way. Dropping it kills it.
+pub struct Running {
+    text: String,
+    begin: Instant,
+    limit: Duration,
+    child: Child,
+    streams: Option<(JoinHandle<String>, JoinHandle<String>)>,
+    runs: PathBuf,
+}
+
+impl Running {
+    /// Sends it a signal, to it alone.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// What the only run of this home has recorded so far; empty before it began.
+    pub fn journal(&self) -> Events {
+        let mut folders: Vec<PathBuf> =
+            std::fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        folders.sort();
+        let text = folders.last().and_then(|dir| std::fs::read_to_string(dir.join("journal.jsonl")).ok());
+        Events::of(&text.unwrap_or_default())
+    }
+
+    /// Waits until the record of the run satisfies a condition.
+    ///
+    /// # Panics
+    /// When the command ends before that, or its limit passes.
+    pub fn until(&mut self, what: &str, condition: impl Fn(&Events) -> bool) {
+        while !condition(&self.journal()) {
+            let ended = self.child.try_wait().expect("the child can be asked").is_some();
+            if (ended && !condition(&self.journal())) || self.begin.elapsed() > self.limit {
+                let _ = self.child.kill();
+                let (stdout, stderr) = self.output();
+                panic!("{}: not seen: {what}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", self.text);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn output(&mut self) -> (String, String) {
+        let (stdout, stderr) = self.streams.take().expect("output is read once");
+        (stdout.join().expect("a reader"), stderr.join().expect("a reader"))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    pub fn wait(mut self) -> Finished {
+        let status = loop {
+            match self.child.try_wait().expect("the child can be asked") {
+                Some(status) => break Some(status),
+                None if self.begin.elapsed() > self.limit => break None,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let took = self.begin.elapsed();
+        if status.is_none() {
+            let _ = self.child.kill();
+        }
+        let (stdout, stderr) = self.output();
+        let Some(status) = status else {
+            panic!("{} did not end in {took:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", self.text);
+        };
+        Finished { text: std::mem::take(&mut self.text), code: status.code(), stdout, stderr, took }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A command that ended, with all it said.
+#[derive(Debug)]
+pub struct Finished {
+    text: String,
+    /// Exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Finished {
+    /// Checks the exit code.
+    ///
+    /// # Panics
+    /// With everything the command said, when the code is another.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self}");
+        self
+    }
+
+    /// Checks that both streams together hold each of these texts.
+    #[track_caller]
+    pub fn says(self, texts: &[&str]) -> Self {
+        let all = format!("{}{}", self.stdout, self.stderr);
+        for text in texts {
+            assert!(all.contains(text), "`{text}` is not said by {self}");
+        }
+        self
+    }
+
+    /// The document that `--format json` prints.
+    #[track_caller]
+    pub fn document(&self) -> Document {
+        match serde_json::from_str(&self.stdout) {
+            Ok(value) => Document::new(value),
+            Err(error) => panic!("standard output is no JSON ({error}): {self}"),
+        }
+    }
+
+    /// The events that `--format jsonl` prints.
+    pub fn events(&self) -> Events {
+        Events::of(&self.stdout)
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { text, code, stdout, stderr, took } = self;
+        write!(f, "{text}\nended with {code:?} in {took:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
+    }
+}

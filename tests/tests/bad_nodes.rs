@@ -1,0 +1,176 @@
+//! Nodes that cannot be reached or read: each is named with cause and next step, and delays nobody.
+
+use std::time::Duration;
+
+use gpufleet_tests::{Document, Finished, Fleet, FleetOptions, Home};
+
+/// A GPU's setting, and one that needs no GPU.
+const PLAY: &str = "
+- hosts: gpu
+  become: true
+  tasks:
+    - gpu_persistence: {mode: legacy}
+    - sysctl: {name: vm.swappiness, value: 10}
+    - copy: {content: hello, dest: /root/hello}
+";
+
+struct Ward {
+    fleet: Fleet,
+    done: Finished,
+    document: Document,
+}
+
+impl Ward {
+    fn run(nodes: usize, faults: &str, openssh: bool) -> Self {
+        let options = FleetOptions {
+            nodes,
+            gpus_per_node: 1,
+            faults: faults.into(),
+            openssh,
+            ..FleetOptions::default()
+        };
+        let fleet = Fleet::start(&options);
+        let home = Home::new();
+        home.write("play.yaml", PLAY);
+        let done = home
+            .gpufleet(["run", "play.yaml", "-i", &fleet.inventory(), "--yes", "--format", "json"])
+            .args(["--connect-timeout", "5s"])
+            .run();
+        let document = done.document();
+        Self { fleet, done, document }
+    }
+
+    /// The node is brought up whatever is strange about it.
+    #[track_caller]
+    fn well(&self, name: &str) {
+        assert_eq!(self.document.state(name), "done", "{name}: {}", self.done);
+        assert_eq!(self.document.stat(name, "changed"), 3, "{name}: {}", self.done);
+        assert_eq!(self.fleet.read(name, "cat /root/hello /proc/sys/vm/swappiness"), "hello10", "{name}");
+    }
+
+    /// The node ended in this state, with a reason that holds these texts.
+    #[track_caller]
+    fn ill(&self, name: &str, state: &str, because: &[&str]) {
+        assert_eq!(self.document.state(name), state, "{name}: {}", self.done);
+        let why = self.document.message(name);
+        for text in because {
+            assert!(why.contains(text), "{name}: `{text}` is not in `{why}`\n{}", self.done);
+        }
+    }
+
+    /// Only what needs GPUs is missing.
+    #[track_caller]
+    fn blind(&self, name: &str, because: &[&str]) {
+        self.ill(name, "unknown", because);
+        assert_eq!(self.document.text(&format!("/nodes/{name}/verdict")), "unknown");
+        assert_eq!(self.fleet.read(name, "cat /root/hello /proc/sys/vm/swappiness"), "hello10", "{name}");
+    }
+}
+
+#[test]
+fn nodes_that_do_not_let_us_in() {
+    let faults = r#"
+- {nodes: gpu002, effect: refuse_ssh}
+- {nodes: gpu003, effect: hang_handshake}
+- {nodes: gpu004, effect: host_key_changed}
+- {nodes: gpu005, effect: auth_refused}
+- {nodes: gpu006, effect: {ssh_banner: "Authorised users only.\n"}}
+- {nodes: gpu007, effect: {rc_noise: "fortune: 100% chance of noise\n"}}
+"#;
+    let ward = Ward::run(7, faults, false);
+    for name in ["gpu001", "gpu006", "gpu007"] {
+        ward.well(name);
+    }
+    ward.ill("gpu002", "unreachable", &["refuses the connection", "sshd"]);
+    ward.ill("gpu003", "unreachable", &["SSH handshake", "took longer than 5 s"]);
+    ward.ill("gpu004", "unreachable", &["key", "ssh-keygen -R"]);
+    ward.ill("gpu005", "unreachable", &["was not let in", "publickey"]);
+    assert_eq!(ward.done.code, Some(4), "{}", ward.done);
+    // The one that hangs costs its own deadline once, and the others nothing.
+    for name in ["gpu001", "gpu006", "gpu007"] {
+        let seconds = ward.document.number(&format!("/nodes/{name}/seconds"));
+        assert!(seconds < 5, "{name} took {seconds} s: {}", ward.done);
+    }
+    assert!(ward.done.took < Duration::from_secs(20), "{}", ward.done);
+}
+
+#[test]
+fn nodes_whose_driver_is_broken() {
+    let faults = r#"
+- {nodes: gpu002, effect: no_driver}
+- {nodes: gpu003, effect: lib_mismatch}
+- {nodes: gpu004, effect: no_library}
+- {nodes: gpu005, function: "nvmlInit*", effect: hang}
+- {nodes: gpu006, function: "nvmlDeviceGetCount*", effect: segv}
+"#;
+    let ward = Ward::run(6, faults, false);
+    ward.well("gpu001");
+    ward.blind("gpu002", &["driver"]);
+    ward.blind("gpu003", &["mismatch"]);
+    ward.blind("gpu004", &["libnvidia-ml"]);
+    ward.blind("gpu005", &["NVML"]);
+    ward.blind("gpu006", &["NVML"]);
+    assert_eq!(ward.done.code, Some(2), "{}", ward.done);
+    assert!(ward.document.number("/nodes/gpu001/seconds") < 10, "{}", ward.done);
+}
+
+#[test]
+fn nodes_with_no_place_for_files() {
+    let faults = "
+- {nodes: gpu001, effect: tmp_noexec}
+- {nodes: gpu002, effect: no_memfd_exec}
+- {nodes: gpu003, effect: disk_full}
+- {nodes: gpu004, effect: tmp_noexec}
+- {nodes: gpu004, effect: no_memfd_exec}
+";
+    let ward = Ward::run(4, faults, false);
+    for name in ["gpu001", "gpu002", "gpu004"] {
+        ward.well(name);
+    }
+    ward.ill("gpu003", "unreachable", &["full"]);
+    assert_eq!(ward.done.code, Some(4), "{}", ward.done);
+}
+
+#[test]
+fn a_host_key_that_nobody_knows() {
+    let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("play.yaml", PLAY);
+    std::fs::write(fleet.known_hosts(), "").expect("an empty file");
+    let arguments = ["run", "play.yaml", "-i", &fleet.inventory(), "--yes", "--format", "json"];
+    let done = home.gpufleet(arguments).run().expect(4);
+    assert_eq!(done.document().state("gpu001"), "unreachable");
+    assert!(done.document().message("gpu001").contains("--accept-new"), "{done}");
+    assert_eq!(std::fs::read_to_string(fleet.known_hosts()).expect("the file"), "");
+
+    home.gpufleet(arguments).arg("--accept-new").run().expect(0);
+    let known = std::fs::read_to_string(fleet.known_hosts()).expect("the file");
+    assert_eq!(known.lines().count(), 2, "{known}");
+    home.gpufleet(arguments).run().expect(0);
+}
+
+#[test]
+fn a_password_that_nobody_can_be_asked_for() {
+    let fleet =
+        Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, openssh: true, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("play.yaml", PLAY);
+    home.write("hosts.yaml", "gpu: {vars: {ansible_ssh_private_key_file: /nowhere/key}}\n");
+    let done = home
+        .gpufleet([
+            "run",
+            "play.yaml",
+            "-i",
+            &fleet.inventory(),
+            "-i",
+            "hosts.yaml",
+            "--yes",
+            "--format",
+            "json",
+        ])
+        .run()
+        .expect(4);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "unreachable", "{done}");
+    assert!(document.message("gpu001").contains("/nowhere/key"), "{done}");
+}

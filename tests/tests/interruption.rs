@@ -1,0 +1,103 @@
+//! Runs that are stopped, killed, or not alone.
+
+use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
+use rustix::process::Signal;
+
+const REBOOT: &str = "
+- hosts: gpu
+  become: true
+  max_unavailable: 1
+  tasks:
+    - kernel_cmdline: {add: [iommu=pt]}
+    - reboot: {timeout: 60s}
+";
+
+fn fleet() -> (Fleet, Home) {
+    let options = FleetOptions { gpus_per_node: 1, boot_seconds: 3.0, ..FleetOptions::default() };
+    let home = Home::new();
+    home.write("play.yaml", REBOOT);
+    (Fleet::start(&options), home)
+}
+
+fn run<'a>(home: &'a Home, fleet: &Fleet) -> Command<'a> {
+    home.gpufleet(["run", "play.yaml", "-i", &fleet.inventory(), "--yes", "--format", "json"])
+}
+
+#[test]
+fn an_interrupt_finishes_what_is_under_way() {
+    let (fleet, home) = fleet();
+    let mut running = run(&home, &fleet).start();
+    running.until("a reboot", |events| events.has("reboot_issued"));
+    running.signal(Signal::INT);
+    let done = running.wait().expect(130);
+    let document = done.document();
+    let first = if document.reboots("gpu001") > 0 { "gpu001" } else { "gpu002" };
+    let other = if first == "gpu001" { "gpu002" } else { "gpu001" };
+    assert_eq!(document.state(first), "done", "{done}");
+    assert_eq!((fleet.boots(first), fleet.boots(other)), (2, 1));
+    assert!(fleet.read(first, "cat /proc/cmdline").contains("iommu=pt"));
+    assert_eq!(document.text("/stopped"), "interrupted");
+    assert!(document.value()["out_of_service"].as_array().is_some_and(Vec::is_empty), "{done}");
+
+    let document = run(&home, &fleet).run().expect(0).document();
+    assert_eq!((document.state(first), document.state(other)), ("compliant", "done"));
+}
+
+#[test]
+fn a_second_interrupt_leaves_and_tells_what_is_out() {
+    let (fleet, home) = fleet();
+    let mut running = run(&home, &fleet).start();
+    running.until("a reboot", |events| events.has("reboot_issued"));
+    let host = running.journal().hosts("reboot_issued").remove(0);
+    running.signal(Signal::INT);
+    running.until("the first interrupt", |events| {
+        events.named("notice").any(|with| with["text"].as_str().is_some_and(|text| text.contains("stopping")))
+    });
+    running.signal(Signal::INT);
+    let done = running.wait().expect(130);
+    let out = done.document().value()["out_of_service"].clone();
+    assert_eq!(out, serde_json::json!([host]), "{done}");
+}
+
+#[test]
+fn a_killed_controller_leaves_a_fleet_that_the_next_run_takes_up() {
+    let (fleet, home) = fleet();
+    let mut running = run(&home, &fleet).start();
+    running.until("a reboot", |events| events.has("reboot_issued"));
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    // What was about to happen is on disk.
+    let first = home.gpufleet(["runs"]).run().expect(0);
+    assert_eq!(first.stdout.matches("play.yaml").count(), 1, "{first}");
+    home.gpufleet(["report", "latest"]).run().says(&["gpu001"]);
+
+    let done = run(&home, &fleet).run().expect(0);
+    for name in fleet.names() {
+        assert!(fleet.read(&name, "cat /proc/cmdline").contains("iommu=pt"), "{done}");
+        assert_eq!(fleet.boots(&name), 2, "nobody reboots twice: {done}");
+    }
+}
+
+#[test]
+fn two_controllers_never_work_on_one_node() {
+    let fleet = Fleet::start(&FleetOptions { gpus_per_node: 1, ..FleetOptions::default() });
+    let (one, other) = (Home::new(), Home::new());
+    one.write("play.yaml", "- hosts: gpu001\n  become: true\n  tasks:\n    - command: sleep 8\n");
+    other.write(
+        "play.yaml",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 10}\n",
+    );
+    let mut first = run(&one, &fleet).start();
+    first.until("the command", |events| events.has("task_started"));
+    let second = run(&other, &fleet).run().expect(5);
+    let document = second.document();
+    assert_eq!((document.state("gpu001"), document.state("gpu002")), ("held", "done"), "{second}");
+    assert!(document.message("gpu001").contains("works on this node"), "{second}");
+    // Readers share.
+    let plan =
+        other.gpufleet(["plan", "play.yaml", "-i", &fleet.inventory(), "--format", "json"]).run().expect(0);
+    assert_eq!(plan.document().state("gpu001"), "drift", "{plan}");
+    first.wait().expect(0);
+    run(&other, &fleet).run().expect(0);
+    assert_eq!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
+}
