@@ -16,13 +16,14 @@ class WrongRun(Exception):
     """A figure that would be worthless."""
 
 
-def gpufleet(log: Path, nodes: int) -> None:
-    """Checks the document of `gpufleet run --format json`."""
+def gpufleet(log: Path, nodes: int, changed: int) -> None:
+    """Checks the document of `gpufleet run --format json`, with so many changes on every node."""
     try:
         stats = json.loads(log.read_text())["stats"]
     except (ValueError, KeyError) as error:
         raise WrongRun(f"gpufleet printed no document: {error}; see {log} and {log}.err") from error
-    _all_ok("gpufleet", {host: {name: counts[name] for name in COUNTS} for host, counts in stats.items()}, nodes, log)
+    stats = {host: {name: counts[name] for name in COUNTS} for host, counts in stats.items()}
+    _all_ok("gpufleet", stats, nodes, log, changed)
 
 
 def ansible(log: Path, nodes: int) -> None:
@@ -32,8 +33,8 @@ def ansible(log: Path, nodes: int) -> None:
     _all_ok("ansible", stats, nodes, log)
 
 
-def _all_ok(tool: str, stats: dict[str, dict[str, int]], nodes: int, log: Path) -> None:
-    wanted = {**dict.fromkeys(COUNTS, 0), "ok": TASK_COUNT}
+def _all_ok(tool: str, stats: dict[str, dict[str, int]], nodes: int, log: Path, changed: int = 0) -> None:
+    wanted = {**dict.fromkeys(COUNTS, 0), "ok": TASK_COUNT, "changed": changed}
     wrong = [f"{host} {counts}" for host, counts in stats.items() if counts != wanted]
     if len(stats) != nodes or wrong:
         raise WrongRun(f"{tool}: {len(stats)} of {nodes} nodes answered, {len(wrong)} not as wanted {wrong[:2]}; see {log}")

@@ -102,17 +102,20 @@ class Meter:
         known = children()
         return [pid for pid in known.get(os.getpid(), []) if pid not in self.fleet.pids() and pid != self.running]
 
-    def _wait_for_quiet(self) -> None:
-        deadline = time.monotonic() + self.quiet_s
+    def _wait_for_quiet(self, longest_s: float) -> None:
+        deadline = time.monotonic() + longest_s
         while time.monotonic() < deadline:
             before = busy_seconds()
             time.sleep(0.5)
             if busy_seconds() - before < 0.05 * (os.cpu_count() or 1):
                 return
 
-    def run(self, command: list[str], environment: dict[str, str], log: Path, folder: Path, timeout_s: float) -> Sample:
+    def run(
+        self, command: list[str], environment: dict[str, str], log: Path, folder: Path, timeout_s: float, short: bool
+    ) -> Sample:
         """Runs a program to its end; its output goes to `log` (errors to `log`.err)."""
-        self._wait_for_quiet()
+        # A program of some milliseconds finds its gap by itself.
+        self._wait_for_quiet(min(self.quiet_s, 2) if short else self.quiet_s)
         node_before, busy_before, own_before = self.fleet.cpu_seconds(), busy_seconds(), time.process_time()
         # Why a shell in between: a program inherits the memory mark of the process that forked it, and this one's is large.
         launcher = 'out=$1; shift; "$@" </dev/null >"$out" 2>"$out.err" & echo $!'
