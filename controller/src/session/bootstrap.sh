@@ -56,9 +56,10 @@ run() {
   exec "$x" serve;
 };
 
+i=$(id -u);
 r=;
-case $(id -u) in 0) r=1;; esac;
-set -- "$3" "${XDG_CACHE_HOME:+$XDG_CACHE_HOME/gpufleet}" "${HOME:+$HOME/.cache/gpufleet}" "${r:+/var/lib/gpufleet/node}" "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/gpufleet" "${r:+/run/gpufleet}";
+case $i in 0) r=1;; esac;
+set -- "$3" "${XDG_CACHE_HOME:+$XDG_CACHE_HOME/gpufleet}" "${HOME:+$HOME/.cache/gpufleet}" "${r:+/var/lib/gpufleet/node}" "${XDG_RUNTIME_DIR:-/run/user/$i}/gpufleet" "${r:+/run/gpufleet}";
 f=$1;
 shift;
 case $f in 0)
@@ -87,7 +88,7 @@ for d do
   ( : >"$q" ) 2>/dev/null || { c="$c $d:not-writable"; continue; };
   case $s in
     "")
-      echo "$t need $m $(id -u)";
+      echo "$t need $m $i";
       head -c "$n" >"$q" 2>/dev/null;;
     *)
       cp "$s" "$q" 2>/dev/null; rm -f "$s"; s=;;
