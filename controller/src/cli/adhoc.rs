@@ -119,6 +119,15 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         }
     })?;
     let unreachable = read.iter().any(|(_, facts): &(String, Result<Facts, String>)| facts.is_err());
+    // Why a failure: the GPUs are there, and nobody knows how they are.
+    let unknown = |facts: &Facts| {
+        use gpufleet_protocol::facts::GpuSystemState::{Crashed, Failed, Hung, NoWorker, VersionMismatch};
+        matches!(
+            facts.gpu.state,
+            Hung { .. } | Crashed { .. } | Failed { .. } | NoWorker { .. } | VersionMismatch { .. }
+        )
+    };
+    let failed = read.iter().any(|(_, facts)| facts.as_ref().is_ok_and(unknown));
     let document = |host: &str, facts: &Result<Facts, String>| match facts {
         Ok(facts) => json!({ "host": host, "facts": facts }),
         Err(error) => json!({ "host": host, "error": error }),
@@ -147,7 +156,7 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         Format::Jsonl => read.iter().map(|(host, facts)| format!("{}\n", document(host, facts))).collect(),
     };
     output.data(&text)?;
-    Ok(exit_code(false, unreachable))
+    Ok(exit_code(failed, unreachable))
 }
 
 pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {

@@ -100,6 +100,15 @@ fn pending(current: Option<bool>, next: Option<bool>) -> Option<String> {
     }
 }
 
+/// What stands where no GPU could be listed: none only where there is none.
+fn gpus_in_words(state: &GpuSystemState) -> &'static str {
+    match state {
+        GpuSystemState::NoGpu | GpuSystemState::Ok => "none",
+        GpuSystemState::NotRead => "",
+        _ => "not known",
+    }
+}
+
 fn cells(facts: &Facts) -> [String; 7] {
     let gpus = &facts.gpu.gpus;
     let mig = |gpu: &GpuFacts| {
@@ -107,7 +116,7 @@ fn cells(facts: &Facts) -> [String; 7] {
         Some(if gpu.mig_layout.is_empty() { mode } else { layout(gpu) })
     };
     [
-        hardware_class(facts).unwrap_or_else(|| "none".to_owned()),
+        hardware_class(facts).unwrap_or_else(|| gpus_in_words(&facts.gpu.state).to_owned()),
         facts.gpu.driver_version.clone().or_else(|| facts.gpu.module_version.clone()).unwrap_or_default(),
         shared(gpus, |gpu| pending(gpu.ecc_current, gpu.ecc_pending)),
         shared(gpus, mig),

@@ -365,6 +365,10 @@ impl RunModel {
             }
             What::Rebooted { host, boot_id, seconds } => {
                 let node = self.node_mut(host);
+                // Why: what waited for the reboot has it now; whatever did not become current is reported anew.
+                for task in &mut node.tasks {
+                    task.awaiting.clear();
+                }
                 match node.reboots.last_mut().filter(|reboot| reboot.after.is_none()) {
                     Some(reboot) => reboot.after = Some((boot_id.clone(), *seconds)),
                     None => node.reboots.push(Reboot {

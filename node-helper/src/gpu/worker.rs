@@ -271,7 +271,7 @@ impl Worker {
     fn start(&mut self, deadline: &Deadline) -> Result<(), NvmlError> {
         if self.hangs >= HANGS {
             let detail = format!(
-                "NVML did not answer {HANGS} times in this session; it is not asked again before the next"
+                "NVML did not answer {HANGS} times; it is not asked again before the next run: look at the kernel log, the driver hangs"
             );
             return Err(NvmlError::Hung { detail });
         }
