@@ -14,10 +14,11 @@ const PLAY: &str = "
     - copy: {content: hello, dest: /root/hello}
 ";
 
-/// Disturbs nobody, so nobody waits for what the others would need.
+/// Disturbs nobody and is not in step, so nobody waits for anybody.
 const LIVE: &str = "
 - hosts: gpu
   become: true
+  strategy: host_pinned
   tasks:
     - sysctl: {name: vm.swappiness, value: 10}
     - copy: {content: hello, dest: /root/hello}
@@ -171,7 +172,7 @@ fn nothing_to_log_in_with() {
         .arg(&locked)
         .status();
     assert!(made.is_ok_and(|status| status.success()), "ssh-keygen locks a key");
-    for (key, why) in [("missing", "does not exist"), ("broken", "broken"), ("locked", "passphrase")] {
+    for (key, why) in [("missing", "does not exist"), ("broken", "broken"), ("locked", "no terminal to ask on")] {
         let path = home.work().join(key);
         let vars = format!("gpu: {{vars: {{ansible_ssh_private_key_file: {}}}}}\n", path.display());
         home.write("hosts.yaml", &vars);
