@@ -82,7 +82,8 @@ pub enum Command {
 
 #[derive(Clone, Debug, Args)]
 pub struct InventorySource {
-    /// Inventory: a file, a folder, or `host1,host2,`; may be given several times.
+    /// Inventory: a file, a folder, or `host1,host2,`; may be given several times. Without it, `inventory` here or
+    /// /etc/gpufleet/inventory.
     #[arg(
         short,
         long = "inventory",
@@ -91,7 +92,8 @@ pub struct InventorySource {
         value_delimiter = '\0'
     )]
     pub inventory: Vec<String>,
-    /// Takes only hosts that this pattern selects too; `@FILE` reads hosts from a file.
+    /// Takes only hosts that this pattern selects too; `@FILE` reads hosts from a file, `@RUN:failed` takes those that
+    /// a run left in trouble.
     #[arg(short, long, value_name = "PATTERN")]
     pub limit: Option<String>,
     /// A target set without any host is no error.

@@ -125,6 +125,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
+    check_tags(&program, source)?;
     let extra_dict = Arc::new(Dict::trusted(&extra));
     let mut play_hosts = Vec::new();
     for play in &program.plays {
@@ -147,6 +148,31 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
     Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, hosts })
+}
+
+/// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
+fn check_tags(program: &Program, source: &PlaybookSource) -> Result<(), CommandError> {
+    let tags: BTreeSet<&str> = program
+        .plays
+        .iter()
+        .flat_map(|play| {
+            play.tasks().into_iter().flat_map(|task| task.tags.iter().map(String::as_str)).collect::<Vec<_>>()
+        })
+        .collect();
+    let special = ["all", "always", "never", "tagged", "untagged"];
+    let unknown = source
+        .tags
+        .iter()
+        .chain(&source.skip_tags)
+        .find(|tag| !tags.contains(tag.as_str()) && !special.contains(&tag.as_str()));
+    let Some(tag) = unknown else { return Ok(()) };
+    let error = CommandError::user(format!("no task has the tag `{tag}`"));
+    let known = tags.iter().copied().collect::<Vec<_>>();
+    Err(match (gpufleet::diagnostic::suggest(tag, known.iter().copied()), known.is_empty()) {
+        (Some(close), _) => error.hint(format!("did you mean `{close}`?")),
+        (None, true) => error.hint("no task of these playbooks has a tag"),
+        (None, false) => error.hint(format!("tags are: {}", known.join(", "))),
+    })
 }
 
 /// Puts hosts in the order that a play asks for.

@@ -136,6 +136,8 @@ impl Announcer {
         }
         let wanted = match report.status {
             TaskStatus::Changed => Verbosity::Changed,
+            // Why: whoever writes a message into a playbook wants it read.
+            TaskStatus::Ok if report.kind == "debug" => Verbosity::Normal,
             _ if bad.is_some() => Verbosity::Changed,
             _ => Verbosity::All,
         };

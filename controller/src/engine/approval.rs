@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use futures::future::BoxFuture;
 use gpufleet_protocol::Disruption;
 
+use crate::report::fold_names;
+
 /// What a run would disturb, read from the nodes right before it asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
@@ -15,9 +17,15 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Hosts that need exactly this class.
-    pub fn of_class(&self, class: Disruption) -> Vec<&str> {
-        self.disturbed.iter().filter(|(_, needed)| *needed == class).map(|(host, _)| host.as_str()).collect()
+    /// `reboot: gpu[001-003]; gpu-reset: gpu004`, the worst first.
+    pub fn summary(&self) -> String {
+        let of_class = |class: Disruption| {
+            let hosts = self.disturbed.iter().filter(|(_, needed)| *needed == class).map(|(host, _)| host);
+            let folded = fold_names(hosts);
+            (!folded.is_empty()).then(|| format!("{class}: {folded}"))
+        };
+        let classes = [Disruption::Reboot, Disruption::GpuReset, Disruption::Clients];
+        classes.into_iter().filter_map(of_class).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
-    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
+    Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
     message::{IdleVerdict, Mode},
     op::FactsRequest,
     tasks::{self, Class, RebootWhen},
@@ -14,6 +14,7 @@ use super::{
     convert,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
+    play::Pace,
     slot::{Prediction, Slot},
     verdict,
 };
@@ -44,12 +45,16 @@ pub(super) struct NodeTask {
     pub(super) connector: Arc<dyn Connector>,
     pub(super) out: mpsc::Sender<FromNode>,
     pub(super) answers: mpsc::Receiver<ToNode>,
-    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) pace: watch::Receiver<Pace>,
     pub(super) permit: Option<Permit>,
     pub(super) task_timeout_s: u64,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
+    /// Whether anything was done under the permit.
+    pub(super) acted: bool,
+    /// What went wrong under the permit: nobody has proven since that the node is well.
+    pub(super) unproven: Option<String>,
 }
 
 impl NodeTask {
@@ -168,8 +173,11 @@ impl NodeTask {
     /// Carries one play out on this node.
     pub(super) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
         self.state(NodeState::Applying, None).await;
-        let seen = self.drive(&mut cursor, false).await?;
-        if let Some(end) = seen.end {
+        let seen = self.drive(&mut cursor, false).await;
+        if self.permit.is_some() && !self.acted {
+            self.release().await?;
+        }
+        if let Some(end) = seen?.end {
             self.take_over(end);
         }
         Ok(())
@@ -212,10 +220,8 @@ impl NodeTask {
             let reports = match cursor.next() {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
-                    if self.permit.is_none()
-                        && *self.stopping.borrow()
-                        && action.phase == interpreter::Phase::Declared
-                    {
+                    let stopping = *self.pace.borrow() == Pace::Stopping;
+                    if self.permit.is_none() && stopping && action.phase == interpreter::Phase::Declared {
                         return Err(Cut::Stopped);
                     }
                     let fed = self.perform(&action, silent, &mut seen).await?;
@@ -233,7 +239,7 @@ impl NodeTask {
                     cursor.feed(Fed::Latch(copied))
                 }
                 Step::SectionEnd { .. } => {
-                    self.release().await;
+                    self.release().await?;
                     Vec::new()
                 }
                 Step::End(end) => {
@@ -259,12 +265,44 @@ impl NodeTask {
         }
     }
 
-    async fn release(&mut self) {
-        if self.permit.take().is_some() {
-            self.slot.out_of_service = false;
-            self.state(NodeState::Resuming, None).await;
-            let _ = self.out.send(FromNode::Released { host: self.host }).await;
-            self.state(NodeState::Applying, None).await;
+    /// Gives the node back. A rescue saves the recap, never this gate: after a disruptive act that failed, only a
+    /// person does.
+    async fn release(&mut self) -> Result<(), Cut> {
+        if self.permit.is_none() {
+            return Ok(());
+        }
+        if let Some(why) = self.unproven.take() {
+            return Err(Cut::Held(format!(
+                "failed while it was out of service, and nobody proved it well since: {why}"
+            )));
+        }
+        self.permit = None;
+        self.acted = false;
+        self.slot.out_of_service = false;
+        self.state(NodeState::Resuming, None).await;
+        let _ = self.out.send(FromNode::Released { host: self.host }).await;
+        self.state(NodeState::Applying, None).await;
+        Ok(())
+    }
+
+    /// What an outcome under the permit says of the node.
+    fn judge(&mut self, outcome: &OpOutcome) {
+        if self.permit.is_none() {
+            return;
+        }
+        match &outcome.status {
+            // Why not: the helper refused before it touched anything.
+            OpStatus::Failed {
+                kind: FailureKind::Busy | FailureKind::Refused | FailureKind::Invalid,
+                ..
+            }
+            | OpStatus::NeedsPermit { .. }
+            | OpStatus::Skipped { .. } => {}
+            OpStatus::Failed { message: why, .. } | OpStatus::Unknown { reason: why } => {
+                self.acted = true;
+                self.unproven = Some(why.clone());
+            }
+            _ => self.acted = true,
         }
     }
 
@@ -377,9 +415,14 @@ impl NodeTask {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     self.slot.link = None;
+                    if self.permit.is_some() {
+                        self.acted = true;
+                        self.unproven = Some(error.to_string());
+                    }
                     return Ok(Fed::Unreachable { reason: error.to_string() });
                 }
             };
+            self.judge(&outcome);
             let OpStatus::NeedsPermit { class } = outcome.status else {
                 return Ok(Fed::Outcome(Box::new(outcome)));
             };
@@ -412,14 +455,22 @@ impl NodeTask {
         let _ = self.out.send(wish).await;
         drop(self.place.take());
         let answer = self.decided(class, why, &name).await;
-        self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
+        self.take_place().await;
         answer
+    }
+
+    async fn take_place(&mut self) {
+        if self.place.is_none() {
+            self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
+        }
     }
 
     async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
         loop {
             match self.answers.recv().await {
                 Some(ToNode::ProveIdle) => {
+                    // Why before the proof: waiting after it would make it stale.
+                    self.take_place().await;
                     let proof = self.prove_idle(class).await?;
                     let message = match proof {
                         Ok(()) => FromNode::Idle { host: self.host },

@@ -38,6 +38,16 @@ pub(super) enum Job {
     Apply,
 }
 
+/// How far a run still goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pace {
+    Going,
+    /// Nodes that have not begun do not begin; the others go on.
+    NoneNew,
+    /// Nodes that disturb nobody stop after their task.
+    Stopping,
+}
+
 /// How a stage of a play ended.
 pub(super) struct Stage {
     pub(super) slots: Vec<Slot>,
@@ -69,7 +79,7 @@ pub(super) struct Dispatcher<'a, 'b> {
     sender: mpsc::Sender<FromNode>,
     inbox: mpsc::Receiver<FromNode>,
     forks: Arc<Semaphore>,
-    stopping: watch::Sender<bool>,
+    pace: watch::Sender<Pace>,
     meeting: Meeting,
     rollout: Option<Rollout>,
     stop: Option<Stop>,
@@ -80,7 +90,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(super) fn new(context: &'a mut PlayContext<'b>, slots: Vec<Slot>) -> Self {
         let (sender, inbox) = mpsc::channel(INBOX);
         let forks = Arc::new(Semaphore::new(context.forks));
-        let (stopping, _) = watch::channel(false);
+        let (pace, _) = watch::channel(Pace::Going);
         Self {
             context,
             slots: slots.into_iter().map(Some).collect(),
@@ -89,7 +99,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             sender,
             inbox,
             forks,
-            stopping,
+            pace,
             meeting: Meeting::default(),
             rollout: None,
             stop: None,
@@ -125,9 +135,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(super) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
         self.rollout = Some(rollout);
         for host in 0..self.slots.len() {
-            let unreachable =
-                matches!(self.slots.get(host), Some(Some(slot)) if slot.verdict == NodeState::Unreachable);
-            if unreachable {
+            // Why both: a node that an earlier play left out of service is as absent as one that does not answer.
+            let absent = |slot: &Slot| slot.verdict == NodeState::Unreachable || slot.out_of_service;
+            if matches!(self.slots.get(host), Some(Some(slot)) if absent(slot)) {
                 self.input(Input::OthersOut { host, out: true })?;
             }
         }
@@ -173,7 +183,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         if self.stop.is_none() {
             self.stop = Some(Stop::Interrupted);
-            self.stopping.send_replace(true);
+            self.pace.send_replace(Pace::Stopping);
             let out = self.rollout.as_ref().map(Rollout::out).unwrap_or_default();
             let text = match out.is_empty() {
                 true => "stopping: no new node starts; press again to leave now".to_owned(),
@@ -209,11 +219,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             connector: Arc::clone(&self.context.connector),
             out: self.sender.clone(),
             answers: from_us,
-            stopping: self.stopping.subscribe(),
+            pace: self.pace.subscribe(),
             permit: None,
             task_timeout_s: self.context.task_timeout_s,
             forks: Arc::clone(&self.forks),
             place: None,
+            acted: false,
+            unproven: None,
         };
         let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
         self.running.insert(host, Running { answers });
@@ -221,6 +233,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             task.place = forks.acquire_owned().await.ok();
             let result = match job {
                 Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
+                Job::Apply if *task.pace.borrow() > Pace::Going => Err(Cut::Stopped),
                 Job::Apply => {
                     let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
                     match make(&task.slot, Mode::Apply, defer) {
@@ -335,7 +348,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 slot.counts.failed += 1;
                 slot.worsen(NodeState::Failed, Some(why));
             }
-            Err(Cut::Stopped) => slot.worsen(NodeState::Skipped, Some("stopped before its end".to_owned())),
+            Err(Cut::Stopped) if slot.is_alive() => {
+                // Why over what it had reached: a node that did not get to its end is not as declared.
+                slot.verdict = NodeState::Skipped;
+                slot.message = Some("stopped before its end".to_owned());
+            }
+            Err(Cut::Stopped) => {}
         }
         let state = slot.verdict;
         // Why not after a preflight that went well: the node's own turn is still to come.
@@ -423,6 +441,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
             Action::Stop { reason } => {
                 if reason != StopReason::Interrupted {
+                    self.pace.send_replace(Pace::NoneNew);
                     self.stop = Some(Stop::Threshold(reason.to_string()));
                     let text = format!("{reason}: nothing new starts");
                     self.emit(What::Notice { level: Level::Error, text })?;

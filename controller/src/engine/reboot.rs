@@ -33,6 +33,7 @@ impl NodeTask {
         let begin = Instant::now();
         let deadline = begin + limit;
         self.ask_to_reboot(Reboot::Orderly).await?;
+        self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
         if timeout(ORDERLY.min(limit / 2), link.closed()).await.is_err() {
             self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;

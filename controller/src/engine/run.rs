@@ -82,6 +82,14 @@ pub struct RunResult {
     pub out_of_service: Vec<String>,
 }
 
+/// What earlier plays left behind.
+#[derive(Clone, Copy, Debug)]
+struct SoFar {
+    failed: usize,
+    /// Nodes out of service that the play does not select.
+    out_elsewhere: usize,
+}
+
 /// Makes the cursor of one host for one play.
 pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Option<Cursor> + Send + Sync>;
 
@@ -122,7 +130,9 @@ impl Engine {
         for index in 0..self.play_hosts.len() {
             let hosts = self.play_hosts.get(index).cloned().unwrap_or_default();
             let taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
-            let stage = self.play(index, taken, failed, recorder, interrupts).await?;
+            let elsewhere = slots.values().filter(|slot| slot.out_of_service).count();
+            let so_far = SoFar { failed, out_elsewhere: elsewhere };
+            let stage = self.play(index, taken, so_far, recorder, interrupts).await?;
             failed = failed.max(stage.failed);
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             stop = stage.stop;
@@ -164,7 +174,7 @@ impl Engine {
         &self,
         index: usize,
         slots: Vec<Slot>,
-        failed_so_far: usize,
+        so_far: SoFar,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
@@ -198,7 +208,7 @@ impl Engine {
         };
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
-        let mut stage = Stage { slots, stop: None, failed: failed_so_far };
+        let mut stage = Stage { slots, stop: None, failed: so_far.failed };
         if disrupts || canary || !writes {
             stage = Dispatcher::new(&mut context, stage.slots)
                 .preflight(canary || disrupts, disrupts || !writes)
@@ -224,14 +234,16 @@ impl Engine {
         if stage.stop.is_some() || !writes {
             return Ok(stage);
         }
-        if let Some(refusal) = self.agree(&stage, &mut context).await {
+        if let Some((refusal, forecast)) = self.agree(&stage, &mut context).await {
             let text = match refusal {
-                Refusal::Declined => "nothing was changed",
-                Refusal::NobodyToAsk => {
-                    "nodes would be disturbed, and there is no terminal to ask on: add --yes; nothing was changed"
-                }
+                Refusal::Declined => "nothing was changed".to_owned(),
+                Refusal::NobodyToAsk => format!(
+                    "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
+                    forecast.disturbed.len(),
+                    forecast.summary()
+                ),
             };
-            context.recorder.emit(What::Notice { level: Level::Error, text: text.to_owned() })?;
+            context.recorder.emit(What::Notice { level: Level::Error, text })?;
             stage.stop = Some(Stop::Declined(refusal));
             return Ok(stage);
         }
@@ -241,12 +253,13 @@ impl Engine {
             max_failures: play.max_failures.map(|allowed| allowed as usize),
             any_errors_fatal: play.any_errors_fatal,
         };
-        let rollout = Rollout::new(names.len(), waves, budget, thresholds, failed_so_far);
+        let rollout = Rollout::new(names.len(), waves, budget, thresholds, so_far.failed)
+            .with_out_elsewhere(so_far.out_elsewhere);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
     }
 
     /// Asks before anybody is disturbed; `None` is agreement.
-    async fn agree(&self, stage: &Stage, context: &mut PlayContext<'_>) -> Option<Refusal> {
+    async fn agree(&self, stage: &Stage, context: &mut PlayContext<'_>) -> Option<(Refusal, Forecast)> {
         if self.confirm.is_blanket() {
             return None;
         }
@@ -260,7 +273,8 @@ impl Engine {
         if forecast.disturbed.is_empty() {
             return None;
         }
-        self.confirm.confirm(&forecast).await.err()
+        let refusal = self.confirm.confirm(&forecast).await.err()?;
+        Some((refusal, forecast))
     }
 
     fn cursors(&self, play: usize) -> MakeCursor {

@@ -152,8 +152,11 @@ enum Host {
     Running,
     /// Wants a permit and waits for room in the budget.
     Queued(Disruption),
-    /// Takes a place in the budget while its idleness is being proven.
-    Proving(Disruption),
+    /// Takes a place in the budget while its idleness is being proven; it may be out already, for a lower class.
+    Proving {
+        class: Disruption,
+        was_out: bool,
+    },
     Out,
     Ended {
         end: End,
@@ -167,7 +170,7 @@ impl Host {
             Self::Pending => "pending",
             Self::Running => "running",
             Self::Queued(_) => "waiting for the budget",
-            Self::Proving(_) => "being checked for work",
+            Self::Proving { .. } => "being checked for work",
             Self::Out => "out of service",
             Self::Ended { .. } => "finished",
         }
@@ -185,6 +188,8 @@ pub struct Rollout {
     /// Ours, proving or out, or ended while out.
     ours: BTreeSet<usize>,
     queue: VecDeque<usize>,
+    /// Nodes out of service that are not in this play.
+    elsewhere: usize,
     budget: usize,
     thresholds: Thresholds,
     current: Option<usize>,
@@ -222,6 +227,7 @@ impl Rollout {
             others: BTreeSet::new(),
             ours: BTreeSet::new(),
             queue: VecDeque::new(),
+            elsewhere: 0,
             budget,
             thresholds,
             current: None,
@@ -233,6 +239,13 @@ impl Rollout {
             last_wave: false,
             announced: BTreeMap::new(),
         }
+    }
+
+    /// Counts nodes out of service that are not in this play against its budget.
+    #[must_use]
+    pub fn with_out_elsewhere(mut self, nodes: usize) -> Self {
+        self.elsewhere = nodes;
+        self
     }
 
     /// Nodes out of service now, whoever took them out.
@@ -270,7 +283,7 @@ impl Rollout {
                 // A node that is out already may need a higher class: its place in the budget is taken, but whether
                 // it is idle has to be proven anew.
                 Host::Out => {
-                    self.set(host, Host::Proving(class));
+                    self.set(host, Host::Proving { class, was_out: true });
                     actions.push(Action::ProveIdle { host });
                 }
                 Host::Running => {
@@ -280,16 +293,27 @@ impl Rollout {
                 state => return Err(impossible(host, state, "a wish for a permit")),
             },
             Input::Idle { host } => match self.state(host)? {
-                Host::Proving(class) => {
-                    self.set(host, Host::Out);
-                    actions.push(Action::Grant { host, class });
-                }
+                Host::Proving { class, was_out } => match self.stop.clone() {
+                    // Why not when it is out: it has to reach a safe point.
+                    Some(reason) if !was_out => {
+                        self.ours.remove(&host);
+                        self.deny(host, Denial::Stopped { reason }, &mut actions);
+                    }
+                    _ => {
+                        self.set(host, Host::Out);
+                        actions.push(Action::Grant { host, class });
+                    }
+                },
                 state => return Err(impossible(host, state, "a proof of idleness")),
             },
             Input::Busy { host, reason } => match self.state(host)? {
-                Host::Proving(_) => {
-                    self.ours.remove(&host);
-                    self.set(host, Host::Running);
+                Host::Proving { was_out, .. } => {
+                    if was_out {
+                        self.set(host, Host::Out);
+                    } else {
+                        self.ours.remove(&host);
+                        self.set(host, Host::Running);
+                    }
                     actions.push(Action::Deny { host, why: Denial::Busy { reason } });
                 }
                 state => return Err(impossible(host, state, "a proof of work")),
@@ -334,10 +358,11 @@ impl Rollout {
         let state = self.state(host)?;
         match state {
             Host::Pending | Host::Ended { .. } => return Err(impossible(host, state, "an end")),
-            Host::Running | Host::Queued(_) | Host::Proving(_) | Host::Out => {}
+            Host::Running | Host::Queued(_) | Host::Proving { .. } | Host::Out => {}
         }
         // Why: a node that failed while it was out is in nobody knows what state; its place stays taken.
-        let still_out = state == Host::Out && end != End::Done;
+        let is_out = matches!(state, Host::Out | Host::Proving { was_out: true, .. });
+        let still_out = is_out && end != End::Done;
         if !still_out {
             self.ours.remove(&host);
         }
@@ -403,12 +428,12 @@ impl Rollout {
         while let Some(host) = self.queue.front().copied() {
             let out: BTreeSet<usize> =
                 self.ours.union(&self.others).copied().filter(|node| *node != host).collect();
-            if out.len() < self.budget {
+            if out.len() + self.elsewhere < self.budget {
                 self.queue.pop_front();
                 self.announced.remove(&host);
                 let Some(Host::Queued(class)) = self.hosts.get(host).copied() else { continue };
                 self.ours.insert(host);
-                self.set(host, Host::Proving(class));
+                self.set(host, Host::Proving { class, was_out: false });
                 actions.push(Action::ProveIdle { host });
                 continue;
             }
@@ -435,7 +460,7 @@ impl Rollout {
             matches!(self.hosts.get(**host), Some(Host::Ended { still_out: true, .. }))
                 && !self.others.contains(host)
         });
-        ended.count() + self.others.iter().filter(|host| **host != asking).count()
+        self.elsewhere + ended.count() + self.others.iter().filter(|host| **host != asking).count()
     }
 
     fn deny(&mut self, host: usize, why: Denial, actions: &mut Vec<Action>) {

@@ -237,6 +237,42 @@ fn one_node_at_a_time() {
 }
 
 #[test]
+fn a_node_that_is_busy_for_a_second_act_is_still_out() {
+    let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
+    rollout.step(Input::Begin).unwrap();
+    rollout.step(Input::WantsPermit { host: 0, class: Disruption::GpuReset }).unwrap();
+    rollout.step(Input::Idle { host: 0 }).unwrap();
+    rollout.step(Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
+    rollout.step(Input::Busy { host: 0, reason: "a job".into() }).unwrap();
+    rollout.step(Input::Ended { host: 0, end: End::Held }).unwrap();
+    let denied = rollout.step(Input::WantsPermit { host: 1, class: Disruption::Clients }).unwrap();
+    assert_eq!(denied, [Action::Deny { host: 1, why: Denial::BudgetSpent { out: vec![0], budget: 1 } }]);
+}
+
+#[test]
+fn a_proof_that_comes_after_the_stop_gives_no_permit() {
+    let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
+    rollout.step(Input::Begin).unwrap();
+    rollout.step(Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
+    rollout.step(Input::Interrupt).unwrap();
+    let denied = rollout.step(Input::Idle { host: 0 }).unwrap();
+    assert_eq!(denied, [Action::Deny { host: 0, why: Denial::Stopped { reason: StopReason::Interrupted } }]);
+    assert!(rollout.out().is_empty());
+}
+
+#[test]
+fn outages_of_earlier_plays_count() {
+    let mut rollout =
+        Rollout::new(1, plan_waves(&[], &all(1)), 1, Thresholds::default(), 0).with_out_elsewhere(1);
+    rollout.step(Input::Begin).unwrap();
+    let denied = rollout.step(Input::WantsPermit { host: 0, class: Disruption::Clients }).unwrap();
+    assert!(
+        matches!(denied.as_slice(), [Action::Deny { why: Denial::BudgetSpent { .. }, .. }]),
+        "{denied:?}"
+    );
+}
+
+#[test]
 fn a_node_lost_while_out_keeps_its_place() {
     let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
     rollout.step(Input::Begin).unwrap();

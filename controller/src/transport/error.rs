@@ -41,7 +41,7 @@ impl std::fmt::Display for Phase {
 /// Why there is no connection. Every text starts with the node's name.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("{node}: the name `{host}` cannot be resolved ({source}); check `ansible_host` or DNS")]
+    #[error("{node}: its address{} cannot be resolved ({source}); check `ansible_host` or DNS", if host == node { String::new() } else { format!(" `{host}`") })]
     Resolve { node: String, host: String, source: std::io::Error },
     #[error("{node}: {address} refuses the connection; is sshd running there, and is the port right?")]
     Refused { node: String, address: String },

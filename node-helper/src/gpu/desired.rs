@@ -3,6 +3,7 @@
 //! Pure. Owns selectors, units, snapping, conflicts and which wishes a GPU cannot have. How the node gets there is
 //! [`super::plan`]. Invariant: a member whose wish is impossible leaves nothing in the merged state.
 
+use super::wording::joined;
 use std::collections::BTreeMap;
 
 use gpufleet_protocol::{
@@ -88,7 +89,7 @@ impl Desired {
             .iter()
             .enumerate()
             .find(|(_, verdict)| !verdict.failures.is_empty())
-            .map(|(member, verdict)| (member, verdict.failures.join("; ")))
+            .map(|(member, verdict)| (member, joined(&verdict.failures)))
     }
 
     pub fn unknown(&self) -> Option<(usize, String)> {
@@ -96,7 +97,7 @@ impl Desired {
             .iter()
             .enumerate()
             .find(|(_, verdict)| !verdict.unknown.is_empty())
-            .map(|(member, verdict)| (member, verdict.unknown.join("; ")))
+            .map(|(member, verdict)| (member, joined(&verdict.unknown)))
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns what predictions assumed so far, and how plans and results become outcomes, one a member.
 
+use super::wording::joined;
 use std::path::PathBuf;
 
 use gpufleet_protocol::{
@@ -268,13 +269,13 @@ fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
 fn own_status(desired: &Desired, member: usize) -> Option<OpStatus> {
     let verdict = desired.members.get(member)?;
     if !verdict.failures.is_empty() {
-        return Some(OpStatus::Failed { kind: IMPOSSIBLE, message: verdict.failures.join("; ") });
+        return Some(OpStatus::Failed { kind: IMPOSSIBLE, message: joined(&verdict.failures) });
     }
     if !verdict.unknown.is_empty() {
-        return Some(OpStatus::Unknown { reason: verdict.unknown.join("; ") });
+        return Some(OpStatus::Unknown { reason: joined(&verdict.unknown) });
     }
     if verdict.applies == 0 && !verdict.not_applicable.is_empty() {
-        return Some(OpStatus::NotApplicable { reason: verdict.not_applicable.join("; ") });
+        return Some(OpStatus::NotApplicable { reason: joined(&verdict.not_applicable) });
     }
     None
 }
@@ -348,7 +349,7 @@ fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> O
             let status = match (own.first(), own_status(&forecast.desired, at), &first) {
                 (Some(failure), _, _) => {
                     let messages: Vec<&str> = own.iter().map(|failure| failure.message.as_str()).collect();
-                    OpStatus::Failed { kind: failure.kind, message: messages.join("; ") }
+                    OpStatus::Failed { kind: failure.kind, message: joined(&messages) }
                 }
                 (None, Some(status), _) => status,
                 (None, None, Some(failure)) if changes.len() < planned.len() => {

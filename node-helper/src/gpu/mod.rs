@@ -18,6 +18,7 @@ mod mps;
 mod observe;
 mod plan;
 mod state;
+mod wording;
 mod worker;
 
 pub use group::{Gpus, Settings};

@@ -15,7 +15,8 @@ use std::{
 
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
-    message::{Mode, Open, Opened},
+    message::{IdleVerdict, Mode, Open, Opened},
+    op::Reboot,
 };
 
 use super::{
@@ -407,7 +408,25 @@ impl Session {
             NodeOp::LineInFile(task) => declared.run(task),
             NodeOp::Service(task) => declared.run(task),
             NodeOp::Stat(task) => declared.run(task),
-            NodeOp::Reboot(how) => reboot::run(*how, &node, request.mode, allowed, &gate),
+            NodeOp::Reboot(how) => {
+                if request.mode == Mode::Apply && *how == Reboot::Orderly {
+                    self.refuse_busy(opening, deadline)?;
+                }
+                reboot::run(*how, &node, request.mode, allowed, &gate)
+            }
+        }
+    }
+
+    /// Looks once more, right before the node goes down, whether anything works on it. Not knowing is being busy.
+    fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<(), Trouble> {
+        let mut gpus = turn(&self.gpus, deadline)?;
+        let report = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline);
+        match report.verdict {
+            IdleVerdict::Idle => Ok(()),
+            IdleVerdict::Busy | IdleVerdict::Unknown => {
+                let why = format!("the node is not idle: {}; it was not rebooted", report.reasons.join("; "));
+                Err(Trouble::failed(FailureKind::Busy, why))
+            }
         }
     }
 
