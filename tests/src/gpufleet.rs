@@ -44,6 +44,11 @@ impl Home {
         self.dir.path().join("state/gpufleet/runs")
     }
 
+    /// What the latest run recorded; empty before there is one.
+    pub fn journal(&self) -> Events {
+        journal(&self.runs())
+    }
+
     /// Writes a file below the working folder and answers its path as a command would name it.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.work().join(name);
@@ -162,6 +167,13 @@ fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
+fn journal(runs: &Path) -> Events {
+    let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
+    let latest = entries.map(|entry| entry.path()).max();
+    let text = latest.and_then(|dir| std::fs::read_to_string(dir.join("journal.jsonl")).ok());
+    Events::of(&text.unwrap_or_default())
+}
+
 /// A command under way. Dropping it kills it.
 pub struct Running {
     text: String,
@@ -181,11 +193,7 @@ impl Running {
 
     /// What the only run of this home has recorded so far; empty before it began.
     pub fn journal(&self) -> Events {
-        let mut folders: Vec<PathBuf> =
-            std::fs::read_dir(&self.runs).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        folders.sort();
-        let text = folders.last().and_then(|dir| std::fs::read_to_string(dir.join("journal.jsonl")).ok());
-        Events::of(&text.unwrap_or_default())
+        journal(&self.runs)
     }
 
     /// Waits until the record of the run satisfies a condition.

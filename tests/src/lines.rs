@@ -41,6 +41,17 @@ impl Events {
         self.named(name).filter_map(|with| with["host"].as_str()).map(str::to_owned).collect()
     }
 
+    /// Nodes in the order in which their part was over.
+    pub fn ends(&self) -> Vec<String> {
+        let over = ["done", "compliant", "failed", "held", "unknown", "unreachable"];
+        let ended = |with: &&Value| with["state"].as_str().is_some_and(|state| over.contains(&state));
+        self.named("node_state")
+            .filter(ended)
+            .filter_map(|with| with["host"].as_str())
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// Nodes between the permit to disturb them and their return to service.
     pub fn outage(&self) -> Outage {
         let mut out = BTreeSet::new();

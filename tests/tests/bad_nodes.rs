@@ -14,10 +14,11 @@ const PLAY: &str = "
     - copy: {content: hello, dest: /root/hello}
 ";
 
-/// Disturbs nobody, so nobody waits for what the others would need.
+/// Disturbs nobody and is not in step, so nobody waits for anybody.
 const LIVE: &str = "
 - hosts: gpu
   become: true
+  strategy: host_pinned
   tasks:
     - sysctl: {name: vm.swappiness, value: 10}
     - copy: {content: hello, dest: /root/hello}
@@ -28,6 +29,8 @@ struct Ward {
     fleet: Fleet,
     done: Finished,
     document: Document,
+    /// Nodes in the order in which they ended.
+    ends: Vec<String>,
 }
 
 impl Ward {
@@ -42,7 +45,7 @@ impl Ward {
             .args(["--connect-timeout", "5s"])
             .run();
         let document = done.document();
-        Self { playbook, fleet, done, document }
+        Self { playbook, fleet, done, document, ends: home.journal().ends() }
     }
 
     /// The node is brought up whatever is strange about it.
@@ -93,12 +96,9 @@ fn nodes_that_do_not_let_us_in() {
     ward.ill("gpu004", "unreachable", &["key", "ssh-keygen -R"]);
     ward.ill("gpu005", "unreachable", &["was not let in", "publickey"]);
     assert_eq!(ward.done.code, Some(4), "{}", ward.done);
-    // The one that hangs costs its own deadline once, and the others nothing.
-    for name in ["gpu001", "gpu006", "gpu007"] {
-        let seconds = ward.document.number(&format!("/nodes/{name}/seconds"));
-        assert!(seconds < 5, "{name} took {seconds} s: {}", ward.done);
-    }
-    assert!(ward.done.took < Duration::from_secs(20), "{}", ward.done);
+    // The one that hangs costs its own deadline once, and the others nothing: all of them end before it.
+    assert_eq!(ward.ends.last().map(String::as_str), Some("gpu003"), "{:?}: {}", ward.ends, ward.done);
+    assert!(ward.done.took < Duration::from_secs(30), "{}", ward.done);
 }
 
 #[test]
@@ -171,7 +171,9 @@ fn nothing_to_log_in_with() {
         .arg(&locked)
         .status();
     assert!(made.is_ok_and(|status| status.success()), "ssh-keygen locks a key");
-    for (key, why) in [("missing", "does not exist"), ("broken", "broken"), ("locked", "passphrase")] {
+    for (key, why) in
+        [("missing", "does not exist"), ("broken", "broken"), ("locked", "no terminal to ask on")]
+    {
         let path = home.work().join(key);
         let vars = format!("gpu: {{vars: {{ansible_ssh_private_key_file: {}}}}}\n", path.display());
         home.write("hosts.yaml", &vars);
