@@ -8,4 +8,8 @@ state=$(cd "$dir" && pwd)/state
 echo "starting $nodes simulated nodes with 8 GPUs each ($gpu)"
 XDG_STATE_HOME=$state exec "$bin/gpufleet-lab" exec --nodes "$nodes" --gpu "$gpu" --gpus-per-node 8 \
     --seed-drift --dir "$dir/fleet" -- \
-    sh -c '"$1/gpufleet" run playbooks/bringup.yaml -i "$GPUFLEET_INVENTORY" --yes' sh "$bin"
+    sh -euc '
+        echo; echo "\$ gpufleet plan playbooks/bringup.yaml -i inventory.yaml"
+        "$1/gpufleet" plan playbooks/bringup.yaml -i "$GPUFLEET_INVENTORY"
+        echo; echo "\$ gpufleet run playbooks/bringup.yaml -i inventory.yaml --yes"
+        "$1/gpufleet" run playbooks/bringup.yaml -i "$GPUFLEET_INVENTORY" --yes' sh "$bin"
