@@ -230,3 +230,16 @@ fn a_layout_that_fails_is_taken_back() {
         "{listed}\n{done}"
     );
 }
+
+/// A node that stops without a word is given up when it answers no keepalive for a minute; nobody waits for it.
+#[test]
+fn a_node_that_falls_silent_in_a_task_is_given_up() {
+    let faults = "- {nodes: gpu001, function: nvmlDeviceSetPersistenceMode, effect: freeze}\n";
+    let (fleet, home) = fleet(2, faults, "");
+    let play = "- hosts: gpu\n  become: true\n  tasks:\n    - gpu_persistence: {mode: legacy}\n";
+    let done = run(&home, &fleet, play, "json").arg("--yes").run().expect(4);
+    let document = done.document();
+    assert_eq!((document.state("gpu001"), document.state("gpu002")), ("unreachable", "done"), "{done}");
+    assert!(document.message("gpu001").contains("stopped answering keepalives"), "{done}");
+    assert_eq!(home.journal().ends(), ["gpu002", "gpu001"], "{done}");
+}
