@@ -105,7 +105,7 @@ fn a_person_at_a_terminal_is_asked() {
         let line = format!("{} run play.yaml -i {}", gpufleet.display(), fleet.inventory());
         // Why the sleep: `script` types the end of its input too.
         let shell =
-            format!("(echo {answer}; exec sleep 15) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
+            format!("(echo {answer}; exec sleep 6) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
         home.program(Path::new("/bin/sh"), ["-c", &shell]).env("TERM", "xterm").run()
     };
     let done = ask("n").expect(5).says(&["Proceed? [y/N]", "gpu001", "gpu002", "nothing was changed"]);
