@@ -105,7 +105,7 @@ fn a_person_at_a_terminal_is_asked() {
         let line = format!("{} run play.yaml -i {}", gpufleet.display(), fleet.inventory());
         // Why the sleep: `script` types the end of its input too.
         let shell =
-            format!("(echo {answer}; exec sleep 15) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
+            format!("(echo {answer}; exec sleep 6) 2>/dev/null | script -qec '{line}' /dev/null & wait $!");
         home.program(Path::new("/bin/sh"), ["-c", &shell]).env("TERM", "xterm").run()
     };
     let done = ask("n").expect(5).says(&["Proceed? [y/N]", "gpu001", "gpu002", "nothing was changed"]);
@@ -229,4 +229,17 @@ fn a_layout_that_fails_is_taken_back() {
         (2, 2),
         "{listed}\n{done}"
     );
+}
+
+/// A node that stops without a word is given up when it answers no keepalive for a minute; nobody waits for it.
+#[test]
+fn a_node_that_falls_silent_in_a_task_is_given_up() {
+    let faults = "- {nodes: gpu001, function: nvmlDeviceSetPersistenceMode, effect: freeze}\n";
+    let (fleet, home) = fleet(2, faults, "");
+    let play = "- hosts: gpu\n  become: true\n  tasks:\n    - gpu_persistence: {mode: legacy}\n";
+    let done = run(&home, &fleet, play, "json").arg("--yes").run().expect(4);
+    let document = done.document();
+    assert_eq!((document.state("gpu001"), document.state("gpu002")), ("unreachable", "done"), "{done}");
+    assert!(document.message("gpu001").contains("stopped answering keepalives"), "{done}");
+    assert_eq!(home.journal().ends(), ["gpu002", "gpu001"], "{done}");
 }
