@@ -1,23 +1,43 @@
 #!/bin/sh
-# Builds what is handed out: the controller with a node file whose NVML worker asks for glibc 2.17 only.
+# Builds what is handed out: one controller that carries node files for x86_64 and aarch64, whose NVML workers ask for
+# glibc 2.17 only.
 #
-# zig stands in for an old C library; it comes from PyPI, so that no other machine is needed.
+# zig stands in for old C libraries; it comes from PyPI. The supervisors are pure Rust, which rust-lld links alone.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=target/release-tools
 if [ ! -x "$venv/bin/cargo-zigbuild" ]; then
     python3 -m venv "$venv"
-    "$venv/bin/pip" install -q --disable-pip-version-check ziglang==0.15.2 cargo-zigbuild==0.20.1 ||
-        "$venv/bin/pip" install -q --disable-pip-version-check ziglang cargo-zigbuild
+    "$venv/bin/pip" install -q --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.0
 fi
 PATH=$PWD/$venv/bin:$PATH
 export PATH
-cargo zigbuild --locked -p gpufleet-nvml --profile worker --target x86_64-unknown-linux-gnu.2.17 --target-dir target/node
-worker=target/node/x86_64-unknown-linux-gnu/worker/gpufleet-nvml
-needs=$(objdump -T "$worker" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -1)
-echo "the NVML worker asks for $needs at most"
-GPUFLEET_NVML_WORKER=$PWD/$worker cargo build --locked --release -p gpufleet
+nodes=target/node
 mkdir -p target/dist
+
+# node_file ARCH: supervisor, worker, length and magic, as docs/architecture.md describes.
+node_file() {
+    for target in "$1-unknown-linux-musl" "$1-unknown-linux-gnu"; do
+        [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
+    done
+    cargo zigbuild --locked -p gpufleet-nvml --profile worker --target "$1-unknown-linux-gnu.2.17" --target-dir "$nodes"
+    RUSTFLAGS="-C linker=rust-lld -C link-self-contained=yes" \
+        cargo build --locked -p gpufleet-node --profile node --target "$1-unknown-linux-musl" --target-dir "$nodes/release"
+    python3 - "$nodes/release/$1-unknown-linux-musl/node/gpufleet-node" \
+        "$nodes/$1-unknown-linux-gnu/worker/gpufleet-nvml" "target/dist/node-$1" <<'PYTHON'
+import sys
+
+supervisor, worker = (open(path, "rb").read() for path in sys.argv[1:3])
+open(sys.argv[3], "wb").write(supervisor + worker + len(worker).to_bytes(8, "little") + b"GPUFNVML")
+PYTHON
+    needs=$(objdump -T "$nodes/$1-unknown-linux-gnu/worker/gpufleet-nvml" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -1)
+    echo "the NVML worker for $1 asks for ${needs:-an unknown glibc} at most"
+}
+
+node_file x86_64
+node_file aarch64
+GPUFLEET_NODE_BIN=$PWD/target/dist/node-x86_64 GPUFLEET_NODE_BIN_AARCH64=$PWD/target/dist/node-aarch64 \
+    cargo build --locked --release -p gpufleet
 cp target/release/gpufleet target/dist/gpufleet-x86_64-linux
 strip target/dist/gpufleet-x86_64-linux
 (cd target/dist && sha256sum gpufleet-* >SHA256SUMS && cat SHA256SUMS)

@@ -244,7 +244,7 @@ fn facts() {
     gpu003            8x H200     580.159.04  on     7x 1g.18gb  700 W  ubuntu 24.04  6.8.0-79-generic
     gpu004            7x H100     580.159.04  mixed  off         700 W  ubuntu 24.04  6.8.0-79-generic
                       80GB HBM3
-    gpu005            none                                              ubuntu 24.04  6.8.0-79-generic
+    gpu005            not known                                         ubuntu 24.04  6.8.0-79-generic
     gpu006            not known
     note: gpu004: the driver shows 7 of 8 GPUs on the PCI bus
     note: gpu005: NVML did not answer: no answer in 10 s

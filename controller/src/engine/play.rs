@@ -3,12 +3,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use gpufleet_protocol::{Permit, message::Mode};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
+    time::Instant,
 };
 
 use super::{
@@ -26,6 +28,9 @@ use crate::{
 const INBOX: usize = 1024;
 /// Seconds from a grant within which the act must start.
 const PERMIT_VALID_S: u64 = 300;
+
+/// How long a barrier waits for hosts that have not answered at all.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// What a node's task is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +62,15 @@ pub(super) struct Stage {
 
 struct Running {
     answers: mpsc::Sender<ToNode>,
+    connected: bool,
 }
 
 /// Nodes that wait for each other, or for one of them.
 #[derive(Default)]
 struct Meeting {
     at_barrier: Vec<usize>,
+    /// When those who wait go on without hosts that never answered.
+    opens_at: Option<Instant>,
     latches: HashMap<Arc<str>, Latch>,
 }
 
@@ -81,6 +89,8 @@ pub(super) struct Dispatcher<'a, 'b> {
     forks: Arc<Semaphore>,
     pace: watch::Sender<Pace>,
     meeting: Meeting,
+    /// Hosts of the play by name.
+    index: HashMap<String, usize>,
     rollout: Option<Rollout>,
     stop: Option<Stop>,
     finished: bool,
@@ -91,6 +101,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let (sender, inbox) = mpsc::channel(INBOX);
         let forks = Arc::new(Semaphore::new(context.forks));
         let (pace, _) = watch::channel(Pace::Going);
+        let index = context.names.iter().cloned().zip(0..).collect();
         Self {
             context,
             slots: slots.into_iter().map(Some).collect(),
@@ -101,6 +112,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             forks,
             pace,
             meeting: Meeting::default(),
+            index,
             rollout: None,
             stop: None,
             finished: false,
@@ -160,6 +172,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why first: an interrupt must not wait behind a busy fleet.
             interrupt = self.context.interrupts.recv() => self.interrupted(interrupt.is_some()),
             Some(message) = self.inbox.recv() => self.message(message),
+            () = until(self.meeting.opens_at) => {
+                // Why once: who is still missing then has answered, and is waited for.
+                self.open_barrier();
+                self.meeting.opens_at = None;
+                Ok(())
+            }
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok((host, slot, result)) => {
                     // Why: what the task sent before it ended comes before its end.
@@ -211,6 +229,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             return;
         }
         let (answers, from_us) = mpsc::channel(4);
+        let connected = slot.link.is_some();
         let mut task = NodeTask {
             host,
             slot,
@@ -228,7 +247,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             unproven: None,
         };
         let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
-        self.running.insert(host, Running { answers });
+        self.running.insert(host, Running { answers, connected });
         self.tasks.spawn(async move {
             task.place = forks.acquire_owned().await.ok();
             let result = match job {
@@ -249,7 +268,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
         match message {
-            FromNode::Event(what) => self.emit(what),
+            FromNode::Event(what) => {
+                if let What::Connected { host, .. } = &what
+                    && let Some(running) = self.index.get(host).and_then(|host| self.running.get_mut(host))
+                {
+                    running.connected = true;
+                }
+                self.emit(what)
+            }
             FromNode::Durable(what, done) => Ok(self.context.recorder.durable(what, done)?),
             FromNode::WantsPermit { host, class, why } => {
                 let name = self.name(host);
@@ -268,6 +294,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             FromNode::Released { host } => self.input(Input::Released { host }),
             FromNode::Barrier { host } => {
                 self.meeting.at_barrier.push(host);
+                self.meeting.opens_at.get_or_insert_with(|| Instant::now() + SILENCE);
                 self.open_barrier();
                 Ok(())
             }
@@ -295,11 +322,19 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
+    /// Opens the barrier when everybody is there. A host that has never answered is not waited for: it goes on alone
+    /// when it does.
     fn open_barrier(&mut self) {
-        if self.meeting.at_barrier.len() >= self.running.len() {
-            for host in std::mem::take(&mut self.meeting.at_barrier) {
-                self.answer(host, ToNode::Go);
-            }
+        let there = &self.meeting.at_barrier;
+        let patient = self.meeting.opens_at.is_some_and(|at| Instant::now() < at);
+        let missing =
+            |(host, running): (&usize, &Running)| !there.contains(host) && (running.connected || patient);
+        if there.is_empty() || self.running.iter().any(missing) {
+            return;
+        }
+        self.meeting.opens_at = None;
+        for host in std::mem::take(&mut self.meeting.at_barrier) {
+            self.answer(host, ToNode::Go);
         }
     }
 
@@ -477,6 +512,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             ),
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
         }
+    }
+}
+
+/// Ends at a moment, or never.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

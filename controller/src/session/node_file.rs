@@ -29,9 +29,14 @@ impl NodeFiles {
         Self(files)
     }
 
-    /// What this build carries. Hashes the file, so it is called once a run.
+    /// What this build carries. Hashes the files, so it is called once a run.
     pub fn embedded() -> Self {
-        Self(vec![NodeFile::new("x86_64", Bytes::from_static(gpufleet_payload::NODE))])
+        let carried = [("x86_64", gpufleet_payload::NODE), ("aarch64", gpufleet_payload::NODE_AARCH64)];
+        let here = carried.into_iter().filter(|(_, bytes)| !bytes.is_empty());
+        Self(
+            here.map(|(architecture, bytes)| NodeFile::new(architecture, Bytes::from_static(bytes)))
+                .collect(),
+        )
     }
 
     pub(super) fn list(&self) -> String {

@@ -48,7 +48,7 @@ async fn a_name_that_nobody_knows_says_so() {
     let error = exec(&node.connector(), &target, "true").await.unwrap_err();
     assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
     assert!(
-        error.to_string().starts_with("gpu001: the name `gpu001.invalid` cannot be resolved ("),
+        error.to_string().starts_with("gpu001: its address `gpu001.invalid` cannot be resolved ("),
         "{error}"
     );
 }

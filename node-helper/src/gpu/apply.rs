@@ -738,8 +738,7 @@ impl Running<'_> {
             match self.job.machine.unit(&unit, UnitAction::Start, &grace) {
                 Ok(()) => self.stopped.retain(|stopped| *stopped != unit),
                 Err(why) => {
-                    let message =
-                        format!("{unit} was stopped for this and could not be started again: {why}");
+                    let message = format!("{unit} could not be started again: {why}");
                     self.applied.warnings.push(message);
                 }
             }

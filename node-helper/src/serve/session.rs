@@ -409,7 +409,8 @@ impl Session {
             NodeOp::Service(task) => declared.run(task),
             NodeOp::Stat(task) => declared.run(task),
             NodeOp::Reboot(how) => {
-                if request.mode == Mode::Apply && *how == Reboot::Orderly {
+                if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
+                    gate(Disruption::Reboot)?;
                     self.refuse_busy(opening, deadline)?;
                 }
                 reboot::run(*how, &node, request.mode, allowed, &gate)
