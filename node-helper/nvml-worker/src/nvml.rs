@@ -78,8 +78,11 @@ fn check(code: c_uint) -> Reading<()> {
 }
 
 fn string(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> =
-        buffer.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    let bytes: Vec<u8> = buffer
+        .iter()
+        .take_while(|byte| **byte != 0)
+        .map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()))
+        .collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
