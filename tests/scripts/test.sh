@@ -4,6 +4,9 @@ set -eu
 mkdir -p /run/sshd 2>/dev/null || true
 cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
 if cargo nextest --version >/dev/null 2>&1; then
-    exec cargo nextest run --locked --workspace --no-fail-fast "$@"
+    # Why the ignored ones too: they are measurements with a bound, which mean something in a process of their own,
+    # and here every test has one.
+    exec cargo nextest run --locked --workspace --no-fail-fast --run-ignored all "$@"
 fi
+cargo test --locked -p gpufleet --test transport -- --ignored
 exec cargo test --locked --workspace --no-fail-fast "$@"

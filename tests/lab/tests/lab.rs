@@ -1,7 +1,6 @@
 //! The lab from outside: fleets that start, answer over SSH with a stock client, reboot, and end without a trace.
 //!
-//! Needs Linux, root (or user namespaces) and the OpenSSH client; without those the tests say so and pass.
-#![expect(clippy::print_stderr, reason = "a test that cannot run says why")]
+//! Needs Linux, root (to give it up, too), user namespaces and the OpenSSH client; without those the tests fail and say so.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,8 +19,7 @@ impl Lab {
     /// Starts a fleet, or tells why this machine cannot.
     fn up(arguments: &[&str], faults: &str) -> Option<Self> {
         if !Path::new("/usr/bin/ssh").exists() || !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: this test needs root and /usr/bin/ssh");
-            return None;
+            panic!("this test needs root and /usr/bin/ssh; `make test` as root installs it");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("faults.yaml");
@@ -293,10 +291,7 @@ fn a_node_can_die_freeze_and_stay_silent() {
 
 #[test]
 fn real_openssh_daemons_serve_the_same_nodes() {
-    if !Path::new("/usr/sbin/sshd").exists() {
-        eprintln!("skipped: /usr/sbin/sshd is not installed");
-        return;
-    }
+    assert!(Path::new("/usr/sbin/sshd").exists(), "this test needs openssh-server; `make test` installs it");
     let Some(lab) = Lab::up(&["--nodes", "3", "--gpus-per-node", "1", "--sshd", "openssh"], "") else {
         return;
     };
@@ -368,8 +363,9 @@ fn a_fleet_runs_without_root_where_user_namespaces_are_allowed() {
     use std::os::unix::process::CommandExt as _;
     let allowed = Command::new("/usr/bin/unshare").args(["-Ur", "true"]).uid(65534).gid(65534).status();
     if !rustix::process::geteuid().is_root() || !allowed.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this test needs root, to give it up, and user namespaces");
-        return;
+        panic!(
+            "this test needs root, to give it up, and user namespaces (sysctl kernel.unprivileged_userns_clone)"
+        );
     }
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
