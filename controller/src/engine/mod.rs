@@ -6,7 +6,7 @@
 //! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
 
 mod approval;
-mod convert;
+pub(crate) mod convert;
 mod link;
 mod message;
 mod node;

@@ -19,8 +19,8 @@ use super::{
     verdict,
 };
 use crate::{
-    event::{NodeState, TaskReport, TaskStatus, Verb, What},
-    interpreter::{self, Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
+    event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
+    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
 };
 
 /// How long reading facts, or the proof that a node is idle, may take.
@@ -221,7 +221,7 @@ impl NodeTask {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
                     let stopping = *self.pace.borrow() == Pace::Stopping;
-                    if self.permit.is_none() && stopping && action.phase == interpreter::Phase::Declared {
+                    if self.permit.is_none() && stopping && action.phase == Phase::Declared {
                         return Err(Cut::Stopped);
                     }
                     let fed = self.perform(&action, silent, &mut seen).await?;
@@ -401,7 +401,7 @@ impl NodeTask {
         } else {
             self.emit(started).await;
         }
-        if action.phase == interpreter::Phase::Verify && self.permit.is_some() {
+        if action.phase == Phase::Verify && self.permit.is_some() {
             self.state(NodeState::Verifying, None).await;
         }
         Ok(())

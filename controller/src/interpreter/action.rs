@@ -3,24 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub use crate::event::Phase;
 pub use gpufleet_protocol::message::Mode;
 use gpufleet_protocol::op::Blob;
 use gpufleet_protocol::tasks::RebootWhen;
 use gpufleet_protocol::{Disruption, NodeOp};
 use serde::{Deserialize, Serialize};
-
-/// Why an operation is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// A task says so.
-    #[default]
-    Declared,
-    /// A reset or reboot may have lost what an earlier task declared.
-    Reassert,
-    /// Whether all that was declared holds, at the end of a section.
-    Verify,
-}
 
 /// The identity of an operation within a run; the journal knows it by this.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

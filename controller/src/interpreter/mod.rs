@@ -16,7 +16,7 @@ mod report;
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
 pub use files::{CachedFiles, FileContent, FileKind, Files};
-pub use report::{RecapCounts, Status, TaskReport};
+pub use report::{Status, TaskReport};
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
+use crate::event::RecapCounts;
 use crate::playbook::{Program, TagFilter};
 use crate::template::Dict;
 
@@ -57,7 +58,11 @@ impl Story {
     }
 
     fn counts(&self) -> RecapCounts {
-        RecapCounts::of(&self.reports)
+        let mut counts = RecapCounts::default();
+        for report in &self.reports {
+            counts.count(&crate::engine::convert::report(report.clone()));
+        }
+        counts
     }
 }
 
