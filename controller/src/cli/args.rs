@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
 #[derive(Debug, Parser)]
@@ -39,7 +40,7 @@ pub enum ColorChoice {
 }
 
 /// What goes to standard output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Format {
     #[default]
     Human,
@@ -67,6 +68,10 @@ pub enum Command {
     Hosts(HostsArgs),
     /// Lists the runs that this machine has recorded.
     Runs(RunsArgs),
+    /// Goes on with a run that was cut off, stopped or held: nothing is done twice.
+    Resume(ResumeArgs),
+    /// Asks a run to stop at a safe point; `gpufleet resume` goes on with it.
+    Pause(PauseArgs),
     /// Shows the report of a run, or names its file.
     Report(ReportArgs),
     /// Explains a task kind, or lists them all.
@@ -80,7 +85,7 @@ pub enum Command {
     },
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct InventorySource {
     /// Inventory: a file, a folder, or `host1,host2,`; may be given several times. Without it, `inventory` here or
     /// /etc/gpufleet/inventory.
@@ -101,7 +106,7 @@ pub struct InventorySource {
     pub allow_empty: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum TransportChoice {
     /// gpufleet's own SSH.
     Russh,
@@ -109,7 +114,7 @@ pub enum TransportChoice {
     Ssh,
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Connection")]
 pub struct Connection {
     /// User to log in as.
@@ -150,7 +155,7 @@ fn duration(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a duration such as 90s, 20m or 2h".to_owned())
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct PlaybookSource {
     /// Playbooks, run one after the other.
     #[arg(required = true, value_name = "PLAYBOOK")]
@@ -171,7 +176,7 @@ pub struct PlaybookSource {
     pub r#become: bool,
 }
 
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct RunArgs {
     #[command(flatten)]
     pub source: PlaybookSource,
@@ -305,6 +310,25 @@ pub struct RunsArgs {
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ResumeArgs {
+    /// Run: its id, or either end of it; without it the newest that is unfinished.
+    pub run: Option<String>,
+    /// Does not ask before nodes are disturbed; needed where there is no terminal to ask on.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PauseArgs {
+    /// Run: its id, either end of it, or `latest`.
+    #[arg(default_value = "latest")]
+    pub run: String,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -10,11 +10,11 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
-    engine::{Engine, EngineError, Options, Recorder, RunResult, Sink, Stop, finished},
-    event::{EVENT_VERSION, RunStarted, Verb, What},
+    engine::{Engine, EngineError, Options, Past, Recorder, RunResult, Sink, Stop, finished},
+    event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     inventory::Inventory,
-    journal::{Journal, RunDir, RunId},
+    journal::{self, Journal, RunDir, RunId},
     playbook::{Known, Order, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
@@ -34,6 +34,7 @@ use super::{
     history,
     output::Output,
     prompt::Question,
+    resume,
     sinks::{LinesSink, Screen, ScreenSink},
     sources,
 };
@@ -52,10 +53,33 @@ struct Request<'a> {
     node: Option<&'a str>,
     fail_on_change: bool,
     max_unavailable: Option<Amount>,
+    /// What a resume needs to load the same again.
+    record: Option<&'a RunArgs>,
+}
+
+/// A run that another process began.
+pub struct TakenUp {
+    pub run: RunId,
+    pub started: RunStarted,
+    pub events: Vec<Event>,
 }
 
 pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let request = Request {
+    carry_out(&request_of(&args), None, environment, output)
+}
+
+/// Goes on with a run, as `args` began it.
+pub fn go_on(
+    args: &RunArgs,
+    taken_up: TakenUp,
+    environment: &Environment,
+    output: &Output,
+) -> Result<u8, CommandError> {
+    carry_out(&request_of(args), Some(taken_up), environment, output)
+}
+
+fn request_of(args: &RunArgs) -> Request<'_> {
+    Request {
         verb: if args.check { Verb::Plan } else { Verb::Run },
         source: &args.source,
         connection: &args.connection,
@@ -65,8 +89,8 @@ pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<
         node: None,
         fail_on_change: args.fail_on_change,
         max_unavailable: args.max_unavailable,
-    };
-    carry_out(&request, environment, output)
+        record: Some(args),
+    }
 }
 
 pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -80,8 +104,9 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         node: args.node.as_deref(),
         fail_on_change: args.fail_on_change,
         max_unavailable: None,
+        record: None,
     };
-    carry_out(&request, environment, output)
+    carry_out(&request, None, environment, output)
 }
 
 pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -95,8 +120,9 @@ pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Res
         node: None,
         fail_on_change: false,
         max_unavailable: None,
+        record: None,
     };
-    carry_out(&request, environment, output)
+    carry_out(&request, None, environment, output)
 }
 
 pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
@@ -273,14 +299,29 @@ fn hidden(value: &str) -> String {
     }
 }
 
-fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+fn carry_out(
+    request: &Request<'_>,
+    taken_up: Option<TakenUp>,
+    environment: &Environment,
+    output: &Output,
+) -> Result<u8, CommandError> {
     let loaded = load(request, environment, output)?;
     if let Some(node) = request.node
         && !loaded.hosts.iter().any(|host| host == node)
     {
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
-    let run = RunId::generate();
+    let digest = digest(&loaded);
+    if let Some(before) = &taken_up
+        && before.started.digest != digest
+    {
+        return Err(CommandError::user(format!(
+            "the playbooks, the inventory or variables are not what they were when run {} began",
+            before.run
+        ))
+        .hint("put them back as they were to go on with it, or begin a new run: what is as declared already is left alone"));
+    }
+    let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
     let fleet = Fleet::new(
@@ -292,17 +333,26 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
         environment,
     )?;
     let dir = RunDir::new(&environment.state_dir, &run);
-    let journal = Journal::create(&dir).map_err(CommandError::user)?;
-    let started = RunStarted {
-        version: EVENT_VERSION,
-        run_id: run.to_string(),
-        verb: request.verb,
-        gpufleet: env!("CARGO_PKG_VERSION").to_owned(),
-        playbooks: request.source.playbooks.iter().map(|path| path.display().to_string()).collect(),
-        inventories: request.source.inventory.inventory.clone(),
-        hosts: loaded.hosts.clone(),
-        command_line: command_line(),
-        digest: digest(&loaded),
+    let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
+    let (started, events) = match taken_up {
+        Some(before) => (before.started, before.events),
+        None => {
+            let started = RunStarted {
+                version: EVENT_VERSION,
+                run_id: run.to_string(),
+                verb: request.verb,
+                gpufleet: env!("CARGO_PKG_VERSION").to_owned(),
+                playbooks: request.source.playbooks.iter().map(|path| path.display().to_string()).collect(),
+                inventories: request.source.inventory.inventory.clone(),
+                hosts: loaded.hosts.clone(),
+                command_line: command_line(),
+                digest,
+            };
+            if let Some(args) = request.record {
+                resume::remember(&dir, args)?;
+            }
+            (started, Vec::new())
+        }
     };
     let people = request.format == Format::Human;
     let screen = Screen::new(people, environment.stderr_is_terminal, output.status_style);
@@ -311,7 +361,7 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
     if request.format == Format::Jsonl {
         sinks.push(Box::new(LinesSink::new()));
     }
-    let recorder = Recorder::new(journal, sinks, jiff::Timestamp::now);
+    let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let shared = Shared {
         inventory: &loaded.inventory,
         program: &loaded.program,
@@ -342,16 +392,50 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
                 skip: request.source.skip_tags.clone(),
             }),
             holder,
+            resumed: !events.is_empty(),
         },
     };
-    let code = runtime()?.block_on(drive(engine, started, recorder, &screen, request))?;
+    let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
+    let code = runtime()?.block_on(drive(engine, started, past, recorder, &screen, request))?;
+    let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
+    if !resumable {
+        resume::forget(&dir);
+    }
     finish(request, &dir, &screen, code, output)
+}
+
+/// A new journal, or that of the run that is taken up. No other process of this machine may be at work on the hosts.
+fn open_journal(
+    dir: &RunDir,
+    verb: Verb,
+    taken_up: Option<&TakenUp>,
+    hosts: &[String],
+    environment: &Environment,
+) -> Result<Journal, CommandError> {
+    // Why a lock around it: two that begin at once must see each other.
+    let _turn = journal::take_turn(&environment.state_dir).map_err(CommandError::user)?;
+    if verb.writes()
+        && let Some(other) = journal::at_work(&environment.state_dir, hosts)
+    {
+        return Err(CommandError::stopped(format!(
+            "run {} works on {} now, on this machine",
+            other.run,
+            gpufleet::report::fold_names(other.shared.iter())
+        ))
+        .hint(format!("wait for it, stop it with `gpufleet pause {}`, or leave its hosts out with --limit", other.run)));
+    }
+    match taken_up {
+        Some(_) => Journal::reopen(dir),
+        None => Journal::create(dir),
+    }
+    .map_err(CommandError::user)
 }
 
 /// Runs the engine, writes the last event, and returns the exit code.
 async fn drive(
     engine: Engine,
     started: RunStarted,
+    past: Option<(Past, String)>,
     mut recorder: Recorder,
     screen: &Arc<Mutex<Screen>>,
     request: &Request<'_>,
@@ -359,7 +443,10 @@ async fn drive(
     let (pressed, mut interrupts) = mpsc::channel(4);
     let signals = tokio::spawn(signals(pressed));
     let ticking = tokio::spawn(tick(Arc::clone(screen)));
-    let result = engine.run(started, &mut recorder, &mut interrupts).await;
+    let result = match past {
+        Some((past, who)) => engine.resume(started, past, who, &mut recorder, &mut interrupts).await,
+        None => engine.run(started, &mut recorder, &mut interrupts).await,
+    };
     ticking.abort();
     signals.abort();
     let (result, code) = match result {

@@ -11,6 +11,8 @@ pub enum CommandError {
     Input(Diagnostics),
     /// Wrong input without one, and what may help.
     User { message: String, hints: Vec<String> },
+    /// A safety gate says no, and what may help.
+    Stopped { message: String, hints: Vec<String> },
     /// Whoever reads our output left: no fault.
     BrokenPipe,
     /// A fault of gpufleet or of this machine.
@@ -22,13 +24,17 @@ impl CommandError {
         Self::User { message: message.to_string(), hints: Vec::new() }
     }
 
+    pub fn stopped(message: impl Display) -> Self {
+        Self::Stopped { message: message.to_string(), hints: Vec::new() }
+    }
+
     pub fn internal(message: impl Display) -> Self {
         Self::Internal(message.to_string())
     }
 
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        if let Self::User { hints, .. } = &mut self {
+        if let Self::User { hints, .. } | Self::Stopped { hints, .. } = &mut self {
             hints.push(hint.into());
         }
         self
@@ -38,6 +44,7 @@ impl CommandError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::BrokenPipe => 0,
+            Self::Stopped { .. } => 5,
             Self::Input(_) | Self::User { .. } | Self::Internal(_) => 1,
         }
     }

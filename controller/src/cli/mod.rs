@@ -14,6 +14,7 @@ mod history;
 mod inventory;
 mod output;
 mod prompt;
+mod resume;
 mod sinks;
 mod sources;
 
@@ -39,6 +40,8 @@ pub fn main() -> u8 {
         Command::Clean(args) => adhoc::clean(args, &environment, &output),
         Command::Inventory(args) => inventory::inventory(&args, &output),
         Command::Hosts(args) => inventory::hosts(&args, &output),
+        Command::Resume(args) => resume::resume(&args, &environment, &output),
+        Command::Pause(args) => resume::pause(&args, &environment, &output),
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),
         Command::Doc(args) => doc::doc(&args, &output),

@@ -64,6 +64,13 @@ impl Output {
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 
+    /// Tells what is being done, unless that is not wanted.
+    pub fn status(&self, text: &str) {
+        if self.status_style.verbosity > Verbosity::Quiet {
+            let _ = writeln!(io::stderr().lock(), "{text}");
+        }
+    }
+
     pub fn error(&self, error: &CommandError) {
         let heading = self.status_style.paint(Role::Bad, "error");
         let mut text = String::new();
@@ -75,7 +82,7 @@ impl Output {
                 let noun = if count == 1 { "error" } else { "errors" };
                 text.push_str(&format!("{count} {noun}, no node was contacted.\n"));
             }
-            CommandError::User { message, hints } => {
+            CommandError::User { message, hints } | CommandError::Stopped { message, hints } => {
                 text.push_str(&format!("{heading}: {message}\n"));
                 for hint in hints {
                     text.push_str(&format!("help: {hint}\n"));

@@ -64,6 +64,10 @@ impl Sink for ScreenSink {
         }
     }
 
+    fn past(&mut self, event: &Event) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).model.apply(event);
+    }
+
     fn finish(&mut self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).finish();
     }

@@ -10,14 +10,19 @@ pub(crate) mod convert;
 mod link;
 mod message;
 mod node;
+mod past;
 mod play;
 mod reboot;
 mod recorder;
+mod resume;
 mod run;
 mod slot;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 pub use approval::{Approval, Confirm, Forecast, Refusal};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
+pub use past::Past;
 pub use recorder::{Recorder, Sink};
 pub use run::{Engine, EngineError, Options, RunResult, Stop, finished};

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
-    Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
+    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
     message::{IdleVerdict, Mode},
     op::FactsRequest,
     tasks::{self, Class, RebootWhen},
@@ -15,8 +15,9 @@ use super::{
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
     play::Pace,
+    past::PendingReboot,
     slot::{Prediction, Slot},
-    verdict,
+    verdict::{self, UnderPermit},
 };
 use crate::{
     event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
@@ -39,6 +40,7 @@ pub(super) enum Cut {
 /// What a node's task works with.
 pub(super) struct NodeTask {
     pub(super) host: usize,
+    pub(super) play: usize,
     pub(super) slot: Slot,
     pub(super) verb: Verb,
     pub(super) purpose: Purpose,
@@ -55,6 +57,20 @@ pub(super) struct NodeTask {
     pub(super) acted: bool,
     /// What went wrong under the permit: nobody has proven since that the node is well.
     pub(super) unproven: Option<String>,
+    /// What is left of an earlier process of this run.
+    pub(super) left: Leftover,
+}
+
+/// What a node's task that takes up an earlier one has to look after.
+#[derive(Default)]
+pub(super) struct Leftover {
+    /// Operations may have been carried out whose answers got lost: the node's spool is asked first.
+    pub(super) ask_spool: bool,
+    pub(super) reboot: Option<PendingReboot>,
+    /// The boot that the node was last seen in.
+    pub(super) boot_id: Option<String>,
+    /// Reports to come that people have seen already.
+    pub(super) reported: usize,
 }
 
 impl NodeTask {
@@ -93,7 +109,8 @@ impl NodeTask {
         match self.connector.connect(&self.slot.name, self.purpose).await {
             Ok(link) => {
                 let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-                self.emit(What::Connected { host: self.slot.name.clone(), pushed: link.pushed(), ms }).await;
+                self.connected(&*link, ms).await;
+                self.same_boot(&*link)?;
                 self.slot.link = Some((Arc::clone(&link), self.purpose));
                 Ok(link)
             }
@@ -158,6 +175,13 @@ impl NodeTask {
             seen = self.drive(&mut cursor, true).await?;
             prediction = Prediction { reset_and_reboot: true, ..seen.prediction };
         }
+        self.emit(What::NodePredicted {
+            host: self.slot.name.clone(),
+            play: self.play,
+            class: prediction.class,
+            one_reboot: prediction.reset_and_reboot,
+        })
+        .await;
         if !self.verb.writes() {
             for reports in seen.reports {
                 self.report(reports).await;
@@ -173,9 +197,16 @@ impl NodeTask {
 
     /// Carries one play out on this node.
     pub(super) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
+        let one_reboot = self.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
+        self.emit(What::NodeBegan { host: self.slot.name.clone(), play: self.play, one_reboot }).await;
         self.state(NodeState::Applying, None).await;
-        let seen = self.drive(&mut cursor, false).await;
-        if self.permit.is_some() && !self.acted {
+        self.carry_on(&mut cursor).await
+    }
+
+    /// Drives a cursor to its end.
+    pub(super) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), Cut> {
+        let seen = self.drive(cursor, false).await;
+        if self.slot.out_of_service && !self.acted {
             self.release().await?;
         }
         if let Some(end) = seen?.end {
@@ -205,11 +236,15 @@ impl NodeTask {
         }
     }
 
-    async fn report(&mut self, reports: Vec<TaskReport>) {
+    pub(super) async fn report(&mut self, reports: Vec<TaskReport>) {
         self.slot.count(&reports);
         for report in reports {
             let (state, message) = verdict::of_report(self.verb, &report);
             self.slot.worsen(state, message);
+            if self.left.reported > 0 {
+                self.left.reported -= 1;
+                continue;
+            }
             self.emit(What::TaskFinished { host: self.slot.name.clone(), report }).await;
         }
     }
@@ -222,10 +257,13 @@ impl NodeTask {
                 Step::Report(reports) => reports,
                 Step::Run(action) => {
                     let stopping = *self.pace.borrow() == Pace::Stopping;
-                    if self.permit.is_none() && stopping && action.phase == Phase::Declared {
+                    if !self.slot.out_of_service && stopping && action.phase == Phase::Declared {
                         return Err(Cut::Stopped);
                     }
                     let fed = self.perform(&action, silent, &mut seen).await?;
+                    if !silent {
+                        self.remember(action.id.to_string(), &fed, action.no_log).await;
+                    }
                     cursor.feed(fed)
                 }
                 Step::Barrier { .. } => {
@@ -237,7 +275,11 @@ impl NodeTask {
                 Step::Latch { key } => {
                     let copied = if silent { None } else { self.latch(&key).await? };
                     latch = copied.is_none().then_some(key);
-                    cursor.feed(Fed::Latch(copied))
+                    let fed = Fed::Latch(copied);
+                    if !silent {
+                        self.remember(String::new(), &fed, false).await;
+                    }
+                    cursor.feed(fed)
                 }
                 Step::SectionEnd { .. } => {
                     self.release().await?;
@@ -269,7 +311,7 @@ impl NodeTask {
     /// Gives the node back. A rescue saves the recap, never this gate: after a disruptive act that failed, only a
     /// person does.
     async fn release(&mut self) -> Result<(), Cut> {
-        if self.permit.is_none() {
+        if !self.slot.out_of_service {
             return Ok(());
         }
         if let Some(why) = self.unproven.take() {
@@ -279,31 +321,26 @@ impl NodeTask {
         }
         self.permit = None;
         self.acted = false;
-        self.slot.out_of_service = false;
         self.state(NodeState::Resuming, None).await;
+        self.slot.out_of_service = false;
+        self.emit(What::Released { host: self.slot.name.clone() }).await;
         let _ = self.out.send(FromNode::Released { host: self.host }).await;
         self.state(NodeState::Applying, None).await;
         Ok(())
     }
 
-    /// What an outcome under the permit says of the node.
+    /// What an outcome says of the node while it is out of service.
     fn judge(&mut self, outcome: &OpOutcome) {
-        if self.permit.is_none() {
+        if !self.slot.out_of_service {
             return;
         }
-        match &outcome.status {
-            // Why not: the helper refused before it touched anything.
-            OpStatus::Failed {
-                kind: FailureKind::Busy | FailureKind::Refused | FailureKind::Invalid,
-                ..
-            }
-            | OpStatus::NeedsPermit { .. }
-            | OpStatus::Skipped { .. } => {}
-            OpStatus::Failed { message: why, .. } | OpStatus::Unknown { reason: why } => {
+        match verdict::under_permit(outcome) {
+            UnderPermit::Untouched => {}
+            UnderPermit::Acted => self.acted = true,
+            UnderPermit::Damaged(why) => {
                 self.acted = true;
-                self.unproven = Some(why.clone());
+                self.unproven = Some(why);
             }
-            _ => self.acted = true,
         }
     }
 
@@ -331,6 +368,11 @@ impl NodeTask {
 
     async fn perform(&mut self, action: &Action, silent: bool, seen: &mut Seen) -> Result<Fed, Cut> {
         if !silent {
+            if self.left.ask_spool
+                && let Some(fed) = self.spooled(action).await?
+            {
+                return Ok(fed);
+            }
             self.announce(action).await?;
         }
         match &action.work {
@@ -353,6 +395,9 @@ impl NodeTask {
                 if action.mode == Mode::Predict {
                     self.request(Request::AssumeActivation { class: Disruption::Reboot }).await?;
                     return Ok(Fed::Rebooted);
+                }
+                if self.left.reboot.is_some() {
+                    return self.see_reboot_through(Duration::from_secs(*timeout_s)).await;
                 }
                 if *when == RebootWhen::Required
                     && reasons.iter().all(|why| self.slot.rebooted_for.contains(why))
@@ -397,12 +442,12 @@ impl NodeTask {
             kind: action.kind.to_owned(),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
-        if action.mode == Mode::Apply && (is_command || self.permit.is_some()) {
+        if action.mode == Mode::Apply && (is_command || self.slot.out_of_service) {
             self.durable(started).await?;
         } else {
             self.emit(started).await;
         }
-        if action.phase == Phase::Verify && self.permit.is_some() {
+        if action.phase == Phase::Verify && self.slot.out_of_service {
             self.state(NodeState::Verifying, None).await;
         }
         Ok(())
@@ -431,7 +476,7 @@ impl NodeTask {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     self.slot.link = None;
-                    if self.permit.is_some() {
+                    if self.slot.out_of_service {
                         self.acted = true;
                         self.unproven = Some(error.to_string());
                     }
@@ -464,7 +509,7 @@ impl NodeTask {
     }
 
     /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
-    async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
+    pub(super) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
         let name = self.slot.name.clone();
         self.state(NodeState::Waiting, Some(why.to_owned())).await;
         let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };
@@ -541,8 +586,7 @@ impl Seen {
             return;
         }
         for change in &report.changes {
-            self.prediction.changes = true;
-            // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
+                // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
             // task asks for the permit itself.
             if report.awaiting.is_empty() || change.disruption < Disruption::Reboot {
                 self.prediction.class = self.prediction.class.max(change.disruption);

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     message::{FromNode, LatchValue, ToNode},
-    node::{Cut, NodeTask},
+    node::{Cut, Leftover, NodeTask},
     run::{EngineError, MakeCursor, PlayContext, Stop},
     slot::Slot,
 };
@@ -143,6 +143,32 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         Ok(self.stage())
     }
 
+    /// Goes on with a play whose rollout was led to where an earlier process left it; `again` are those of its hosts
+    /// that ended without anything having been decided.
+    pub(super) async fn carry_on(mut self, rollout: Rollout, again: Vec<usize>) -> Result<Stage, EngineError> {
+        self.rollout = Some(rollout);
+        for slot in self.slots.iter().flatten() {
+            for (key, value) in slot.resumed.iter().flat_map(|resumed| resumed.latches.iter()) {
+                let latch = match value {
+                    Some(value) => Latch::Value(Box::new(value.clone())),
+                    None => {
+                        let owner = self.index.get(&slot.name).copied().unwrap_or_default();
+                        Latch::Running { owner, waiting: Vec::new() }
+                    }
+                };
+                self.meeting.latches.insert(Arc::clone(key), latch);
+            }
+        }
+        for host in again {
+            self.input(Input::Reopen { host })?;
+        }
+        self.input(Input::Resume)?;
+        while !self.finished && self.stop != Some(Stop::Aborted) {
+            self.turn().await?;
+        }
+        Ok(self.stage())
+    }
+
     /// Carries the play out, wave by wave.
     pub(super) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
         self.rollout = Some(rollout);
@@ -232,6 +258,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let connected = slot.link.is_some();
         let mut task = NodeTask {
             host,
+            play: self.context.play,
             slot,
             verb: self.context.verb,
             purpose: self.context.purpose,
@@ -245,6 +272,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             place: None,
             acted: false,
             unproven: None,
+            // Why every node: of one that had just begun even that may not have reached the journal.
+            left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },
         };
         let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
         self.running.insert(host, Running { answers, connected });
@@ -253,6 +282,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let result = match job {
                 Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
                 Job::Apply if *task.pace.borrow() > Pace::Going => Err(Cut::Stopped),
+                Job::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
+                    Some(resumed) => task.take_up(*resumed).await,
+                    None => Ok(()),
+                },
                 Job::Apply => {
                     let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
                     match make(&task.slot, Mode::Apply, defer) {
@@ -423,7 +456,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
-            let actions = rollout.step(input)?;
+            let now = jiff::Timestamp::now();
+            // Why before: what follows from it must not be on disk without it.
+            let told = What::Rollout { play: self.context.play, now, input: input.clone() };
+            self.context.recorder.emit(told)?;
+            let actions = rollout.step(now, input)?;
             for action in actions {
                 self.act(action, &mut inputs)?;
             }

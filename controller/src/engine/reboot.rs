@@ -1,12 +1,12 @@
 //! Rebooting a node, and the proof that it did.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{NodeOp, OpRequest, OpStatus, facts::Facts, message::Mode, op::Reboot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    link::ConnectFailure,
+    link::{ConnectFailure, Link},
     node::{Cut, NodeTask},
 };
 use crate::event::{NodeState, What};
@@ -29,9 +29,15 @@ impl NodeTask {
                 "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
             return Err(Cut::Failed(why.to_owned()));
         };
-        self.durable(What::RebootIssued { host: name.clone(), boot_id: before.clone(), why }).await?;
         let begin = Instant::now();
         let deadline = begin + limit;
+        let issued = What::RebootIssued {
+            host: name.clone(),
+            boot_id: before.clone(),
+            why,
+            deadline: wall_clock_after(limit),
+        };
+        self.durable(issued).await?;
         self.ask_to_reboot(Reboot::Orderly).await?;
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
@@ -46,17 +52,24 @@ impl NodeTask {
             }
         }
         self.slot.link = None;
-        let had = self.slot.facts.take();
-        self.slot.rebooted = true;
         self.state(NodeState::Rebooting, Some("down".to_owned())).await;
         let boot_id = self.until_back(&before, deadline, limit).await?;
         let seconds = begin.elapsed().as_secs();
-        self.emit(What::Rebooted { host: name, boot_id, seconds }).await;
+        self.is_back(boot_id, seconds).await?;
+        Ok(seconds)
+    }
+
+    /// What follows a proven reboot.
+    pub(super) async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
+        let had = self.slot.facts.take();
+        self.slot.rebooted = true;
+        self.left.boot_id = Some(boot_id.clone());
+        self.emit(What::Rebooted { host: self.slot.name.clone(), boot_id, seconds }).await;
         if let Some(had) = had {
             self.all_back(&had).await?;
         }
         self.state(NodeState::Acting, Some("back; asserting what the reboot lost".to_owned())).await;
-        Ok(seconds)
+        Ok(())
     }
 
     /// A node that comes back with fewer GPUs than it had stays out of service.
@@ -81,7 +94,7 @@ impl NodeTask {
         )))
     }
 
-    async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
+    pub(super) async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
         let link = self.link().await?;
         let request = OpRequest {
             op: NodeOp::Reboot(how),
@@ -103,7 +116,7 @@ impl NodeTask {
         }
     }
 
-    async fn until_back(&mut self, before: &str, deadline: Instant, limit: Duration) -> Result<String, Cut> {
+    pub(super) async fn until_back(&mut self, before: &str, deadline: Instant, limit: Duration) -> Result<String, Cut> {
         let mut pause = PAUSES.0;
         let mut last = String::from("no answer");
         while Instant::now() + pause < deadline {
@@ -114,12 +127,7 @@ impl NodeTask {
             match attempt.await {
                 Ok(Ok(link)) => match link.boot_id() {
                     Some(now) if now != before => {
-                        self.emit(What::Connected {
-                            host: self.slot.name.clone(),
-                            pushed: link.pushed(),
-                            ms: 0,
-                        })
-                        .await;
+                        self.connected(&*link, 0).await;
                         self.slot.link = Some((link, self.purpose));
                         return Ok(now);
                     }
@@ -137,6 +145,30 @@ impl NodeTask {
             "did not come back within {} s after its reboot (last try: {last}); look at its console or power-cycle it",
             limit.as_secs()
         )))
+    }
+
+    /// Connects, however often that takes until the deadline.
+    pub(super) async fn answering(&mut self, deadline: Instant) -> Result<Arc<dyn Link>, Cut> {
+        let mut pause = PAUSES.0;
+        loop {
+            let attempt = self.connector.connect(&self.slot.name, self.purpose);
+            let why = match tokio::time::timeout_at(deadline, attempt).await {
+                Ok(Ok(link)) => {
+                    self.connected(&*link, 0).await;
+                    return Ok(link);
+                }
+                Ok(Err(ConnectFailure::Locked(why) | ConnectFailure::Unreachable(why))) => why,
+                Err(_) => "no answer".to_owned(),
+            };
+            if Instant::now() + pause >= deadline {
+                return Err(Cut::Unreachable(format!(
+                    "did not come back from the reboot that this run asked for (last try: {why}); look at its console \
+                     or power-cycle it"
+                )));
+            }
+            sleep(pause).await;
+            pause = (pause * 3 / 2).min(PAUSES.1);
+        }
     }
 
     /// Waits until the node answers.
@@ -159,4 +191,9 @@ impl NodeTask {
             pause = (pause * 3 / 2).min(PAUSES.1);
         }
     }
+}
+
+/// The wall clock's time after a span, for the journal.
+fn wall_clock_after(span: Duration) -> Option<jiff::Timestamp> {
+    jiff::Timestamp::now().checked_add(jiff::SignedDuration::try_from(span).ok()?).ok()
 }

@@ -10,6 +10,8 @@ use crate::{
 /// Takes every event of a run. A sink's own trouble never stops the run: it keeps it to itself.
 pub trait Sink: Send {
     fn event(&mut self, event: &Event);
+    /// Something that an earlier process of the same run recorded.
+    fn past(&mut self, _event: &Event) {}
     /// The run is over; what is pending should be shown now.
     fn finish(&mut self) {}
 }
@@ -27,12 +29,25 @@ impl Recorder {
         Self { seq: 0, journal, sinks, now }
     }
 
+    /// Goes on behind the events of an earlier process; the sinks hear of those first.
+    pub fn after(past: &[Event], journal: Journal, mut sinks: Vec<Box<dyn Sink>>, now: fn() -> jiff::Timestamp) -> Self {
+        for event in past.iter().filter(|event| !event.what.is_internal()) {
+            for sink in &mut sinks {
+                sink.past(event);
+            }
+        }
+        let seq = past.last().map_or(0, |event| event.seq + 1);
+        Self { seq, journal, sinks, now }
+    }
+
     fn event(&mut self, what: What) -> Event {
         let event = Event { seq: self.seq, at: (self.now)(), what };
         // Why: progress is not kept, and the journal's numbers have no gaps.
         self.seq += u64::from(!matches!(event.what, What::Progress { .. }));
-        for sink in &mut self.sinks {
-            sink.event(&event);
+        if !event.what.is_internal() {
+            for sink in &mut self.sinks {
+                sink.event(&event);
+            }
         }
         event
     }

@@ -1,6 +1,9 @@
 //! A whole run: plays one after the other over hosts that are connected once.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
 use tokio::sync::mpsc;
@@ -9,6 +12,7 @@ use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
     convert,
     link::{Connector, Purpose},
+    past::{Past, PastPlay},
     play::{Dispatcher, Stage},
     recorder::Recorder,
     slot::Slot,
@@ -17,8 +21,8 @@ use crate::{
     event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::{Program, TagFilter},
-    rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, Thresholds, Wave, WaveHost, plan_waves},
+    playbook::{Play, Program, TagFilter},
+    rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, StopReason, Thresholds, Wave, WaveHost, plan_waves},
 };
 
 /// Why a run broke off without being asked to.
@@ -60,6 +64,8 @@ pub struct Options {
     pub tags: Arc<TagFilter>,
     /// This run, with its epoch in milliseconds since 1970: a newer run fences an older one.
     pub holder: RunEpoch,
+    /// Goes on with what another process began.
+    pub resumed: bool,
 }
 
 /// A run that is ready to begin.
@@ -80,6 +86,8 @@ pub struct Engine {
 pub struct RunResult {
     pub stop: Option<Stop>,
     pub out_of_service: Vec<String>,
+    /// Whether some node waits for a person's decision.
+    pub held: bool,
 }
 
 /// What earlier plays left behind.
@@ -106,6 +114,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) cursors: MakeCursor,
     pub(super) approval: Approval,
     pub(super) holder: RunEpoch,
+    /// An earlier process of this run has been here.
+    pub(super) resumed: bool,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -123,19 +133,56 @@ impl Engine {
     ) -> Result<RunResult, EngineError> {
         let order = started.hosts.clone();
         recorder.emit(What::RunStarted(started))?;
+        self.go_on(order, Past::default(), recorder, interrupts).await
+    }
+
+    /// Goes on with a run that another process began, from what its journal says.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub async fn resume(
+        self,
+        started: RunStarted,
+        past: Past,
+        who: String,
+        recorder: &mut Recorder,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<RunResult, EngineError> {
+        recorder.emit(What::RunResumed { epoch: self.options.holder.epoch, who })?;
+        self.go_on(started.hosts, past, recorder, interrupts).await
+    }
+
+    async fn go_on(
+        self,
+        order: Vec<String>,
+        mut past: Past,
+        recorder: &mut Recorder,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<RunResult, EngineError> {
         let mut slots: HashMap<String, Slot> =
             order.iter().map(|name| (name.clone(), Slot::new(name.clone()))).collect();
+        for slot in slots.values_mut() {
+            past.restore(slot);
+        }
         let mut stop = None;
         let mut failed = 0;
         for index in 0..self.play_hosts.len() {
-            let hosts = self.play_hosts.get(index).cloned().unwrap_or_default();
+            let begun = past.play(index);
+            let hosts = match &begun {
+                // Why not the play's: an order that is shuffled is another one now.
+                Some(begun) => begun.shape.hosts.clone(),
+                None => self.play_hosts.get(index).cloned().unwrap_or_default(),
+            };
             let mut taken: Vec<Slot> = hosts.iter().filter_map(|host| slots.remove(host)).collect();
             for slot in &mut taken {
                 slot.forecast = None;
             }
             let elsewhere = slots.values().filter(|slot| slot.out_of_service).count();
             let so_far = SoFar { failed, out_elsewhere: elsewhere };
-            let stage = self.play(index, taken, so_far, recorder, interrupts).await?;
+            let stage = match begun {
+                Some(begun) => self.take_up(index, begun, &past, taken, so_far, recorder, interrupts).await?,
+                None => self.play(index, taken, so_far, recorder, interrupts).await?,
+            };
             failed = failed.max(stage.failed);
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             stop = stage.stop;
@@ -144,7 +191,8 @@ impl Engine {
             }
         }
         let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
-        Ok(RunResult { stop, out_of_service })
+        let held = slots.values().any(|slot| slot.verdict == NodeState::Held);
+        Ok(RunResult { stop, out_of_service, held })
     }
 
     async fn close(
@@ -193,22 +241,7 @@ impl Engine {
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let purpose = Purpose { writes, r#become: self.options.default_become || play.may_escalate() };
-        let mut context = PlayContext {
-            play: index,
-            names: names.clone(),
-            waves: Vec::new(),
-            verb: self.options.verb,
-            forks: self.options.forks,
-            task_timeout_s: self.options.task_timeout_s,
-            purpose,
-            connector: Arc::clone(&self.connector),
-            cursors: self.cursors(index),
-            approval: Approval::Everything,
-            holder: self.options.holder.clone(),
-            recorder,
-            interrupts,
-        };
+        let mut context = self.context(index, play, names.clone(), recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
         let mut stage = Stage { slots, stop: None, failed: so_far.failed };
@@ -251,14 +284,103 @@ impl Engine {
             return Ok(stage);
         }
         context.waves = waves.clone();
-        let thresholds = Thresholds {
-            max_fail_percentage: play.max_fail_percentage,
-            max_failures: play.max_failures.map(|allowed| allowed as usize),
-            any_errors_fatal: play.any_errors_fatal,
-        };
-        let rollout = Rollout::new(names.len(), waves, budget, thresholds, so_far.failed)
-            .with_out_elsewhere(so_far.out_elsewhere);
+        let rollout = rollout(play, names.len(), waves, budget, so_far);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
+    }
+
+    /// Leads both cores of a play to where an earlier process left them, and goes on.
+    #[expect(clippy::too_many_arguments, reason = "what a play works with, and what is known of it")]
+    async fn take_up(
+        &self,
+        index: usize,
+        begun: PastPlay,
+        past: &Past,
+        mut slots: Vec<Slot>,
+        so_far: SoFar,
+        recorder: &mut Recorder,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<Stage, EngineError> {
+        let Some(play) = self.program.plays.get(index) else {
+            return Err(EngineError::Internal(format!("no play {index}")));
+        };
+        let names = begun.shape.hosts.clone();
+        let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
+        let waves: Vec<Wave> = begun.shape.waves.iter().map(|shape| Wave {
+            label: shape.label.clone(),
+            hosts: shape.hosts.iter().filter_map(|host| number.get(host).copied()).collect(),
+            canary: shape.label == Batch::Canary.to_string(),
+        }).collect();
+        let mut core = rollout(play, names.len(), waves.clone(), begun.shape.max_unavailable, so_far);
+        for (now, input) in &begun.inputs {
+            core.step(*now, input.clone())?;
+        }
+        let make = self.cursors(index);
+        let unfinished: BTreeSet<usize> = core.started().into_iter().collect();
+        let mut again = Vec::new();
+        for (host, slot) in slots.iter_mut().enumerate() {
+            slot.forecast = begun.prediction(&slot.name);
+            let retried = matches!(
+                begun.end(&slot.name),
+                Some(NodeState::Held | NodeState::Unreachable | NodeState::Skipped)
+            );
+            if !begun.began(&slot.name) {
+                // Why not those that wait for their wave: nobody has told the rollout of their end.
+                if retried && core.has_ended(host) {
+                    again.push(host);
+                } else {
+                    begun.settle(slot);
+                }
+                continue;
+            }
+            let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
+            let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            if retried && !unfinished.contains(&host) {
+                again.push(host);
+            }
+            if retried || unfinished.contains(&host) {
+                slot.verdict = NodeState::Pending;
+                slot.message = None;
+                slot.resumed = Some(Box::new(resumed));
+            } else {
+                if let Some(end) = end {
+                    slot.vars = end.vars;
+                }
+                begun.settle(slot);
+            }
+        }
+        if core.is_finished() && again.is_empty() && core.stopped() != Some(&StopReason::Interrupted) {
+            return Ok(Stage { slots, stop: None, failed: core.failed() });
+        }
+        let mut context = self.context(index, play, names, recorder, interrupts);
+        context.waves = waves;
+        Dispatcher::new(&mut context, slots).carry_on(core, again).await
+    }
+
+    fn context<'a>(
+        &self,
+        index: usize,
+        play: &Play,
+        names: Vec<String>,
+        recorder: &'a mut Recorder,
+        interrupts: &'a mut mpsc::Receiver<()>,
+    ) -> PlayContext<'a> {
+        let r#become = self.options.default_become || play.may_escalate();
+        PlayContext {
+            play: index,
+            names,
+            waves: Vec::new(),
+            verb: self.options.verb,
+            forks: self.options.forks,
+            task_timeout_s: self.options.task_timeout_s,
+            purpose: Purpose { writes: self.options.verb.writes(), r#become },
+            connector: Arc::clone(&self.connector),
+            cursors: self.cursors(index),
+            approval: Approval::Everything,
+            holder: self.options.holder.clone(),
+            resumed: self.options.resumed,
+            recorder,
+            interrupts,
+        }
     }
 
     /// Asks before anybody is disturbed; `None` is agreement.
@@ -293,6 +415,16 @@ impl Engine {
     }
 }
 
+/// The rollout of a play before anything happened.
+fn rollout(play: &Play, hosts: usize, waves: Vec<Wave>, budget: usize, so_far: SoFar) -> Rollout {
+    let thresholds = Thresholds {
+        max_fail_percentage: play.max_fail_percentage,
+        max_failures: play.max_failures.map(|allowed| allowed as usize),
+        any_errors_fatal: play.any_errors_fatal,
+    };
+    Rollout::new(hosts, waves, budget, thresholds, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
+}
+
 /// The last event of a run.
 pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
@@ -304,5 +436,6 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinish
             "not confirmed: --yes is needed without a terminal".to_owned()
         }
     });
-    RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped }
+    let resumable = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted)) || result.held;
+    RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }

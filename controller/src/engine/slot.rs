@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use gpufleet_protocol::{Disruption, facts::Facts};
 
-use super::link::{Link, Purpose};
+use super::{
+    link::{Link, Purpose},
+    past::Resumed,
+};
 use crate::{
     event::{NodeOutcome, NodeState, RecapCounts, TaskReport},
     interpreter::HostVars,
@@ -33,14 +36,15 @@ pub(super) struct Slot {
     pub(super) end_play: bool,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
+    /// Where it stood when an earlier process of this run ended.
+    pub(super) resumed: Option<Box<Resumed>>,
 }
 
 /// What a prediction of one play on one host gave.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prediction {
     /// The most that it is sure to need.
     pub(super) class: Disruption,
-    pub(super) changes: bool,
     /// A GPU reset and a reboot in the same play: one reboot can serve both.
     pub(super) reset_and_reboot: bool,
 }
@@ -63,6 +67,7 @@ impl Slot {
             fatal: false,
             end_play: false,
             forecast: None,
+            resumed: None,
         }
     }
 

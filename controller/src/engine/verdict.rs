@@ -1,6 +1,9 @@
 //! From what tasks reported to where a node stands.
 
-use gpufleet_protocol::tasks::{self, Class};
+use gpufleet_protocol::{
+    FailureKind, OpOutcome, OpStatus,
+    tasks::{self, Class},
+};
 
 use crate::event::{NodeState, TaskReport, TaskStatus, Verb};
 
@@ -16,6 +19,29 @@ pub(super) const fn badness(state: NodeState) -> u8 {
         NodeState::Failed => 6,
         NodeState::Unreachable => 7,
         _ => 0,
+    }
+}
+
+/// What an outcome says of a node that is out of service.
+pub(super) enum UnderPermit {
+    Untouched,
+    Acted,
+    /// Nobody has proven since that the node is well.
+    Damaged(String),
+}
+
+pub(super) fn under_permit(outcome: &OpOutcome) -> UnderPermit {
+    match &outcome.status {
+        // Why not: the helper refused before it touched anything.
+        OpStatus::Failed {
+            kind: FailureKind::Busy | FailureKind::Refused | FailureKind::Invalid, ..
+        }
+        | OpStatus::NeedsPermit { .. }
+        | OpStatus::Skipped { .. } => UnderPermit::Untouched,
+        OpStatus::Failed { message: why, .. } | OpStatus::Unknown { reason: why } => {
+            UnderPermit::Damaged(why.clone())
+        }
+        _ => UnderPermit::Acted,
     }
 }
 

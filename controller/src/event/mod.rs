@@ -13,6 +13,8 @@ use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::Id
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::{interpreter::Fed, rollout::Input};
+
 /// Version of the event shapes; readers refuse a journal of a newer one.
 pub const EVENT_VERSION: u32 = 1;
 
@@ -62,6 +64,9 @@ pub enum What {
         /// Whether the helper had to be sent first.
         pushed: bool,
         ms: u64,
+        /// The boot that it answers from, so that a resume sees a reboot that nobody asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        boot_id: Option<String>,
     },
     FactsRead {
         host: String,
@@ -97,6 +102,10 @@ pub enum What {
         host: String,
         class: Disruption,
     },
+    /// Back in service: verified, and its permit is gone.
+    Released {
+        host: String,
+    },
     IdleChecked {
         host: String,
         report: IdleReport,
@@ -106,6 +115,9 @@ pub enum What {
         host: String,
         boot_id: String,
         why: Vec<String>,
+        /// When the node must be back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
     },
     Rebooted {
         host: String,
@@ -122,6 +134,51 @@ pub enum What {
         text: String,
     },
     RunFinished(RunFinished),
+    /// Another process goes on where this run was cut off or stopped.
+    RunResumed {
+        epoch: u64,
+        who: String,
+    },
+    /// What the prediction of a play said of a node.
+    NodePredicted {
+        host: String,
+        play: usize,
+        class: Disruption,
+        /// One reboot will serve the resets too.
+        one_reboot: bool,
+    },
+    /// A node's turn in a play.
+    NodeBegan {
+        host: String,
+        play: usize,
+        one_reboot: bool,
+    },
+    /// What a node's cursor was told, so that a resume can tell it again.
+    Fed {
+        host: String,
+        play: usize,
+        /// Identity of the operation; empty for a latch.
+        op_id: String,
+        /// Nothing where it is secret: that lies in the run's sealed file.
+        fed: Option<Box<Fed>>,
+        secret: bool,
+    },
+    /// What the rollout was told, for the same purpose.
+    Rollout {
+        play: usize,
+        now: Timestamp,
+        input: Input,
+    },
+}
+
+impl What {
+    /// Whether it serves a resume only: no screen and no program that follows a run wants it.
+    pub const fn is_internal(&self) -> bool {
+        matches!(
+            self,
+            Self::NodePredicted { .. } | Self::NodeBegan { .. } | Self::Fed { .. } | Self::Rollout { .. }
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -175,6 +232,9 @@ pub struct RunFinished {
     pub out_of_service: Vec<String>,
     /// Why the run ended before its end, if it did.
     pub stopped: Option<String>,
+    /// Whether `gpufleet resume` can go on with it.
+    #[serde(default)]
+    pub resumable: bool,
 }
 
 /// A change in the documents for programs.

@@ -19,4 +19,4 @@ pub use files::{CachedFiles, FileContent, FileKind, Files};
 pub use report::{Status, TaskReport};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

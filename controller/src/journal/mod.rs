@@ -4,11 +4,13 @@
 //! disruptive act or a command is on disk before the act ([`Journal::durable`]); the others are written in groups.
 //! The journal is the one sink whose error stops a run.
 
+mod at_work;
 mod reader;
 mod run_id;
 mod writer;
 
-pub use reader::{JournalError, RunSummary, list_runs, read_events, resolve_run};
+pub use at_work::{AtWork, Turn, at_work, process_of, take_turn};
+pub use reader::{JournalError, RunSummary, list_runs, read_events, read_for_resume, resolve_run};
 pub use run_id::RunId;
 pub use writer::{Journal, WriteError};
 
@@ -29,7 +31,15 @@ impl RunDir {
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal.jsonl")
     }
-    /// Copies of playbooks, inventories and variables as they were.
+    /// Results that must not be read in the journal; gone when the run is over.
+    pub fn sealed(&self) -> PathBuf {
+        self.0.join("sealed.jsonl")
+    }
+    /// The process that writes the journal, while it does.
+    fn process(&self) -> PathBuf {
+        self.0.join("pid")
+    }
+    /// What the run was started with, for a resume.
     pub fn inputs(&self) -> PathBuf {
         self.0.join("inputs.json")
     }

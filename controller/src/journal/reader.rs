@@ -1,6 +1,7 @@
 //! Reading: a torn last line is an interrupted write, anything else that cannot be read is an error.
 
 use std::{
+    collections::HashMap,
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -54,6 +55,26 @@ pub fn read_events(path: &Path) -> Result<Vec<Event>, JournalError> {
     }
 }
 
+/// The events of a run with what was kept apart as secret.
+///
+/// # Errors
+/// As [`read_events`].
+pub fn read_for_resume(dir: &RunDir) -> Result<Vec<Event>, JournalError> {
+    let mut events = read_events(&dir.journal())?;
+    if dir.sealed().exists() {
+        let mut sealed: HashMap<u64, What> =
+            read_events(&dir.sealed())?.into_iter().map(|event| (event.seq, event.what)).collect();
+        for event in &mut events {
+            if let What::Fed { fed: None, .. } = event.what
+                && let Some(what) = sealed.remove(&event.seq)
+            {
+                event.what = what;
+            }
+        }
+    }
+    Ok(events)
+}
+
 /// One line of `gpufleet runs`.
 #[derive(Clone, Debug)]
 pub struct RunSummary {
@@ -64,6 +85,15 @@ pub struct RunSummary {
     pub finished: Option<RunFinished>,
     /// Whether a process holds the journal now.
     pub running: bool,
+}
+
+impl RunSummary {
+    /// Whether `gpufleet resume` has something to go on with.
+    pub fn is_unfinished(&self) -> bool {
+        self.started.verb.writes()
+            && !self.running
+            && self.finished.as_ref().is_none_or(|finished| finished.resumable)
+    }
 }
 
 /// The runs below the state directory, newest first. A run whose journal cannot be read is left out.
@@ -80,12 +110,13 @@ fn summary(state_dir: &Path, run: RunId) -> Option<RunSummary> {
     let events = read_events(&path).ok()?;
     let first = events.first()?;
     let What::RunStarted(started) = &first.what else { return None };
-    let finished = events.iter().rev().find_map(|event| match &event.what {
-        What::RunFinished(finished) => Some(finished.clone()),
+    let last = events.iter().rev().find_map(|event| match &event.what {
+        What::RunFinished(finished) => Some(Some(finished.clone())),
+        What::RunResumed { .. } => Some(None),
         _ => None,
     });
     let running = fs::File::open(&path).is_ok_and(|file| file.try_lock_shared().is_err());
-    Some(RunSummary { run, started_at: first.at, started: started.clone(), finished, running })
+    Some(RunSummary { run, started_at: first.at, started: started.clone(), finished: last.flatten(), running })
 }
 
 /// The run that somebody means by an id, the end of one, or `latest`.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::PathBuf,
     sync::mpsc,
@@ -32,6 +32,8 @@ pub enum WriteError {
 
 struct Record {
     line: Vec<u8>,
+    /// The same with what is secret, for the sealed file.
+    sealed: Option<Vec<u8>>,
     done: Option<oneshot::Sender<Result<(), WriteError>>>,
 }
 
@@ -41,6 +43,14 @@ pub struct Journal {
     sender: Option<mpsc::SyncSender<Record>>,
     thread: Option<thread::JoinHandle<Result<(), WriteError>>>,
     path: PathBuf,
+}
+
+/// Where the writing thread writes.
+struct Files {
+    journal: File,
+    path: PathBuf,
+    sealed: Option<File>,
+    sealed_path: PathBuf,
 }
 
 impl Journal {
@@ -58,9 +68,34 @@ impl Journal {
         if file.try_lock().is_err() {
             return Err(WriteError::Locked { path });
         }
+        Self::start(file, dir).map_err(failed)
+    }
+
+    /// Takes up the journal of a run whose process is gone. A torn last line is cut off.
+    ///
+    /// # Errors
+    /// [`WriteError`] when it cannot be opened, or when somebody still writes it.
+    pub fn reopen(dir: &RunDir) -> Result<Self, WriteError> {
+        let path = dir.journal();
+        let failed =
+            |cause: std::io::Error| WriteError::Create { path: path.clone(), cause: cause.to_string() };
+        let mut file = OpenOptions::new().read(true).append(true).open(&path).map_err(failed)?;
+        if file.try_lock().is_err() {
+            return Err(WriteError::Locked { path });
+        }
+        cut_torn_line(&mut file).map_err(failed)?;
+        if let Ok(mut sealed) = OpenOptions::new().read(true).append(true).open(dir.sealed()) {
+            cut_torn_line(&mut sealed).map_err(failed)?;
+        }
+        Self::start(file, dir).map_err(failed)
+    }
+
+    fn start(file: File, dir: &RunDir) -> std::io::Result<Self> {
+        let path = dir.journal();
+        fs::write(dir.process(), std::process::id().to_string())?;
         let (sender, receiver) = mpsc::sync_channel(BACKLOG);
-        let owned = path.clone();
-        let thread = thread::spawn(move || write_all(file, &owned, &receiver));
+        let files = Files { journal: file, path: path.clone(), sealed: None, sealed_path: dir.sealed() };
+        let thread = thread::spawn(move || write_all(files, &receiver));
         Ok(Self { sender: Some(sender), thread: Some(thread), path })
     }
 
@@ -73,11 +108,23 @@ impl Journal {
         event: &Event,
         done: Option<oneshot::Sender<Result<(), WriteError>>>,
     ) -> Result<(), WriteError> {
-        let mut line = serde_json::to_vec(event)
-            .map_err(|e| WriteError::Write { path: self.path.clone(), cause: e.to_string() })?;
-        line.push(b'\n');
+        let line = |event: &Event| {
+            let mut line = serde_json::to_vec(event)
+                .map_err(|e| WriteError::Write { path: self.path.clone(), cause: e.to_string() })?;
+            line.push(b'\n');
+            Ok::<_, WriteError>(line)
+        };
+        let record = match &event.what {
+            What::Fed { host, play, op_id, fed: Some(_), secret: true } => {
+                let (host, op_id) = (host.clone(), op_id.clone());
+                let open = What::Fed { host, play: *play, op_id, fed: None, secret: true };
+                let open = Event { seq: event.seq, at: event.at, what: open };
+                Record { line: line(&open)?, sealed: Some(line(event)?), done }
+            }
+            _ => Record { line: line(event)?, sealed: None, done },
+        };
         let sender = self.sender.as_ref().ok_or_else(|| self.broken())?;
-        sender.send(Record { line, done }).map_err(|_| self.broken())
+        sender.send(record).map_err(|_| self.broken())
     }
 
     /// Hands an event over; it is on disk soon. Progress is not kept.
@@ -130,13 +177,40 @@ impl Drop for Journal {
     }
 }
 
-fn write_all(
-    mut file: File,
-    path: &std::path::Path,
-    receiver: &mpsc::Receiver<Record>,
-) -> Result<(), WriteError> {
+/// Ends the file with its last whole line, so that what is appended begins one.
+fn cut_torn_line(file: &mut File) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    if whole < bytes.len() {
+        file.set_len(whole as u64)?;
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+impl Files {
+    fn write(&mut self, lines: &[u8], sealed: &[u8]) -> std::io::Result<()> {
+        if !sealed.is_empty() {
+            // Why first: a record that says that its content is sealed must find it there.
+            let file = match &mut self.sealed {
+                Some(file) => file,
+                none => none.insert(
+                    OpenOptions::new().append(true).create(true).mode(0o600).open(&self.sealed_path)?,
+                ),
+            };
+            file.write_all(sealed)?;
+            file.sync_data()?;
+        }
+        self.journal.write_all(lines)?;
+        self.journal.sync_data()
+    }
+}
+
+fn write_all(mut files: Files, receiver: &mpsc::Receiver<Record>) -> Result<(), WriteError> {
     while let Ok(first) = receiver.recv() {
         let mut lines = first.line;
+        let mut sealed = first.sealed.unwrap_or_default();
         let mut waiting: Vec<_> = first.done.into_iter().collect();
         // Why: somebody who waits must not wait for company.
         while let Ok(next) = if waiting.is_empty() {
@@ -145,12 +219,12 @@ fn write_all(
             receiver.try_recv()
         } {
             lines.extend(next.line);
+            sealed.extend(next.sealed.unwrap_or_default());
             waiting.extend(next.done);
         }
-        let written = file
-            .write_all(&lines)
-            .and_then(|()| file.sync_data())
-            .map_err(|e| WriteError::Write { path: path.to_owned(), cause: e.to_string() });
+        let written = files
+            .write(&lines, &sealed)
+            .map_err(|e| WriteError::Write { path: files.path.clone(), cause: e.to_string() });
         for done in waiting {
             // Why: whoever asked may have been cancelled meanwhile; the record stands all the same.
             let _ = done.send(written.clone());

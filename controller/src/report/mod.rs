@@ -19,6 +19,7 @@ pub use grouping::{Cause, ChangeGroup, causes, fold_changes, hardware_class, rea
 pub(crate) use grouping::{values, without_name};
 pub use html::{HtmlError, html};
 pub(crate) use model::seconds_between;
+pub(crate) use model::host_of;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Wanted};
 pub use verdict::{Ending, ExitRules, NextAction, Verdict, computed_exit_code, exit_code};
 

@@ -211,6 +211,11 @@ pub(crate) fn seconds_between(from: Option<Timestamp>, to: Option<Timestamp>) ->
 }
 
 impl RunModel {
+    /// Whether `gpufleet resume` can go on with the run.
+    pub fn is_resumable(&self) -> bool {
+        self.finish.as_ref().is_none_or(|finish| finish.resumable)
+    }
+
     pub fn new() -> Self {
         Self::default()
     }
@@ -330,7 +335,7 @@ impl RunModel {
                     self.current_wave = None;
                 }
             }
-            What::Connected { host, pushed, ms } => {
+            What::Connected { host, pushed, ms, .. } => {
                 self.node_mut(host).connection = Some(Connection { pushed: *pushed, ms: *ms });
             }
             What::FactsRead { host, facts } => self.node_mut(host).facts = Some(facts.clone()),
@@ -359,7 +364,7 @@ impl RunModel {
             }
             What::PermitGranted { host, .. } => self.node_mut(host).wanted = None,
             What::IdleChecked { host, report } => self.node_mut(host).idle = Some(report.clone()),
-            What::RebootIssued { host, boot_id, why } => {
+            What::RebootIssued { host, boot_id, why, .. } => {
                 let reboot = Reboot { why: why.clone(), before: boot_id.clone(), after: None };
                 self.node_mut(host).reboots.push(reboot);
             }
@@ -392,6 +397,18 @@ impl RunModel {
                 self.finish = Some(finish.clone());
                 self.finished = Some(event.at);
             }
+            What::RunResumed { .. } => {
+                self.finish = None;
+                self.finished = None;
+                for node in &mut self.nodes {
+                    node.outcome = None;
+                }
+            }
+            What::Released { .. }
+            | What::NodePredicted { .. }
+            | What::NodeBegan { .. }
+            | What::Fed { .. }
+            | What::Rollout { .. } => {}
         }
     }
 }
@@ -407,6 +424,10 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::TaskFinished { host, .. }
         | What::PermitWanted { host, .. }
         | What::PermitGranted { host, .. }
+        | What::Released { host }
+        | What::NodePredicted { host, .. }
+        | What::NodeBegan { host, .. }
+        | What::Fed { host, .. }
         | What::IdleChecked { host, .. }
         | What::RebootIssued { host, .. }
         | What::Rebooted { host, .. }
@@ -416,6 +437,8 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::WaveStarted { .. }
         | What::WaveFinished { .. }
         | What::Notice { .. }
+        | What::RunResumed { .. }
+        | What::Rollout { .. }
         | What::RunFinished(_) => None,
     }
 }

@@ -77,7 +77,7 @@ impl Stream {
     }
 
     pub(crate) fn facts(&mut self, host: &str, facts: Facts) -> &mut Self {
-        self.push(What::Connected { host: host.to_owned(), pushed: false, ms: 41 });
+        self.push(What::Connected { host: host.to_owned(), pushed: false, ms: 41, boot_id: None });
         self.push(What::FactsRead { host: host.to_owned(), facts: Box::new(facts) })
     }
 
@@ -122,6 +122,7 @@ impl Stream {
             summary: summary.to_owned(),
             out_of_service: Vec::new(),
             stopped: None,
+            resumable: false,
         }))
     }
 }
@@ -308,7 +309,7 @@ pub(crate) fn run() -> Vec<Event> {
                 s.task(host, ecc);
                 s.state(host, NodeState::Rebooting, Some("waiting for SSH"));
                 let why = vec!["ECC enabled is pending".to_owned()];
-                s.push(What::RebootIssued { host: host.clone(), boot_id: "5c1f".to_owned(), why });
+                s.push(What::RebootIssued { host: host.clone(), boot_id: "5c1f".to_owned(), why, deadline: None });
                 s.wait_ms(362_000);
                 s.push(What::Rebooted { host: host.clone(), boot_id: "a07e".to_owned(), seconds: 362 });
                 let again = TaskReport { phase: Phase::Verify, ..report("gpu_ecc", 12, TaskStatus::Ok) };

@@ -57,6 +57,12 @@ pub enum Input {
     EndPlay,
     /// A person or a signal asks the run to stop.
     Interrupt,
+    /// A node that ended held, unreachable or stopped takes part again.
+    Reopen {
+        host: usize,
+    },
+    /// Another process goes on: whoever was being checked or waited asks again.
+    Resume,
 }
 
 /// How a node's part ended.
@@ -181,7 +187,6 @@ impl Host {
 #[derive(Clone, Debug)]
 pub struct Rollout {
     waves: Vec<Wave>,
-    wave_of: Vec<usize>,
     hosts: Vec<Host>,
     /// Out of service through somebody else, reachable or not.
     others: BTreeSet<usize>,
@@ -212,17 +217,8 @@ impl Rollout {
         thresholds: Thresholds,
         failures_so_far: usize,
     ) -> Self {
-        let mut wave_of = vec![0; hosts];
-        for (index, wave) in waves.iter().enumerate() {
-            for host in &wave.hosts {
-                if let Some(slot) = wave_of.get_mut(*host) {
-                    *slot = index;
-                }
-            }
-        }
         Self {
             waves,
-            wave_of,
             hosts: vec![Host::Pending; hosts],
             others: BTreeSet::new(),
             ours: BTreeSet::new(),
@@ -271,7 +267,7 @@ impl Rollout {
     ///
     /// # Errors
     /// An input that is impossible in the host's state; nothing changed then.
-    pub fn step(&mut self, input: Input) -> Result<Vec<Action>, RolloutError> {
+    pub fn step(&mut self, _now: jiff::Timestamp, input: Input) -> Result<Vec<Action>, RolloutError> {
         let mut actions = Vec::new();
         match input {
             Input::Begin => {
@@ -338,6 +334,8 @@ impl Rollout {
             Input::Fatal => self.halt(StopReason::AnyError, &mut actions),
             Input::EndPlay => self.last_wave = true,
             Input::Interrupt => self.halt(StopReason::Interrupted, &mut actions),
+            Input::Reopen { host } => self.reopen(host)?,
+            Input::Resume => self.resume(&mut actions),
         }
         self.serve_queue(&mut actions);
         self.finish_if_done(&mut actions);
@@ -384,6 +382,55 @@ impl Rollout {
             self.check_thresholds(actions);
         }
         Ok(())
+    }
+
+    fn reopen(&mut self, host: usize) -> Result<(), RolloutError> {
+        let state = self.state(host)?;
+        let Host::Ended { end, still_out } = state else {
+            return Err(impossible(host, state, "another try"));
+        };
+        self.others.remove(&host);
+        if end == End::Unreachable {
+            self.failed_total = self.failed_total.saturating_sub(1);
+            self.failed_in_wave = self.failed_in_wave.saturating_sub(1);
+        }
+        self.set(host, if still_out { Host::Out } else { Host::Running });
+        self.unfinished += 1;
+        self.finished = false;
+        Ok(())
+    }
+
+    fn resume(&mut self, actions: &mut Vec<Action>) {
+        if self.stop == Some(StopReason::Interrupted) {
+            self.stop = None;
+            self.finished = false;
+        }
+        self.queue.clear();
+        self.announced.clear();
+        for host in self.started() {
+            match self.hosts.get(host).copied() {
+                Some(Host::Queued(_)) => self.set(host, Host::Running),
+                Some(Host::Proving { was_out: true, .. }) => self.set(host, Host::Out),
+                Some(Host::Proving { was_out: false, .. }) => {
+                    self.ours.remove(&host);
+                    self.set(host, Host::Running);
+                }
+                _ => {}
+            }
+            actions.push(Action::Start { host });
+        }
+    }
+
+    pub fn has_ended(&self, host: usize) -> bool {
+        matches!(self.hosts.get(host), Some(Host::Ended { .. }))
+    }
+
+    /// Hosts that began and have not ended.
+    pub fn started(&self) -> Vec<usize> {
+        let unended = |host: &usize| {
+            !matches!(self.hosts.get(*host), None | Some(Host::Pending | Host::Ended { .. }))
+        };
+        (0..self.hosts.len()).filter(unended).collect()
     }
 
     fn check_thresholds(&mut self, actions: &mut Vec<Action>) {
@@ -503,10 +550,6 @@ impl Rollout {
         actions.push(Action::Finish { never_started });
     }
 
-    /// The wave that a host belongs to.
-    pub fn wave_of(&self, host: usize) -> Option<usize> {
-        self.wave_of.get(host).copied()
-    }
 }
 
 fn impossible(host: usize, state: Host, input: &'static str) -> RolloutError {

@@ -57,7 +57,7 @@ struct Fleet {
 impl Fleet {
     fn input(&mut self, input: Input) {
         let stopped_before = self.stopped;
-        let actions = self.rollout.step(input).unwrap();
+        let actions = self.rollout.step(jiff::Timestamp::UNIX_EPOCH, input).unwrap();
         for action in actions {
             match action {
                 Action::Start { host } => {
@@ -175,7 +175,7 @@ proptest! {
         let mut rollout = Rollout::new(3, plan_waves(&[], &hosts), 1, Thresholds::default(), 0);
         for (host, kind) in inputs {
             let before = rollout.out();
-            let result = rollout.step(match kind {
+            let result = rollout.step(jiff::Timestamp::UNIX_EPOCH, match kind {
                 0 => Input::Begin,
                 1 => Input::WantsPermit { host, class: Disruption::GpuReset },
                 2 => Input::Idle { host },
@@ -222,16 +222,16 @@ fn a_budget_of_nothing_is_an_error() {
 #[test]
 fn one_node_at_a_time() {
     let mut rollout = Rollout::new(3, plan_waves(&[], &all(3)), 1, Thresholds::default(), 0);
-    assert_eq!(started(&rollout.step(Input::Begin).unwrap()), [0, 1, 2]);
+    assert_eq!(started(&rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap()), [0, 1, 2]);
     let wants = |host| Input::WantsPermit { host, class: Disruption::Reboot };
-    assert_eq!(rollout.step(wants(1)).unwrap(), [Action::ProveIdle { host: 1 }]);
-    assert_eq!(rollout.step(wants(2)).unwrap(), [Action::Waits { host: 2, out: vec![1] }]);
+    assert_eq!(rollout.step(jiff::Timestamp::UNIX_EPOCH, wants(1)).unwrap(), [Action::ProveIdle { host: 1 }]);
+    assert_eq!(rollout.step(jiff::Timestamp::UNIX_EPOCH, wants(2)).unwrap(), [Action::Waits { host: 2, out: vec![1] }]);
     assert_eq!(
-        rollout.step(Input::Idle { host: 1 }).unwrap(),
+        rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Idle { host: 1 }).unwrap(),
         [Action::Grant { host: 1, class: Disruption::Reboot }]
     );
     assert_eq!(
-        rollout.step(Input::Ended { host: 1, end: End::Done }).unwrap(),
+        rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 1, end: End::Done }).unwrap(),
         [Action::ProveIdle { host: 2 }]
     );
 }
@@ -239,23 +239,23 @@ fn one_node_at_a_time() {
 #[test]
 fn a_node_that_is_busy_for_a_second_act_is_still_out() {
     let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
-    rollout.step(Input::Begin).unwrap();
-    rollout.step(Input::WantsPermit { host: 0, class: Disruption::GpuReset }).unwrap();
-    rollout.step(Input::Idle { host: 0 }).unwrap();
-    rollout.step(Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
-    rollout.step(Input::Busy { host: 0, reason: "a job".into() }).unwrap();
-    rollout.step(Input::Ended { host: 0, end: End::Held }).unwrap();
-    let denied = rollout.step(Input::WantsPermit { host: 1, class: Disruption::Clients }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 0, class: Disruption::GpuReset }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Idle { host: 0 }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Busy { host: 0, reason: "a job".into() }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 0, end: End::Held }).unwrap();
+    let denied = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 1, class: Disruption::Clients }).unwrap();
     assert_eq!(denied, [Action::Deny { host: 1, why: Denial::BudgetSpent { out: vec![0], budget: 1 } }]);
 }
 
 #[test]
 fn a_proof_that_comes_after_the_stop_gives_no_permit() {
     let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
-    rollout.step(Input::Begin).unwrap();
-    rollout.step(Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
-    rollout.step(Input::Interrupt).unwrap();
-    let denied = rollout.step(Input::Idle { host: 0 }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Interrupt).unwrap();
+    let denied = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Idle { host: 0 }).unwrap();
     assert_eq!(denied, [Action::Deny { host: 0, why: Denial::Stopped { reason: StopReason::Interrupted } }]);
     assert!(rollout.out().is_empty());
 }
@@ -264,8 +264,8 @@ fn a_proof_that_comes_after_the_stop_gives_no_permit() {
 fn outages_of_earlier_plays_count() {
     let mut rollout =
         Rollout::new(1, plan_waves(&[], &all(1)), 1, Thresholds::default(), 0).with_out_elsewhere(1);
-    rollout.step(Input::Begin).unwrap();
-    let denied = rollout.step(Input::WantsPermit { host: 0, class: Disruption::Clients }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    let denied = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 0, class: Disruption::Clients }).unwrap();
     assert!(
         matches!(denied.as_slice(), [Action::Deny { why: Denial::BudgetSpent { .. }, .. }]),
         "{denied:?}"
@@ -275,11 +275,11 @@ fn outages_of_earlier_plays_count() {
 #[test]
 fn a_node_lost_while_out_keeps_its_place() {
     let mut rollout = Rollout::new(2, plan_waves(&[], &all(2)), 1, Thresholds::default(), 0);
-    rollout.step(Input::Begin).unwrap();
-    rollout.step(Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
-    rollout.step(Input::Idle { host: 0 }).unwrap();
-    rollout.step(Input::Ended { host: 0, end: End::Failed }).unwrap();
-    let denied = rollout.step(Input::WantsPermit { host: 1, class: Disruption::Clients }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 0, class: Disruption::Reboot }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Idle { host: 0 }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 0, end: End::Failed }).unwrap();
+    let denied = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::WantsPermit { host: 1, class: Disruption::Clients }).unwrap();
     assert_eq!(denied, [Action::Deny { host: 1, why: Denial::BudgetSpent { out: vec![0], budget: 1 } }]);
 }
 
@@ -287,10 +287,10 @@ fn a_node_lost_while_out_keeps_its_place() {
 fn a_play_that_ends_early_starts_no_further_wave() {
     let mut rollout =
         Rollout::new(4, plan_waves(&[Batch::Of(Amount::Count(2))], &all(4)), 1, Thresholds::default(), 0);
-    rollout.step(Input::Begin).unwrap();
-    rollout.step(Input::EndPlay).unwrap();
-    rollout.step(Input::Ended { host: 0, end: End::Done }).unwrap();
-    let actions = rollout.step(Input::Ended { host: 1, end: End::Done }).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::EndPlay).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 0, end: End::Done }).unwrap();
+    let actions = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 1, end: End::Done }).unwrap();
     assert!(actions.contains(&Action::Finish { never_started: vec![2, 3] }), "{actions:?}");
     assert_eq!(rollout.stopped(), None);
 }
@@ -299,16 +299,16 @@ fn a_play_that_ends_early_starts_no_further_wave() {
 fn a_fatal_task_stops_the_play() {
     let mut rollout =
         Rollout::new(2, plan_waves(&[Batch::Of(Amount::Count(1))], &all(2)), 1, Thresholds::default(), 0);
-    rollout.step(Input::Begin).unwrap();
-    assert_eq!(rollout.step(Input::Fatal).unwrap(), [Action::Stop { reason: StopReason::AnyError }]);
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
+    assert_eq!(rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Fatal).unwrap(), [Action::Stop { reason: StopReason::AnyError }]);
 }
 
 #[test]
 fn a_failed_canary_stops_the_play() {
     let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &all(4));
     let mut rollout = Rollout::new(4, waves, 1, Thresholds::default(), 0);
-    assert_eq!(started(&rollout.step(Input::Begin).unwrap()), [0]);
-    let actions = rollout.step(Input::Ended { host: 0, end: End::Failed }).unwrap();
+    assert_eq!(started(&rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap()), [0]);
+    let actions = rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host: 0, end: End::Failed }).unwrap();
     assert!(actions.contains(&Action::Stop { reason: StopReason::Canary { failed: 1 } }));
     assert!(actions.contains(&Action::Finish { never_started: vec![1, 2, 3] }));
 }
@@ -318,10 +318,10 @@ fn a_hundred_thousand_nodes_take_microseconds_a_step() {
     let count = 100_000;
     let mut rollout = Rollout::new(count, plan_waves(&[], &all(count)), count / 10, Thresholds::default(), 0);
     let begin = std::time::Instant::now();
-    rollout.step(Input::Begin).unwrap();
+    rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Begin).unwrap();
     let mut answers = BTreeMap::<usize, u32>::new();
     for host in 0..count {
-        rollout.step(Input::Ended { host, end: End::Done }).unwrap();
+        rollout.step(jiff::Timestamp::UNIX_EPOCH, Input::Ended { host, end: End::Done }).unwrap();
         *answers.entry(host).or_default() += 1;
     }
     assert!(rollout.is_finished());

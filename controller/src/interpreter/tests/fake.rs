@@ -9,7 +9,7 @@ use gpufleet_protocol::{Awaiting, Change, Disruption, NodeOp, OpOutcome, OpStatu
 use super::{Action, Fed, Mode, Work};
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct State {
+pub(crate) struct State {
     pub sysctl: BTreeMap<String, String>,
     pub cmdline: Vec<String>,
     /// Words that the next boot has.
@@ -23,7 +23,7 @@ pub(super) struct State {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct FakeNode {
+pub(crate) struct FakeNode {
     pub real: State,
     /// What predictions assume.
     pub assumed: Option<State>,
@@ -36,11 +36,11 @@ pub(super) struct FakeNode {
 }
 
 impl FakeNode {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { real: State { power_w: 700, ..State::default() }, ..Self::default() }
     }
 
-    pub(super) fn answer(&mut self, action: &Action) -> Fed {
+    pub(crate) fn answer(&mut self, action: &Action) -> Fed {
         match &action.work {
             Work::Reboot { .. } => {
                 if action.mode == Mode::Apply {
@@ -67,7 +67,14 @@ impl FakeNode {
         }
     }
 
-    fn operate(&mut self, op: &NodeOp, state: &mut State) -> OpOutcome {
+    /// Loses what a reboot loses.
+    pub(crate) fn reboot(&mut self) {
+        self.reboots += 1;
+        self.assumed = None;
+        lose(&mut self.real, true);
+    }
+
+    pub(crate) fn operate(&mut self, op: &NodeOp, state: &mut State) -> OpOutcome {
         let mut outcome = OpOutcome::new(OpStatus::Ok);
         match op {
             NodeOp::Sysctl(sysctl) => {

@@ -1,4 +1,4 @@
-mod fake;
+pub(crate) mod fake;
 mod properties;
 mod scenarios;
 

@@ -1,0 +1,289 @@
+//! What a journal says of a run that was cut off or stopped: enough to lead both cores to where they were.
+//!
+//! Pure: reads events, owns no file and no connection. A cursor is deterministic, and so is the rollout: told the same
+//! things in the same order they stand in the same place.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use gpufleet_protocol::facts::Facts;
+use jiff::Timestamp;
+
+use super::{
+    convert,
+    slot::{Prediction, Slot},
+    verdict::{self, UnderPermit},
+};
+use crate::{
+    event::{Event, NodeState, PlayStarted, TaskReport, Verb, What},
+    interpreter::{Copied, Cursor, End, Fed, Step},
+    rollout::Input,
+};
+
+/// A run so far.
+#[derive(Debug, Default)]
+pub struct Past {
+    plays: BTreeMap<usize, PastPlay>,
+    hosts: HashMap<String, PastHost>,
+}
+
+/// A play that got as far as its waves.
+#[derive(Debug)]
+pub(super) struct PastPlay {
+    pub(super) shape: PlayStarted,
+    pub(super) inputs: Vec<(Timestamp, Input)>,
+    nodes: HashMap<String, PastNode>,
+}
+
+/// One node in one play.
+#[derive(Debug, Default)]
+struct PastNode {
+    began: bool,
+    one_reboot: bool,
+    prediction: Option<Prediction>,
+    moments: Vec<Moment>,
+    /// Reports that people have seen.
+    reported: usize,
+    end: Option<(NodeState, Option<String>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Moment {
+    /// Nothing where what was sealed is lost; with the number of reports that people had seen by then.
+    Fed(Option<Fed>, usize),
+    Granted,
+    Released,
+}
+
+/// What is known of a node whatever the play.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PastHost {
+    facts: Option<Arc<Facts>>,
+    boot_id: Option<String>,
+    reboot: Option<PendingReboot>,
+    rebooted: bool,
+    rebooted_for: BTreeSet<String>,
+}
+
+/// A reboot that was asked for and not seen through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PendingReboot {
+    pub(super) boot_id: String,
+    pub(super) deadline: Option<Timestamp>,
+}
+
+/// Where a node stood when the run was cut off.
+pub(super) struct Resumed {
+    pub(super) cursor: Cursor,
+    /// Reports whose events did not reach the journal.
+    pub(super) unreported: Vec<TaskReport>,
+    /// Reports to come that people have seen already.
+    pub(super) already: usize,
+    pub(super) reboot: Option<PendingReboot>,
+    pub(super) boot_id: Option<String>,
+    /// What went wrong under the permit.
+    pub(super) unproven: Option<String>,
+    pub(super) latches: Vec<(Arc<str>, Option<Copied>)>,
+}
+
+impl Past {
+    /// Reads the events of a run, in order.
+    pub fn of(events: &[Event]) -> Self {
+        let mut past = Self::default();
+        let mut current = 0;
+        // Why apart: predictions come before the play's first event.
+        let mut predicted: HashMap<String, Prediction> = HashMap::new();
+        for event in events {
+            match &event.what {
+                What::PlayStarted(shape) => {
+                    current = shape.play;
+                    let nodes = std::mem::take(&mut predicted)
+                        .into_iter()
+                        .map(|(host, prediction)| {
+                            (host, PastNode { prediction: Some(prediction), ..PastNode::default() })
+                        })
+                        .collect();
+                    let play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
+                    past.plays.insert(current, play);
+                }
+                What::NodePredicted { host, class, one_reboot, .. } => {
+                    let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
+                    predicted.insert(host.clone(), prediction);
+                }
+                What::Rollout { play, now, input } => {
+                    if let Some(play) = past.plays.get_mut(play) {
+                        play.inputs.push((*now, input.clone()));
+                    }
+                }
+                what => past.note(current, what),
+            }
+        }
+        past
+    }
+
+    fn note(&mut self, current: usize, what: &What) {
+        let Some(name) = crate::report::host_of(what) else { return };
+        let host = self.hosts.entry(name.to_owned()).or_default();
+        match what {
+            What::Connected { boot_id: Some(boot_id), .. } => host.boot_id = Some(boot_id.clone()),
+            What::FactsRead { facts, .. } => host.facts = Some(Arc::from(facts.clone())),
+            What::RebootIssued { boot_id, deadline, why, .. } => {
+                host.reboot = Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline });
+                host.rebooted_for.extend(why.iter().cloned());
+            }
+            What::Rebooted { boot_id, .. } => {
+                host.reboot = None;
+                host.rebooted = true;
+                host.boot_id = Some(boot_id.clone());
+            }
+            _ => {}
+        }
+        let Some(play) = self.plays.get_mut(&current) else { return };
+        let node = play.nodes.entry(name.to_owned()).or_default();
+        match what {
+            What::NodeBegan { one_reboot, .. } => {
+                node.began = true;
+                node.one_reboot = *one_reboot;
+                node.end = None;
+            }
+            What::Fed { fed, .. } => {
+                node.moments.push(Moment::Fed(fed.as_deref().cloned(), node.reported));
+            }
+            What::PermitGranted { .. } => node.moments.push(Moment::Granted),
+            What::Released { .. } => node.moments.push(Moment::Released),
+            What::TaskFinished { .. } => node.reported += 1,
+            What::NodeState { state, detail, .. } if state.is_final() => {
+                node.end = Some((*state, detail.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// What is known of a play, if it got as far as its waves.
+    pub(super) fn play(&mut self, index: usize) -> Option<PastPlay> {
+        self.plays.remove(&index)
+    }
+
+    /// Puts into a slot what is known of its node whatever the play.
+    pub(super) fn restore(&self, slot: &mut Slot) {
+        let Some(host) = self.hosts.get(&slot.name) else { return };
+        slot.facts.clone_from(&host.facts);
+        slot.rebooted = host.rebooted;
+        slot.rebooted_for.clone_from(&host.rebooted_for);
+    }
+
+    pub(super) fn host(&self, name: &str) -> PastHost {
+        self.hosts.get(name).cloned().unwrap_or_default()
+    }
+}
+
+impl PastPlay {
+    /// How the node's part ended, if it did.
+    pub(super) fn end(&self, host: &str) -> Option<NodeState> {
+        self.nodes.get(host)?.end.as_ref().map(|(state, _)| *state)
+    }
+
+    pub(super) fn began(&self, host: &str) -> bool {
+        self.nodes.get(host).is_some_and(|node| node.began)
+    }
+
+    pub(super) fn one_reboot(&self, host: &str) -> bool {
+        self.nodes.get(host).is_some_and(|node| node.one_reboot)
+    }
+
+    pub(super) fn prediction(&self, host: &str) -> Option<Prediction> {
+        self.nodes.get(host)?.prediction
+    }
+
+    /// Leads a fresh cursor to where it was. With `again`, a node that ended because nobody could decide, or because it
+    /// did not answer, stands before what it could not do.
+    pub(super) fn replay(
+        &self,
+        mut cursor: Cursor,
+        slot: &mut Slot,
+        past: &PastHost,
+        again: bool,
+    ) -> (Resumed, Option<End>) {
+        let mut unproven = None;
+        let mut latches: Vec<(Arc<str>, Option<Copied>)> = Vec::new();
+        let mut reports: Vec<TaskReport> = Vec::new();
+        let mut end = None;
+        let node = self.nodes.get(&slot.name);
+        let mut moments = node.map(|node| node.moments.clone()).unwrap_or_default();
+        let mut seen = node.map_or(0, |node| node.reported);
+        if again
+            && let Some(last) = moments.iter().rposition(|moment| matches!(moment, Moment::Fed(..)))
+            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) = moments.get(last)
+        {
+            seen = *before;
+            moments.remove(last);
+        }
+        let mut moments = moments.into_iter().peekable();
+        loop {
+            while let Some(moment) = moments.next_if(|moment| !matches!(moment, Moment::Fed(..))) {
+                slot.out_of_service = matches!(moment, Moment::Granted);
+                if !slot.out_of_service {
+                    unproven = None;
+                }
+            }
+            // Why: what follows the last answer is the run's own business, not the replay's.
+            if moments.peek().is_none() && end.is_none() && node.is_none_or(|node| node.end.is_none() || again) {
+                break;
+            }
+            let reported = match cursor.next() {
+                Step::Report(reports) => reports,
+                Step::Barrier { .. } | Step::SectionEnd { .. } => Vec::new(),
+                Step::End(reached) => {
+                    end = Some(reached);
+                    break;
+                }
+                step @ (Step::Run(_) | Step::Latch { .. }) => {
+                    let Some(Moment::Fed(Some(fed), _)) = moments.next() else { break };
+                    if let Step::Latch { key } = &step {
+                        latches.push((Arc::clone(key), None));
+                    }
+                    if let Fed::Outcome(outcome) = &fed
+                        && slot.out_of_service
+                        && let UnderPermit::Damaged(why) = verdict::under_permit(outcome)
+                    {
+                        unproven = Some(why);
+                    }
+                    cursor.feed(fed)
+                }
+            };
+            if let Some(result) = cursor.latch_result()
+                && let Some((_, value)) = latches.last_mut()
+            {
+                *value = Some(result);
+            }
+            reports.extend(reported.into_iter().map(convert::report));
+        }
+        for report in &reports {
+            slot.counts.count(report);
+            let (state, message) = verdict::of_report(Verb::Run, report);
+            slot.worsen(state, message);
+        }
+        let already = seen.saturating_sub(reports.len());
+        let unreported = reports.split_off(seen.min(reports.len()));
+        let resumed = Resumed {
+            cursor,
+            unreported,
+            already,
+            reboot: past.reboot.clone(),
+            boot_id: past.boot_id.clone(),
+            unproven,
+            latches,
+        };
+        (resumed, end)
+    }
+
+    /// What the journal says of the node's end, over what its tasks said.
+    pub(super) fn settle(&self, slot: &mut Slot) {
+        if let Some((state, detail)) = self.nodes.get(&slot.name).and_then(|node| node.end.as_ref()) {
+            slot.verdict = *state;
+            slot.message.clone_from(detail);
+        }
+    }
+}

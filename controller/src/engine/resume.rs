@@ -1,0 +1,135 @@
+//! A node's part in a run that an earlier process began: what is known, what got lost, and what must not happen twice.
+
+use std::time::Duration;
+
+use gpufleet_protocol::{
+    Disruption, Reply, Request,
+    message::Spooled,
+    tasks::{self, Class},
+};
+use tokio::time::Instant;
+
+use super::{
+    link::Link,
+    node::{Cut, NodeTask},
+    past::{PendingReboot, Resumed},
+};
+use crate::{
+    event::{NodeState, What},
+    interpreter::{Action, Fed, Work},
+};
+
+impl NodeTask {
+    /// Goes on where the earlier process was.
+    pub(super) async fn take_up(&mut self, resumed: Resumed) -> Result<(), Cut> {
+        let Resumed { mut cursor, unreported, already, reboot, boot_id, unproven, .. } = resumed;
+        self.left.reboot = reboot;
+        self.left.boot_id = boot_id;
+        // Why assumed: what was done under the permit may be what got lost.
+        self.acted = self.slot.out_of_service;
+        self.unproven = unproven;
+        self.state(if self.acted { NodeState::Acting } else { NodeState::Applying }, None).await;
+        for report in unreported {
+            // Why not through `report`: the replay has counted them.
+            self.emit(What::TaskFinished { host: self.slot.name.clone(), report }).await;
+        }
+        self.left.reported = already;
+        self.carry_on(&mut cursor).await
+    }
+
+    pub(super) async fn connected(&self, link: &dyn Link, ms: u64) {
+        let host = self.slot.name.clone();
+        self.emit(What::Connected { host, pushed: link.pushed(), ms, boot_id: link.boot_id() }).await;
+    }
+
+    /// A reboot that this run did not ask for loses what it has done, and nobody knows what else.
+    pub(super) fn same_boot(&mut self, link: &dyn Link) -> Result<(), Cut> {
+        let now = link.boot_id();
+        match (&self.left.boot_id, &now) {
+            (Some(before), Some(after)) if before != after && self.left.reboot.is_none() => Err(Cut::Failed(format!(
+                "rebooted unexpectedly: it was in boot {before} when this run left it, and is in {after} now; look at \
+                 its console and kernel log, then run the playbook on it again"
+            ))),
+            _ => {
+                if self.left.reboot.is_none() {
+                    self.left.boot_id = now;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Keeps in the journal what the cursor is told.
+    pub(super) async fn remember(&self, op_id: String, fed: &Fed, secret: bool) {
+        let host = self.slot.name.clone();
+        self.emit(What::Fed { host, play: self.play, op_id, fed: Some(Box::new(fed.clone())), secret }).await;
+    }
+
+    /// The answer to an operation that an earlier process of this run asked for and did not live to hear. A command
+    /// that was cut off is never run twice unless its task says so.
+    pub(super) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, Cut> {
+        if !matches!(action.work, Work::Node { .. }) {
+            return Ok(None);
+        }
+        let op_id = action.id.to_string();
+        let link = self.link().await?;
+        let spooled = match link.request(Request::Spooled { op_id }).await {
+            Ok(Reply::Spooled(spooled)) => spooled,
+            Ok(Reply::Error { message }) => return Err(Cut::Failed(message)),
+            Ok(_) => return Err(Cut::Failed("the helper does not know what it has done".to_owned())),
+            Err(error) => return Err(Cut::Unreachable(error.to_string())),
+        };
+        let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        match spooled {
+            // Why: it is done in order, so nothing that follows can have begun.
+            Spooled::Nothing => self.left.ask_spool = false,
+            // Why: a declared state is planned again, so that half of it is found and mended.
+            Spooled::Started if !is_command => self.left.ask_spool = false,
+            Spooled::Started => {
+                self.left.ask_spool = false;
+                return Ok(Some(Fed::Held {
+                    reason: format!(
+                        "interrupted in task `{}` ({}:{}): it began, and how far it got is not known; it is not run twice",
+                        action.task, action.file, action.line
+                    ),
+                }));
+            }
+            Spooled::Finished(outcome) => return Ok(Some(Fed::Outcome(outcome))),
+        }
+        Ok(None)
+    }
+
+    /// Takes up a reboot that was asked for: proven by another boot id, waited for while the node is away, and asked
+    /// for once more when the node is still in its old boot.
+    pub(super) async fn see_reboot_through(&mut self, limit: Duration) -> Result<Fed, Cut> {
+        let Some(PendingReboot { boot_id: before, deadline }) = self.left.reboot.clone() else {
+            return Ok(Fed::Rebooted);
+        };
+        self.state(NodeState::Rebooting, Some("taken up".to_owned())).await;
+        let left = deadline.map_or(limit, |deadline| {
+            Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)
+        });
+        // Why at least a minute: the deadline may have passed while nobody looked, and the node be back all the same.
+        let until = Instant::now() + left.max(Duration::from_secs(60));
+        let begin = Instant::now();
+        let link = match self.answering(until).await? {
+            link if link.boot_id().is_some_and(|now| now != before) => link,
+            same => {
+                self.slot.link = Some((same, self.purpose));
+                self.left.reboot = None;
+                self.left.boot_id = Some(before);
+                let why = "the node had not gone down";
+                if let Err(held) = self.permitted(Disruption::Reboot, why).await? {
+                    return Ok(held);
+                }
+                self.reboot(limit, vec![why.to_owned()]).await?;
+                return Ok(Fed::Rebooted);
+            }
+        };
+        let now = link.boot_id().unwrap_or_default();
+        self.slot.link = Some((link, self.purpose));
+        self.left.reboot = None;
+        self.is_back(now, begin.elapsed().as_secs()).await?;
+        Ok(Fed::Rebooted)
+    }
+}
