@@ -150,7 +150,16 @@ impl Drop for Helper {
 }
 
 fn request(op: NodeOp, mode: Mode, timeout_s: u64) -> OpRequest {
-    OpRequest { op, mode, permit: None, run_as: None, timeout_s, op_id: "op".into(), environment: Vec::new() }
+    OpRequest {
+        op,
+        mode,
+        permit: None,
+        run_as: None,
+        timeout_s,
+        op_id: "op".into(),
+        secret: false,
+        environment: Vec::new(),
+    }
 }
 
 fn shell(line: &str) -> NodeOp {

@@ -79,6 +79,7 @@ fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
         run_as: None,
         timeout_s,
         op_id: String::new(),
+        secret: false,
         environment: Vec::new(),
     }
 }

@@ -124,6 +124,7 @@ impl NodeTask {
             run_as: None,
             timeout_s: timeout.as_secs(),
             op_id: String::new(),
+            secret: false,
             environment: Vec::new(),
         };
         link.call(request, Vec::new(), Box::new(|_| {})).await.map_err(|error| self.lost(error.to_string()))
@@ -417,6 +418,7 @@ impl NodeTask {
                 run_as: self.run_as(&action.run_as),
                 timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
                 op_id: action.id.to_string(),
+                secret: action.no_log,
                 environment: action.environment.clone(),
             };
             let (out, host) = (self.out.clone(), self.slot.name.clone());

@@ -90,6 +90,7 @@ impl NodeTask {
             run_as: None,
             timeout_s: ASKING.as_secs(),
             op_id: String::new(),
+            secret: false,
             environment: Vec::new(),
         };
         // Why a lost connection is no error: a node that goes down fast takes its answer with it.

@@ -20,6 +20,7 @@ fn operation(op: NodeOp, id: &str) -> OpRequest {
         run_as: None,
         timeout_s: 30,
         op_id: id.to_owned(),
+        secret: false,
         environment: Vec::new(),
     }
 }

@@ -102,6 +102,7 @@ fn operation(timeout_s: u64) -> OpRequest {
         run_as: None,
         timeout_s,
         op_id: "op".to_owned(),
+        secret: false,
         environment: Vec::new(),
     }
 }

@@ -7,7 +7,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Awaiting, Change, Disruption, NodeOp, Permit, RunEpoch, facts::Facts, op::Blob};
+use crate::{
+    Awaiting, Change, Disruption, NodeOp, Permit, RunEpoch,
+    facts::Facts,
+    health::{HealthReport, SystemState},
+    op::Blob,
+};
 
 /// How often the controller sends `Ping`, in seconds.
 pub const HEARTBEAT_S: u64 = 15;
@@ -30,6 +35,10 @@ pub enum Request {
     /// First request. Writers take the node's lock, readers share it.
     Open(Open),
     Op(Box<OpRequest>),
+    /// What became of an operation of this run, whose answer the controller lost; answers [`Reply::Spooled`].
+    Spooled {
+        op_id: String,
+    },
     /// Stops the operation of that id; it answers `Failed { kind: Cancelled }`.
     Cancel {
         id: u64,
@@ -89,8 +98,12 @@ pub struct OpRequest {
     pub run_as: Option<String>,
     /// After so many seconds the operation is stopped and fails.
     pub timeout_s: u64,
-    /// Identity of the operation in the run's journal; commands leave their result in the spool under it.
+    /// Identity of the operation in the run's journal. In `Apply` it leaves a mark in the spool before it acts, and
+    /// its result after; empty for none. An id names one attempt: asked again, it acts again.
     pub op_id: String,
+    /// Whether its output must not be kept (`no_log`): the spool then has status and `rc` alone.
+    #[serde(default)]
+    pub secret: bool,
     /// Environment that the play or task declares.
     #[serde(default)]
     pub environment: Vec<(String, String)>,
@@ -105,6 +118,7 @@ pub enum Reply {
     /// The lock is held by another run, or this run was fenced by a newer epoch.
     Locked(Locked),
     Outcome(Box<OpOutcome>),
+    Spooled(Spooled),
     /// The operation `id` needs this content; answer with `Blob` and data frames, the last one empty.
     NeedBlob {
         stream: u32,
@@ -147,6 +161,18 @@ pub struct Locked {
     pub fenced: bool,
 }
 
+/// What the node knows of an operation that was asked for under some `op_id`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "spooled", content = "with")]
+pub enum Spooled {
+    /// It never began on this node, or so long ago that the spool forgot it.
+    Nothing,
+    /// It began and left no result: it still runs, was cut off, or nothing is known of what it did.
+    Started,
+    /// The answer that it gave. For a secret operation without output, and `data.withheld` is true.
+    Finished(Box<OpOutcome>),
+}
+
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpOutcome {
@@ -172,6 +198,12 @@ pub struct OpOutcome {
     /// For [`NodeOp::Idle`], and for a refusal because of clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
+    /// For [`NodeOp::Health`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthReport>,
+    /// For [`NodeOp::System`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<SystemState>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -187,6 +219,8 @@ impl OpOutcome {
             members: Vec::new(),
             facts: None,
             idle: None,
+            health: None,
+            system: None,
             warnings: Vec::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::health::HealthRequest;
 use crate::tasks::{
     File, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, KernelCmdline,
     LineInFile, Service, Stat, Sysctl,
@@ -27,11 +28,20 @@ pub enum NodeOp {
     Facts(FactsRequest),
     /// Tells whether anything works on the node, its GPUs first. Unknown counts as busy.
     Idle,
+    /// The health gate, answered in `OpOutcome::health`.
+    Health(HealthRequest),
+    /// How far the operating system is, answered in `OpOutcome::system`.
+    System,
     /// Asks the node to reboot; the answer comes before the connection dies.
     Reboot(Reboot),
 }
 
 impl NodeOp {
+    /// Whether it only reads, so that any session may ask for it at any time.
+    pub const fn reads_only(&self) -> bool {
+        matches!(self, Self::Stat(_) | Self::Facts(_) | Self::Idle | Self::Health(_) | Self::System)
+    }
+
     /// Whether observe, plan and apply exist for it, so that a plan tells exactly what a run will do.
     pub const fn is_declarative(&self) -> bool {
         matches!(

@@ -1,0 +1,177 @@
+//! What the controller asks of a node before it gives it back: health checks, and whether the system is up.
+//!
+//! Owns the shapes only; what a check looks at is the helper's. Invariants: what cannot be read is
+//! [`Verdict::Unknown`] and never [`Verdict::Ok`]; [`Verdict::NotApplicable`] means that the thing does not exist.
+
+use serde::{Deserialize, Serialize};
+
+/// Asks for the health gate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthRequest {
+    pub checks: Vec<HealthCheck>,
+    /// GPUs that the node had before the run; without it the PCI bus tells.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// Boot id that the node is expected to run on. Every verdict is [`Verdict::Unknown`] on another one, because the
+    /// controller then speaks of a boot that is over.
+    #[serde(default)]
+    pub since_boot: Option<String>,
+}
+
+/// One check, by the word that a play writes in `health_gate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthCheck {
+    /// NVML lists as many GPUs as expected, and can read each.
+    GpuCount,
+    /// No GPU waits for an activation of its MIG mode.
+    MigLayout,
+    /// No pending ECC mode, no uncorrected error since the driver was loaded, no row remapping failed or pending.
+    Ecc,
+    /// The kernel logged no Xid since this boot that says something about the node.
+    Xid,
+    /// Persistence is on for every GPU.
+    Persistence,
+    /// The fabric manager runs where the node has NVSwitches.
+    FabricManager,
+    /// systemd is up, degraded included.
+    System,
+}
+
+impl HealthCheck {
+    pub const ALL: [Self; 7] = [
+        Self::GpuCount,
+        Self::MigLayout,
+        Self::Ecc,
+        Self::Xid,
+        Self::Persistence,
+        Self::FabricManager,
+        Self::System,
+    ];
+
+    /// The word in a play.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::GpuCount => "gpu_count",
+            Self::MigLayout => "mig_layout",
+            Self::Ecc => "ecc",
+            Self::Xid => "xid",
+            Self::Persistence => "persistence",
+            Self::FabricManager => "fabric_manager",
+            Self::System => "system",
+        }
+    }
+
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.word() == word)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Ok,
+    Fail,
+    /// Could not be read: counts as a failure.
+    Unknown,
+    /// Does not exist on this node.
+    NotApplicable,
+}
+
+impl Verdict {
+    /// Whether a node with this verdict may be given back.
+    pub const fn passes(self) -> bool {
+        matches!(self, Self::Ok | Self::NotApplicable)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckResult {
+    pub check: HealthCheck,
+    pub verdict: Verdict,
+    /// One sentence: what was found, and where it failed what to do next.
+    pub why: String,
+}
+
+/// One result for each check that was asked for, in that order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthReport {
+    pub results: Vec<CheckResult>,
+}
+
+impl HealthReport {
+    /// Whether every check passes. A report without results proves nothing and does not.
+    pub fn passes(&self) -> bool {
+        !self.results.is_empty() && self.results.iter().all(|result| result.verdict.passes())
+    }
+}
+
+/// How far the operating system is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemState {
+    /// `None` where the kernel does not tell.
+    pub boot_id: Option<String>,
+    /// What `systemctl is-system-running` says; `None` where systemd is not process 1 or does not answer.
+    pub state: Option<String>,
+    /// Whether systemd is process 1, so that a missing `state` means that it does not answer.
+    pub systemd: bool,
+    /// A shutdown is scheduled, or the system goes down already: no second reboot is to be asked for.
+    pub shutdown_scheduled: bool,
+}
+
+impl SystemState {
+    /// Whether the system has come up and does not go down. Source: systemctl(1), `is-system-running`.
+    pub fn is_up(&self) -> bool {
+        !self.shutdown_scheduled
+            && match self.state.as_deref() {
+                Some(state) => matches!(state, "running" | "degraded"),
+                None => !self.systemd,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_their_checks_on_the_wire_too() {
+        for check in HealthCheck::ALL {
+            assert_eq!(HealthCheck::from_word(check.word()), Some(check));
+            assert_eq!(serde_json::to_string(&check).unwrap(), format!("\"{}\"", check.word()));
+        }
+        assert_eq!(HealthCheck::from_word("gpus"), None);
+    }
+
+    #[test]
+    fn only_ok_and_absent_pass_and_nothing_proves_nothing() {
+        let report = |verdicts: &[Verdict]| HealthReport {
+            results: verdicts
+                .iter()
+                .map(|verdict| CheckResult { check: HealthCheck::Ecc, verdict: *verdict, why: String::new() })
+                .collect(),
+        };
+        assert!(report(&[Verdict::Ok, Verdict::NotApplicable]).passes());
+        assert!(!report(&[Verdict::Ok, Verdict::Unknown]).passes());
+        assert!(!report(&[Verdict::Fail]).passes());
+        assert!(!report(&[]).passes());
+    }
+
+    #[test]
+    fn a_system_is_up_only_when_it_says_so() {
+        let of = |state: Option<&str>, systemd, shutdown_scheduled| SystemState {
+            boot_id: None,
+            state: state.map(str::to_owned),
+            systemd,
+            shutdown_scheduled,
+        };
+        assert!(of(Some("running"), true, false).is_up());
+        assert!(of(Some("degraded"), true, false).is_up());
+        assert!(of(None, false, false).is_up());
+        for state in ["starting", "stopping", "initializing", "maintenance", "offline", "unknown"] {
+            assert!(!of(Some(state), true, false).is_up(), "{state}");
+        }
+        assert!(!of(None, true, false).is_up(), "systemd does not answer");
+        assert!(!of(Some("running"), true, true).is_up(), "about to go down");
+    }
+}
