@@ -30,6 +30,8 @@ const UNIT_TIME: Duration = Duration::from_secs(90);
 const RESET_TIME: Duration = Duration::from_secs(180);
 /// PCI classes of GPUs: VGA and 3D controllers.
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
+/// PCI class of NVSwitches: other bridges.
+const SWITCH_CLASSES: [&str; 1] = ["0x0680"];
 
 /// This machine.
 #[derive(Debug)]
@@ -53,6 +55,17 @@ impl RealMachine {
 
     fn text(&self, absolute: &str) -> Option<String> {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// NVIDIA's devices of these classes.
+    fn pci_devices(&self, classes: &[&str]) -> u32 {
+        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
+        let meant = |folder: &Path| {
+            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+            read("vendor").trim() == "0x10de" && classes.iter().any(|class| read("class").starts_with(class))
+        };
+        let count = devices.flatten().filter(|device| meant(&device.path())).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, (Unit, u32)> {
@@ -183,8 +196,14 @@ impl Machine for RealMachine {
     }
 
     fn module_holders(&mut self) -> Vec<(String, u32)> {
-        let count = |name: &str| self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok();
-        ["nvidia_drm", "nvidia_peermem"]
+        let count = |name: &str| {
+            let refs = self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok()?;
+            // Why less: a module that builds on this one counts too, and does no harm as long as nobody uses it.
+            let above = fs::read_dir(self.path(&format!("/sys/module/{name}/holders")))
+                .map_or(0, |above| above.flatten().count());
+            Some(refs.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX)))
+        };
+        ["nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem"]
             .iter()
             .filter_map(|name| count(name).filter(|refs| *refs > 0).map(|refs| ((*name).to_owned(), refs)))
             .collect()
@@ -211,14 +230,20 @@ impl Machine for RealMachine {
     }
 
     fn pci_count(&mut self) -> u32 {
-        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
-        let is_gpu = |folder: &Path| {
-            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
-            read("vendor").trim() == "0x10de"
-                && GPU_CLASSES.iter().any(|class| read("class").starts_with(class))
-        };
-        let count = devices.flatten().filter(|device| is_gpu(&device.path())).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
+        self.pci_devices(&GPU_CLASSES)
+    }
+
+    fn nvswitches(&mut self) -> u32 {
+        let on_bus = self.pci_devices(&SWITCH_CLASSES);
+        // Why files too: switches of the fourth generation are not on the bus of the node.
+        let files = fs::read_dir(self.path("/dev")).map_or(0, |entries| {
+            let switch = |name: &str| {
+                name.strip_prefix("nvidia-nvswitch")
+                    .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+            };
+            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(switch)).count()
+        });
+        on_bus.max(u32::try_from(files).unwrap_or(u32::MAX))
     }
 
     fn module_version(&mut self) -> Option<String> {
