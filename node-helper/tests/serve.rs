@@ -529,6 +529,20 @@ fn other_users_are_acted_for_by_root_only() {
         let done = helper.outcome(id);
         assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{done:?}");
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "x");
+        let open = place.path("open");
+        std::fs::create_dir(&open).unwrap();
+        for (path, mode) in [(place.dir.path(), 0o755), (open.as_path(), 0o777)] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let mut asked = request(put(&open.join("theirs"), b"y"), Mode::Apply, 10);
+        asked.run_as = Some("nobody".into());
+        asked.op_id = "theirs".into();
+        let id = helper.send(Request::Op(Box::new(asked)));
+        let Reply::NeedBlob { stream: number, .. } = helper.reply(id) else { panic!() };
+        stream(&mut helper, number, b"y", 1);
+        let done = helper.outcome(id);
+        assert_eq!(done.status, OpStatus::Changed, "lock and spool are reached with the helper's own rights");
+        assert!(matches!(helper.recall("theirs"), Spooled::Finished(_)));
     } else {
         assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Refused, .. }), "{done:?}");
     }

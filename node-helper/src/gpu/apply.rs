@@ -603,7 +603,10 @@ impl Running<'_> {
         if needed {
             self.wait_free(Some(uuids), member)?;
             let modules = self.job.machine.module_holders();
-            if with_modules && let Some((module, count)) = modules.first() {
+            // Why not the others: their counts may be above zero with nobody at work, and the reset itself tells.
+            let display =
+                modules.iter().find(|(module, _)| matches!(module.as_str(), "nvidia_drm" | "nvidia_peermem"));
+            if with_modules && let Some((module, count)) = display {
                 let message =
                     format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
                 let mut report = self.holders(None);

@@ -319,4 +319,49 @@ mod tests {
         assert!(machine.resettable("0000:1b:00.0"));
         assert!(!machine.resettable("0000:02:00.0"));
     }
+
+    #[test]
+    fn modules_count_their_users_and_not_the_modules_above_them() {
+        let root = tempfile::tempdir().unwrap();
+        for (module, refs, above) in
+            [("nvidia_drm", 0, vec![]), ("nvidia_modeset", 3, vec!["nvidia_drm"]), ("nvidia_uvm", 1, vec![])]
+        {
+            let folder = root.path().join("sys/module").join(module);
+            fs::create_dir_all(folder.join("holders")).unwrap();
+            fs::write(folder.join("refcnt"), format!("{refs}\n")).unwrap();
+            for name in above {
+                fs::write(folder.join("holders").join(name), "").unwrap();
+            }
+        }
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        machine.root = root.path().to_owned();
+        assert_eq!(
+            machine.module_holders(),
+            [("nvidia_modeset".to_owned(), 2), ("nvidia_uvm".to_owned(), 1)]
+        );
+        fs::write(root.path().join("sys/module/nvidia_modeset/refcnt"), "1\n").unwrap();
+        fs::write(root.path().join("sys/module/nvidia_uvm/refcnt"), "0\n").unwrap();
+        assert_eq!(machine.module_holders(), []);
+    }
+
+    #[test]
+    fn switches_are_found_on_the_bus_or_by_their_files() {
+        let root = tempfile::tempdir().unwrap();
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        machine.root = root.path().to_owned();
+        assert_eq!(machine.nvswitches(), 0);
+        fs::create_dir_all(root.path().join("dev")).unwrap();
+        for name in ["nvidia-nvswitchctl", "nvidia-nvswitch0", "nvidia-nvswitch1", "nvidia0"] {
+            fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        assert_eq!(machine.nvswitches(), 2);
+        let folder = root.path().join("sys/bus/pci/devices/0000:05:00.0");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("vendor"), "0x10de\n").unwrap();
+        fs::write(folder.join("class"), "0x068000\n").unwrap();
+        fs::remove_dir_all(root.path().join("dev")).unwrap();
+        assert_eq!(machine.nvswitches(), 1);
+    }
 }
