@@ -9,6 +9,7 @@ mod deadline;
 mod declare;
 mod facts;
 mod gpu;
+mod health;
 mod os;
 mod process;
 mod serve;

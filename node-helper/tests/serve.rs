@@ -13,7 +13,8 @@ use gpufleet_protocol::{
     Disruption, Envelope, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, PROTOCOL_VERSION, Permit,
     Reply, Request, RunEpoch,
     frame::{Decoder, Frame, Preamble},
-    message::{Hello, Mode, Open},
+    health::{HealthCheck, HealthRequest},
+    message::{Hello, Mode, Open, Spooled},
     op::{Blob, Exec, FactsRequest, Program, PutFile, Reboot},
 };
 use sha2::{Digest, Sha256};
@@ -528,6 +529,20 @@ fn other_users_are_acted_for_by_root_only() {
         let done = helper.outcome(id);
         assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{done:?}");
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "x");
+        let open = place.path("open");
+        std::fs::create_dir(&open).unwrap();
+        for (path, mode) in [(place.dir.path(), 0o755), (open.as_path(), 0o777)] {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let mut asked = request(put(&open.join("theirs"), b"y"), Mode::Apply, 10);
+        asked.run_as = Some("nobody".into());
+        asked.op_id = "theirs".into();
+        let id = helper.send(Request::Op(Box::new(asked)));
+        let Reply::NeedBlob { stream: number, .. } = helper.reply(id) else { panic!() };
+        stream(&mut helper, number, b"y", 1);
+        let done = helper.outcome(id);
+        assert_eq!(done.status, OpStatus::Changed, "lock and spool are reached with the helper's own rights");
+        assert!(matches!(helper.recall("theirs"), Spooled::Finished(_)));
     } else {
         assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Refused, .. }), "{done:?}");
     }
@@ -540,4 +555,181 @@ fn other_users_are_acted_for_by_root_only() {
         helper.replies.recv_timeout(Duration::from_millis(100)),
         Err(RecvTimeoutError::Timeout)
     ));
+}
+
+impl Helper {
+    fn run_as_op(&mut self, op: NodeOp, op_id: &str, edit: impl FnOnce(&mut OpRequest)) -> u64 {
+        let mut asked = OpRequest { op_id: op_id.into(), ..request(op, Mode::Apply, 20) };
+        edit(&mut asked);
+        self.send(Request::Op(Box::new(asked)))
+    }
+
+    fn recall(&mut self, op_id: &str) -> Spooled {
+        match self.ask(Request::Spooled { op_id: op_id.into() }) {
+            Reply::Spooled(spooled) => spooled,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_resumed_run_learns_what_became_of_each_operation() {
+    let place = Place::new();
+    let mut first = Helper::opened(&place.state(), "run", 1);
+    let done = first.run_as_op(shell("echo out; exit 3"), "done", |_| {});
+    first.outcome(done);
+    let file = place.path("file");
+    let id = first.run_as_op(put(&file, b"x"), "file", |_| {});
+    let Reply::NeedBlob { stream: number, .. } = first.reply(id) else { panic!() };
+    stream(&mut first, number, b"x", 1);
+    assert_eq!(first.outcome(id).status, OpStatus::Changed);
+    let id = first.run_as_op(NodeOp::Reboot(Reboot::Orderly), "refused", |_| {});
+    assert!(matches!(first.outcome(id).status, OpStatus::NeedsPermit { .. }));
+    let started = place.path("started");
+    first.run_as_op(shell(&format!("touch {}; sleep 60", started.display())), "cut", |_| {});
+    wait_for("the command did not start", || started.exists());
+    first.kill();
+    let mut second = Helper::opened(&place.state(), "run", 2);
+    let Spooled::Finished(outcome) = second.recall("done") else { panic!() };
+    assert_eq!((&outcome.data["rc"], &outcome.data["stdout"]), (&3.into(), &"out".into()));
+    assert!(
+        matches!(second.recall("file"), Spooled::Finished(outcome) if outcome.status == OpStatus::Changed)
+    );
+    assert_eq!(second.recall("cut"), Spooled::Started);
+    assert_eq!(second.recall("refused"), Spooled::Nothing);
+    assert_eq!(second.recall("never"), Spooled::Nothing);
+    drop(second);
+    let mut other = Helper::opened(&place.state(), "other", 1);
+    assert_eq!(other.recall("done"), Spooled::Nothing, "another run's");
+}
+
+#[test]
+fn nothing_of_a_secret_operation_is_kept_on_the_node() {
+    let place = Place::new();
+    let mut helper = Helper::opened(&place.state(), "run", 1);
+    let id =
+        helper.run_as_op(shell("echo hunter2; echo hunter2 >&2; exit 4"), "s", |asked| asked.secret = true);
+    assert_eq!(helper.outcome(id).data["stdout"], "hunter2", "the answer has it");
+    let Spooled::Finished(kept) = helper.recall("s") else { panic!() };
+    assert_eq!((&kept.data["rc"], &kept.data["withheld"]), (&4.into(), &true.into()));
+    for entry in std::fs::read_dir(place.state().join("spool")).unwrap().flatten() {
+        assert!(!std::fs::read_to_string(entry.path()).unwrap().contains("hunter2"));
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_marked_does_not_run() {
+    let place = Place::new();
+    let mut helper = Helper::opened(&place.state(), "run", 1);
+    std::fs::write(place.state().join("spool"), "no folder").unwrap();
+    let made = place.path("made");
+    let outcome = helper.run(shell(&format!("touch {}", made.display())), Mode::Apply);
+    let OpStatus::Failed { kind: FailureKind::Io, message } = outcome.status else { panic!("{outcome:?}") };
+    assert!(message.starts_with("nothing was done, because a resumed run could not tell"), "{message}");
+    assert!(!made.exists());
+}
+
+#[test]
+fn readers_work_beside_a_run_and_ask_for_health_and_system() {
+    let place = Place::new();
+    let mut writer = Helper::opened(&place.state(), "run", 1);
+    let (mut reader, _) = Helper::start(command(&place.state()));
+    assert!(matches!(reader.open("plan", 1, false), Reply::Opened(_)));
+    let outcome = reader.run(NodeOp::System, Mode::Apply);
+    assert!(outcome.system.unwrap().boot_id.is_some());
+    let asked =
+        HealthRequest { checks: vec![HealthCheck::System, HealthCheck::GpuCount], ..Default::default() };
+    let outcome = reader.run(NodeOp::Health(asked), Mode::Apply);
+    let checks: Vec<_> = outcome.health.unwrap().results.into_iter().map(|result| result.check).collect();
+    assert_eq!(checks, [HealthCheck::System, HealthCheck::GpuCount]);
+    assert!(matches!(reader.run(shell("true"), Mode::Apply).status, OpStatus::Failed { .. }));
+    assert_eq!(writer.run(shell("true"), Mode::Apply).status, OpStatus::Changed);
+    drop(writer);
+    Helper::opened(&place.state(), "next", 1);
+}
+
+#[test]
+fn an_older_helper_acts_no_more_once_a_newer_epoch_has_opened_in_mid_run() {
+    let place = Place::new();
+    // Why a stand-in root: a refusal that fails must not reboot the machine that tests.
+    std::fs::create_dir_all(place.path("sbin")).unwrap();
+    std::fs::write(
+        place.path("sbin/reboot"),
+        format!("#!/bin/sh\ntouch {}\n", place.path("rebooted").display()),
+    )
+    .unwrap();
+    std::fs::set_permissions(place.path("sbin/reboot"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let (mut old, _) = Helper::start({
+        let mut command = command(&place.state());
+        command.env("GPUFLEET_ROOT", place.dir.path());
+        command
+    });
+    assert!(matches!(old.open("run", 1, true), Reply::Opened(_)));
+    let holder = RunEpoch { run: "run".into(), epoch: 1 };
+    let permit = Permit { class: Disruption::Reboot, holder, valid_for_s: 600 };
+    // What a newer controller's helper writes first; the old one has up to half a second to see it by itself.
+    let path = place.state().join("holder.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut newer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    newer["holder"]["epoch"] = 2.into();
+    newer["token"] = "newer".into();
+    std::fs::write(&path, newer.to_string()).unwrap();
+    let made = place.path("made");
+    let live = old.run_as_op(shell(&format!("touch {}", made.display())), "live", |_| {});
+    let reboot = old.run_as_op(NodeOp::Reboot(Reboot::Forced), "reboot", |asked| asked.permit = Some(permit));
+    for id in [live, reboot] {
+        let outcome = old.outcome(id);
+        assert!(matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Refused, .. }), "{outcome:?}");
+    }
+    assert!(!made.exists());
+    assert_eq!(old.ends(), 0);
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(!place.path("rebooted").exists());
+    let mut newer = Helper::opened(&place.state(), "run", 2);
+    assert_eq!(newer.recall("live"), Spooled::Nothing);
+}
+
+#[test]
+fn services_that_a_killed_helper_had_stopped_are_started_by_the_next_that_writes() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let (log, bin) = (place.path("log"), place.path("bin"));
+    std::fs::create_dir(&bin).unwrap();
+    let script = format!("#!/bin/sh\n[ \"$1\" = start ] && echo \"$2\" >> {}\nexit $RC\n", log.display());
+    std::fs::write(bin.join("systemctl"), script).unwrap();
+    std::fs::set_permissions(bin.join("systemctl"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let with = |rc: &str| {
+        let mut command = command(&place.state());
+        command.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())).env("RC", rc);
+        command
+    };
+    // What the helper that was killed wrote before its first stop.
+    let helper = Helper::opened(&place.state(), "run", 1);
+    let record = r#"{"gpu/stopped-units":["nvidia-dcgm.service","nvsm.service"]}"#;
+    std::fs::write(place.state().join("record.json"), record).unwrap();
+    helper.kill();
+    let (mut reader, _) = Helper::start(with("0"));
+    assert!(matches!(reader.open("plan", 1, false), Reply::Opened(_)));
+    reader.run(NodeOp::System, Mode::Apply);
+    assert!(!log.exists(), "a reader changes nothing");
+    drop(reader);
+    let recorded = || std::fs::read_to_string(place.state().join("record.json")).unwrap();
+    let (mut failing, _) = Helper::start(with("1"));
+    assert!(matches!(failing.open("run", 2, true), Reply::Opened(_)));
+    let told = failing.run(NodeOp::Idle, Mode::Apply).warnings;
+    assert!(told.iter().any(|text| text.starts_with("nvsm.service could not be started again")), "{told:?}");
+    assert!(recorded().contains("nvsm.service"));
+    drop(failing);
+    std::fs::remove_file(&log).unwrap();
+    let (mut next, _) = Helper::start(with("0"));
+    assert!(matches!(next.open("run", 3, true), Reply::Opened(_)));
+    assert_eq!(next.run(NodeOp::Idle, Mode::Apply).warnings, Vec::<String>::new());
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "nvsm.service\nnvidia-dcgm.service\n");
+    assert_eq!(recorded(), "{}");
 }

@@ -10,12 +10,12 @@
 #![expect(unsafe_code, reason = "this module is the one place that calls into a C library")]
 
 use std::{
-    ffi::{c_char, c_uint},
+    ffi::{c_char, c_uint, c_ulonglong},
     fs::File,
     os::fd::FromRawFd,
 };
 
-use gpufleet_protocol::nvml::{Code, Placement, Reading, Staged};
+use gpufleet_protocol::nvml::{Code, Placement, Reading, RemappedRows, Staged};
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstanceProfileInfo_st,
     nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st,
@@ -263,6 +263,29 @@ impl Nvml {
         let (mut current, mut pending): (c_uint, c_uint) = (0, 0);
         call!(self, nvmlDeviceGetEccMode(device.0, &raw mut current, &raw mut pending))?;
         Ok(Staged { current: current != 0, pending: pending != 0 })
+    }
+
+    /// Source: nvml.h, `nvmlMemoryErrorType_t` 1 is uncorrected, `nvmlEccCounterType_t` 0 is volatile.
+    pub fn ecc_uncorrected(&self, device: Device) -> Reading<u64> {
+        let mut count: c_ulonglong = 0;
+        call!(self, nvmlDeviceGetTotalEccErrors(device.0, 1, 0, &raw mut count))?;
+        Ok(count)
+    }
+
+    pub fn remapped_rows(&self, device: Device) -> Reading<RemappedRows> {
+        let (mut correctable, mut uncorrectable): (c_uint, c_uint) = (0, 0);
+        let (mut pending, mut failed): (c_uint, c_uint) = (0, 0);
+        call!(
+            self,
+            nvmlDeviceGetRemappedRows(
+                device.0,
+                &raw mut correctable,
+                &raw mut uncorrectable,
+                &raw mut pending,
+                &raw mut failed,
+            )
+        )?;
+        Ok(RemappedRows { uncorrectable, pending: pending != 0, failed: failed != 0 })
     }
 
     pub fn set_ecc(&self, device: Device, on: bool) -> Reading<()> {

@@ -64,6 +64,8 @@ fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String) -> GpuReading {
         board_part: nvml.board_part(device),
         persistence: nvml.persistence(device),
         ecc: nvml.ecc(device),
+        ecc_uncorrected: nvml.ecc_uncorrected(device),
+        remapped_rows: nvml.remapped_rows(device),
         mig,
         power_limit_mw: nvml.power_limit(device),
         power_default_mw: nvml.power_default(device),

@@ -32,7 +32,7 @@ pub struct Envelope<T> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "request", content = "with")]
 pub enum Request {
-    /// First request. Writers take the node's lock, readers share it.
+    /// First request. A writer takes the node's lock; readers take none, and work beside a writer.
     Open(Open),
     Op(Box<OpRequest>),
     /// What became of an operation of this run, whose answer the controller lost; answers [`Reply::Spooled`].

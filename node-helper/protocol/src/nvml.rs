@@ -201,6 +201,16 @@ impl Staged {
     }
 }
 
+/// Rows of memory that the GPU replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemappedRows {
+    pub uncorrectable: u32,
+    /// A row waits for a reset of the GPU.
+    pub pending: bool,
+    /// A row could not be replaced, once and for all.
+    pub failed: bool,
+}
+
 /// What NVML says about one GPU. Every field is a value or the code that came instead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuReading {
@@ -220,6 +230,10 @@ pub struct GpuReading {
     pub board_part: Reading<String>,
     pub persistence: Reading<bool>,
     pub ecc: Reading<Staged>,
+    /// Uncorrected memory errors since the driver was loaded or the GPU reset.
+    pub ecc_uncorrected: Reading<u64>,
+    /// Not supported before Ampere, nor while there are MIG instances.
+    pub remapped_rows: Reading<RemappedRows>,
     pub mig: Reading<Staged>,
     pub power_limit_mw: Reading<u32>,
     pub power_default_mw: Reading<u32>,

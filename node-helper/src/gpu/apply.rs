@@ -37,6 +37,8 @@ use crate::{
 const LETTING_GO: Duration = Duration::from_secs(5);
 /// MPS daemons, which others may work through.
 const MPS_UNITS: [&str; 2] = [mps::UNIT, "nvidia-mps.service"];
+/// How long the workers of sessions that only read get to go away before a reset.
+const READERS: Duration = Duration::from_secs(10);
 /// How long the way back may take when the operation's own time is up.
 const WAY_BACK: Duration = Duration::from_secs(120);
 
@@ -62,6 +64,9 @@ pub struct Applied {
     pub warnings: Vec<String>,
 }
 
+/// Says why the node is no longer ours, asked before every act.
+pub type Fence<'a> = &'a dyn Fn() -> Result<(), String>;
+
 /// One run.
 pub struct Job<'a> {
     pub machine: &'a mut dyn Machine,
@@ -69,6 +74,7 @@ pub struct Job<'a> {
     pub group: &'a GpuGroup,
     pub deadline: &'a Deadline,
     pub progress: &'a dyn Fn(String),
+    pub fence: Fence<'a>,
 }
 
 /// What a run has to remember for the way back.
@@ -226,6 +232,7 @@ impl Running<'_> {
         if let Some(stop) = self.job.deadline.stop() {
             return Err(stopped(member, stop));
         }
+        self.still_ours(member)?;
         (self.job.progress)(step.act.text(&self.state));
         self.act(&step.act, member)?;
         match &step.act {
@@ -238,6 +245,16 @@ impl Running<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Nothing is begun on a node that another controller has taken over.
+    fn still_ours(&self, member: usize) -> Done {
+        (self.job.fence)().map_err(|message| Failure {
+            member,
+            kind: FailureKind::Refused,
+            message,
+            idle: None,
+        })
     }
 
     fn set(&mut self, uuid: &str, setting: Setting, member: usize) -> Result<SetAnswer, Failure> {
@@ -450,9 +467,17 @@ impl Running<'_> {
         if units.is_empty() {
             return Ok(());
         }
+        self.still_ours(member)?;
+        let known = self.stopped.len();
         self.stopped.extend(units.iter().cloned());
-        self.remember_stopped();
+        // Why no stop without a record: whoever kills this process would leave them stopped for good.
+        if let Err(why) = put_stopped_units(self.job.record, &self.stopped) {
+            self.stopped.truncate(known);
+            let message = format!("nothing was stopped, because it cannot be recorded: {why}");
+            return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
+        }
         for unit in units {
+            self.still_ours(member)?;
             (self.job.progress)(format!("stopping {unit}"));
             self.unit(unit, UnitAction::Stop, member)?;
             if unit == mps::UNIT {
@@ -511,7 +536,29 @@ impl Running<'_> {
         }
     }
 
+    /// Waits for sessions that only read: their workers hold every GPU for a moment.
+    fn wait_readers(&mut self, member: usize) -> Done {
+        let until = Instant::now() + READERS.min(self.job.deadline.remaining());
+        loop {
+            let scan = self.job.machine.scan(&BTreeMap::new(), None);
+            let readers: Vec<GpuClient> = scan.readers().cloned().collect();
+            if readers.is_empty() {
+                return Ok(());
+            }
+            if let Some(stop) = self.job.deadline.stop() {
+                return Err(stopped(member, stop));
+            }
+            if Instant::now() >= until {
+                let reasons = idle::sentences(&readers);
+                let report = IdleReport { verdict: IdleVerdict::Busy, clients: readers, reasons };
+                return Err(busy(member, "another session of gpufleet reads the GPUs".to_owned(), report));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     fn release_persistence(&mut self, activation: &Activation, member: usize) -> Done {
+        self.still_ours(member)?;
         let held = |uuid: &&String| self.state.gpu(uuid).is_some_and(|gpu| gpu.persistence == Ok(true));
         let uuids: Vec<String> = activation.uuids.iter().filter(held).cloned().collect();
         self.released.extend(uuids.iter().cloned());
@@ -535,16 +582,7 @@ impl Running<'_> {
         if self.released.is_empty() {
             return Vec::new();
         }
-        let (mut problems, mut still) = (Vec::new(), Vec::new());
-        for uuid in std::mem::take(&mut self.released) {
-            if let Err(error) = self.job.machine.set(&uuid, Setting::Persistence(true), deadline) {
-                let label = self.state.gpu(&uuid).map_or_else(|| uuid.clone(), super::state::Gpu::label);
-                problems
-                    .push(format!("{label}: persistence is off and could not be switched on again: {error}"));
-                still.push(uuid);
-            }
-        }
-        self.released = still;
+        let problems = take_persistence(self.job.machine, &mut self.released, deadline);
         self.remember_released();
         problems
     }
@@ -565,7 +603,10 @@ impl Running<'_> {
         if needed {
             self.wait_free(Some(uuids), member)?;
             let modules = self.job.machine.module_holders();
-            if with_modules && let Some((module, count)) = modules.first() {
+            // Why not the others: their counts may be above zero with nobody at work, and the reset itself tells.
+            let display =
+                modules.iter().find(|(module, _)| matches!(module.as_str(), "nvidia_drm" | "nvidia_peermem"));
+            if with_modules && let Some((module, count)) = display {
                 let message =
                     format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
                 let mut report = self.holders(None);
@@ -577,6 +618,8 @@ impl Running<'_> {
         self.job.machine.release();
         let mut done = true;
         if needed {
+            self.wait_readers(member)?;
+            self.still_ours(member)?;
             match self.job.machine.reset(&pcis, self.job.deadline) {
                 Ok(()) => {}
                 Err(ResetError::Unsupported(why)) => {
@@ -587,12 +630,13 @@ impl Running<'_> {
                     done = false;
                 }
                 Err(ResetError::InUse(why)) => {
-                    let all = self.holders(None);
-                    return Err(busy(
-                        member,
-                        format!("{} could not be reset: {why}", labels.join(", ")),
-                        all,
-                    ));
+                    let mut all = self.holders(None);
+                    let modules = self.job.machine.module_holders();
+                    all.reasons.extend(modules.iter().map(|(module, count)| {
+                        format!("the kernel module {module} is in use (use count {count})")
+                    }));
+                    let message = format!("{} could not be reset: {why}", labels.join(", "));
+                    return Err(busy(member, message, all));
                 }
                 Err(ResetError::Failed(message)) => {
                     return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
@@ -733,18 +777,51 @@ impl Running<'_> {
         let problems = self.take_persistence(&grace);
         self.applied.warnings.extend(problems);
         self.job.machine.release();
-        for unit in self.stopped.clone().into_iter().rev() {
-            (self.job.progress)(format!("starting {unit}"));
-            match self.job.machine.unit(&unit, UnitAction::Start, &grace) {
-                Ok(()) => self.stopped.retain(|stopped| *stopped != unit),
-                Err(why) => {
-                    let message = format!("{unit} could not be started again: {why}");
-                    self.applied.warnings.push(message);
-                }
-            }
-        }
+        let problems = start_units(self.job.machine, &mut self.stopped, &grace, self.job.progress);
+        // Why a failure and not a warning: the node would go back to work without its monitoring.
+        self.applied.failures.extend(problems.into_iter().map(|message| Failure {
+            member: 0,
+            kind: FailureKind::Io,
+            message,
+            idle: None,
+        }));
         self.remember_stopped();
     }
+}
+
+/// Starts units, the last stopped first; those that do not start stay in the list. Gives one sentence for each of them.
+pub fn start_units(
+    machine: &mut dyn Machine,
+    stopped: &mut Vec<String>,
+    deadline: &Deadline,
+    progress: &dyn Fn(String),
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    for unit in stopped.clone().into_iter().rev() {
+        progress(format!("starting {unit}"));
+        match machine.unit(&unit, UnitAction::Start, deadline) {
+            Ok(()) => stopped.retain(|other| *other != unit),
+            Err(why) => problems.push(format!("{unit} could not be started again: {why}")),
+        }
+    }
+    problems
+}
+
+/// Switches persistence on again; GPUs that refuse stay in the list. Gives one sentence for each of them.
+pub fn take_persistence(
+    machine: &mut dyn Machine,
+    released: &mut Vec<String>,
+    deadline: &Deadline,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    released.retain(|uuid| match machine.set(uuid, Setting::Persistence(true), deadline) {
+        Ok(_) => false,
+        Err(error) => {
+            problems.push(format!("{uuid}: persistence is off and could not be switched on again: {error}"));
+            true
+        }
+    });
+    problems
 }
 
 fn lock(want: LockWant) -> Lock {

@@ -29,9 +29,14 @@ pub const CLIENT_UNITS: &[&str] = &[
 ];
 
 /// Units that belong to the driver and stay up.
-const DRIVER_UNITS: &[&str] = &["nvidia-persistenced.service", "nvidia-fabricmanager.service"];
+const DRIVER_UNITS: &[&str] =
+    &["nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service"];
 /// Programs that belong to the driver, by the 15 characters that the kernel keeps of a name.
-const DRIVER_PROGRAMS: &[&str] = &["nvidia-persiste", "nv-fabricmanage"];
+const DRIVER_PROGRAMS: &[&str] = &["nvidia-persiste", FABRIC_MANAGER, "nvidia-imex"];
+/// The fabric manager's program, as the kernel keeps its name.
+pub const FABRIC_MANAGER: &str = "nv-fabricmanage";
+/// First word of the command line of our NVML workers.
+pub const WORKER: &str = "gpufleet-nvml";
 /// How much of a command line is shown, in characters.
 const COMMAND: usize = 100;
 
@@ -63,6 +68,8 @@ pub struct Holder {
     pub client: GpuClient,
     /// Belongs to the driver or to a unit that gpufleet stops itself: no workload.
     pub service: bool,
+    /// The NVML worker of another session of ours, which only reads and goes by itself within seconds.
+    pub reader: bool,
     /// Has a device file open, and is not only in NVML's list.
     pub open: bool,
 }
@@ -77,6 +84,11 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// NVML workers of other sessions of ours.
+    pub fn readers(&self) -> impl Iterator<Item = &GpuClient> {
+        self.holders.iter().filter(|holder| holder.reader).map(|holder| &holder.client)
+    }
+
     /// Processes that work on GPUs.
     pub fn workloads(&self) -> impl Iterator<Item = &GpuClient> {
         self.holders.iter().filter(|holder| !holder.service).map(|holder| &holder.client)
@@ -141,8 +153,9 @@ pub fn scan(
             gpus: gpus.into_iter().collect(),
             unit: process.and_then(|process| owner(&process.cgroup)),
         };
-        let service = services.contains(&pid) || process.is_some_and(is_service);
-        scan.holders.push(Holder { client, service, open });
+        let reader = is_reader(&places.proc, pid);
+        let service = reader || services.contains(&pid) || process.is_some_and(is_service);
+        scan.holders.push(Holder { client, service, reader, open });
     }
     scan
 }
@@ -165,11 +178,27 @@ fn devices(fd: &Path, minors: &BTreeMap<u32, u32>) -> io::Result<Option<BTreeSet
         let name = name.trim_end_matches(" (deleted)");
         if let Some(minor) = name.strip_prefix("nvidia").and_then(|rest| rest.parse::<u32>().ok()) {
             gpus.get_or_insert_default().insert(minors.get(&minor).copied().unwrap_or(minor));
-        } else if matches!(name, "nvidiactl" | "nvidia-uvm" | "nvidia-uvm-tools") {
+        } else if is_control(name) {
             gpus.get_or_insert_default();
         }
     }
     Ok(gpus)
+}
+
+/// Device files of the driver that belong to no single GPU: a process that has one open keeps the driver busy.
+fn is_control(name: &str) -> bool {
+    matches!(name, "nvidiactl" | "nvidia-uvm" | "nvidia-uvm-tools" | "nvidia-modeset" | "nvidia-nvlink")
+        || name.starts_with("nvidia-nvswitch")
+        || name.starts_with("nvidia-caps/")
+        || name.starts_with("nvidia-caps-imex-channels/")
+}
+
+/// Whether a process is an NVML worker of ours, of root or of this helper's user: nobody else's word counts, because
+/// anybody can take a name.
+fn is_reader(proc: &Path, pid: u32) -> bool {
+    let line = fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+    let named = line.split(|byte| *byte == 0).next() == Some(WORKER.as_bytes());
+    named && uid(proc, pid).is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
 /// The path of the unified hierarchy, or of systemd's own where there is none.
@@ -238,13 +267,14 @@ fn command(proc: &Path, pid: u32) -> String {
     text
 }
 
+/// The real user id.
+fn uid(proc: &Path, pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
 fn user(proc: &Path, pid: u32, users: &Users) -> String {
-    let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
-    let uid = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .and_then(|rest| rest.split_whitespace().next()?.parse::<u32>().ok());
-    match uid {
+    match uid(proc, pid) {
         Some(uid) => users.user_name(uid).unwrap_or_else(|| format!("uid {uid}")),
         None => "unknown".to_owned(),
     }

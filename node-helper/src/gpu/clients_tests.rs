@@ -120,3 +120,42 @@ fn what_cannot_be_seen_is_unknown_and_not_idle() {
     let blind = super::scan(&places, &[], &[], &BTreeMap::new(), None);
     assert_eq!(judge(&blind, None).verdict, IdleVerdict::Unknown);
 }
+
+#[test]
+fn device_files_of_no_single_gpu_count_too() {
+    for file in [
+        "/dev/nvidia-modeset",
+        "/dev/nvidia-nvswitch0",
+        "/dev/nvidia-nvswitchctl",
+        "/dev/nvidia-caps/nvidia-cap21",
+        "/dev/nvidia-caps-imex-channels/channel0",
+        "/dev/nvidia-uvm",
+    ] {
+        let node = Node::new();
+        node.process(41, "Xorg :0", 1000, "/user.slice", &[file]);
+        let report = judge(&node.scan(&[]), None);
+        assert_eq!(
+            report.reasons,
+            ["process 41 (Xorg :0, user ana) holds the driver's control device"],
+            "{file}"
+        );
+    }
+    let node = Node::new();
+    node.process(41, "sh", 1000, "/user.slice", &["/dev/nvidiafs0", "/dev/nvme0"]);
+    assert!(node.scan(&[]).holders.is_empty());
+}
+
+#[test]
+fn a_worker_of_ours_is_a_reader_and_no_workload_unless_somebody_else_took_its_name() {
+    let node = Node::new();
+    node.process(41, "gpufleet-nvml", 0, "/user.slice", &["/dev/nvidia0"]).process(
+        42,
+        "gpufleet-nvml",
+        1000,
+        "/user.slice",
+        &["/dev/nvidia1"],
+    );
+    let scan = node.scan(&[]);
+    assert_eq!(scan.readers().map(|client| client.pid).collect::<Vec<_>>(), [41]);
+    assert_eq!(scan.workloads().map(|client| client.pid).collect::<Vec<_>>(), [42]);
+}

@@ -14,19 +14,21 @@ use gpufleet_protocol::{
 
 use super::{
     after::{Event, after},
-    apply::{Applied, Failure, Job},
+    apply::{Applied, Failure, Fence, Job, start_units, take_persistence},
+    clients,
     desired::{Desired, IMPOSSIBLE, kind},
     facts,
     host::RealMachine,
     idle,
     machine::Machine,
-    observe::{has_leftovers, minors, observe},
+    observe::{has_leftovers, minors, observe, put_released, put_stopped_units, released, stopped_units},
     plan::{Forecast, Planned, forecast},
     state::State,
     worker::{NvmlError, Worker, WorkerFile},
 };
 use crate::{
     deadline::{Deadline, Stop},
+    health::{FabricManager, Seen, Unread},
     state::Record,
 };
 
@@ -81,6 +83,7 @@ impl Gpus {
         allowed: Disruption,
         deadline: &Deadline,
         progress: &dyn Fn(String),
+        fence: Fence<'_>,
     ) -> OpOutcome {
         let state = match mode {
             Mode::Predict => self.predicted_state(deadline),
@@ -114,6 +117,7 @@ impl Gpus {
                         group,
                         deadline,
                         progress,
+                        fence,
                     };
                     let applied = job.apply(state, group.defer_to_reboot);
                     applied_outcome(group, &forecast, applied)
@@ -150,6 +154,50 @@ impl Gpus {
             Ok(snapshot) => facts::system(&snapshot, pci_count, module),
             Err(error) => facts::unread(error.state(), pci_count, module),
         }
+    }
+
+    /// What the health checks look at.
+    pub fn health(&mut self, deadline: &Deadline) -> Seen {
+        let read = self.machine.snapshot(deadline);
+        self.machine.release();
+        let switches = self.machine.nvswitches();
+        let fabric_manager = match switches {
+            0 => FabricManager::Absent,
+            _ if self.machine.host(deadline).fabric_manager => FabricManager::Runs,
+            _ => {
+                // Why processes too: in a container it is no unit of this node.
+                let scan = self.machine.scan(&Default::default(), None);
+                let runs = scan.processes.iter().any(|process| process.comm == clients::FABRIC_MANAGER);
+                match (runs, scan.processes.is_empty()) {
+                    (true, _) => FabricManager::Runs,
+                    (false, true) => FabricManager::Unknown,
+                    (false, false) => FabricManager::Absent,
+                }
+            }
+        };
+        let snapshot = read.map_err(|error| Unread {
+            why: error.to_string(),
+            no_driver: matches!(error.state(), GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu),
+        });
+        Seen { snapshot, on_bus: self.machine.pci_count(), switches, fabric_manager }
+    }
+
+    /// Whether a run that died left services stopped or GPUs without persistence.
+    pub fn has_leftovers(&mut self) -> bool {
+        has_leftovers(&self.record, &self.machine.boot_mark())
+    }
+
+    /// Starts what a run that died had stopped; gives what could not be, which stays recorded.
+    pub fn put_back(&mut self, deadline: &Deadline) -> Vec<String> {
+        let mark = self.machine.boot_mark();
+        let mut uuids = released(&self.record, &mark);
+        let mut problems = take_persistence(self.machine.as_mut(), &mut uuids, deadline);
+        problems.extend(put_released(&self.record, &mark, &uuids).err());
+        self.machine.release();
+        let mut units = stopped_units(&self.record);
+        problems.extend(start_units(self.machine.as_mut(), &mut units, deadline, &|_| {}));
+        problems.extend(put_stopped_units(&self.record, &units).err());
+        problems
     }
 
     /// Tells whether anything works on the node. Unknown counts as busy.

@@ -30,6 +30,8 @@ const UNIT_TIME: Duration = Duration::from_secs(90);
 const RESET_TIME: Duration = Duration::from_secs(180);
 /// PCI classes of GPUs: VGA and 3D controllers.
 const GPU_CLASSES: [&str; 2] = ["0x0300", "0x0302"];
+/// PCI class of NVSwitches: other bridges.
+const SWITCH_CLASSES: [&str; 1] = ["0x0680"];
 
 /// This machine.
 #[derive(Debug)]
@@ -53,6 +55,17 @@ impl RealMachine {
 
     fn text(&self, absolute: &str) -> Option<String> {
         fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// NVIDIA's devices of these classes.
+    fn pci_devices(&self, classes: &[&str]) -> u32 {
+        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
+        let meant = |folder: &Path| {
+            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+            read("vendor").trim() == "0x10de" && classes.iter().any(|class| read("class").starts_with(class))
+        };
+        let count = devices.flatten().filter(|device| meant(&device.path())).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     fn units(&self, names: &[&str], deadline: &Deadline) -> BTreeMap<String, (Unit, u32)> {
@@ -183,8 +196,14 @@ impl Machine for RealMachine {
     }
 
     fn module_holders(&mut self) -> Vec<(String, u32)> {
-        let count = |name: &str| self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok();
-        ["nvidia_drm", "nvidia_peermem"]
+        let count = |name: &str| {
+            let refs = self.text(&format!("/sys/module/{name}/refcnt"))?.parse::<u32>().ok()?;
+            // Why less: a module that builds on this one counts too, and does no harm as long as nobody uses it.
+            let above = fs::read_dir(self.path(&format!("/sys/module/{name}/holders")))
+                .map_or(0, |above| above.flatten().count());
+            Some(refs.saturating_sub(u32::try_from(above).unwrap_or(u32::MAX)))
+        };
+        ["nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem"]
             .iter()
             .filter_map(|name| count(name).filter(|refs| *refs > 0).map(|refs| ((*name).to_owned(), refs)))
             .collect()
@@ -211,14 +230,20 @@ impl Machine for RealMachine {
     }
 
     fn pci_count(&mut self) -> u32 {
-        let Ok(devices) = fs::read_dir(self.path("/sys/bus/pci/devices")) else { return 0 };
-        let is_gpu = |folder: &Path| {
-            let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
-            read("vendor").trim() == "0x10de"
-                && GPU_CLASSES.iter().any(|class| read("class").starts_with(class))
-        };
-        let count = devices.flatten().filter(|device| is_gpu(&device.path())).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
+        self.pci_devices(&GPU_CLASSES)
+    }
+
+    fn nvswitches(&mut self) -> u32 {
+        let on_bus = self.pci_devices(&SWITCH_CLASSES);
+        // Why files too: switches of the fourth generation are not on the bus of the node.
+        let files = fs::read_dir(self.path("/dev")).map_or(0, |entries| {
+            let switch = |name: &str| {
+                name.strip_prefix("nvidia-nvswitch")
+                    .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+            };
+            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(switch)).count()
+        });
+        on_bus.max(u32::try_from(files).unwrap_or(u32::MAX))
     }
 
     fn module_version(&mut self) -> Option<String> {
@@ -293,5 +318,50 @@ mod tests {
         assert_eq!(machine.pci_count(), 2);
         assert!(machine.resettable("0000:1b:00.0"));
         assert!(!machine.resettable("0000:02:00.0"));
+    }
+
+    #[test]
+    fn modules_count_their_users_and_not_the_modules_above_them() {
+        let root = tempfile::tempdir().unwrap();
+        for (module, refs, above) in
+            [("nvidia_drm", 0, vec![]), ("nvidia_modeset", 3, vec!["nvidia_drm"]), ("nvidia_uvm", 1, vec![])]
+        {
+            let folder = root.path().join("sys/module").join(module);
+            fs::create_dir_all(folder.join("holders")).unwrap();
+            fs::write(folder.join("refcnt"), format!("{refs}\n")).unwrap();
+            for name in above {
+                fs::write(folder.join("holders").join(name), "").unwrap();
+            }
+        }
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        machine.root = root.path().to_owned();
+        assert_eq!(
+            machine.module_holders(),
+            [("nvidia_modeset".to_owned(), 2), ("nvidia_uvm".to_owned(), 1)]
+        );
+        fs::write(root.path().join("sys/module/nvidia_modeset/refcnt"), "1\n").unwrap();
+        fs::write(root.path().join("sys/module/nvidia_uvm/refcnt"), "0\n").unwrap();
+        assert_eq!(machine.module_holders(), []);
+    }
+
+    #[test]
+    fn switches_are_found_on_the_bus_or_by_their_files() {
+        let root = tempfile::tempdir().unwrap();
+        let file = super::super::worker::WorkerFile::Path("/none".into());
+        let mut machine = RealMachine::new(Worker::new(file, root.path().into()));
+        machine.root = root.path().to_owned();
+        assert_eq!(machine.nvswitches(), 0);
+        fs::create_dir_all(root.path().join("dev")).unwrap();
+        for name in ["nvidia-nvswitchctl", "nvidia-nvswitch0", "nvidia-nvswitch1", "nvidia0"] {
+            fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        assert_eq!(machine.nvswitches(), 2);
+        let folder = root.path().join("sys/bus/pci/devices/0000:05:00.0");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("vendor"), "0x10de\n").unwrap();
+        fs::write(folder.join("class"), "0x068000\n").unwrap();
+        fs::remove_dir_all(root.path().join("dev")).unwrap();
+        assert_eq!(machine.nvswitches(), 1);
     }
 }

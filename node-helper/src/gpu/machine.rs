@@ -106,6 +106,9 @@ pub trait Machine: Send {
     /// NVIDIA GPUs on the PCI bus.
     fn pci_count(&mut self) -> u32;
 
+    /// NVSwitches of this node.
+    fn nvswitches(&mut self) -> u32;
+
     /// Version of the loaded kernel module.
     fn module_version(&mut self) -> Option<String>;
 }

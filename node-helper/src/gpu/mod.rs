@@ -19,11 +19,11 @@ mod observe;
 mod plan;
 mod state;
 mod wording;
-mod worker;
+pub(crate) mod worker;
 
 pub use group::{Gpus, Settings};
 
 #[cfg(test)]
-mod sim;
+pub mod sim;
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use std::{
 use gpufleet_protocol::{
     message::GpuClient,
     nvml::{
-        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Setting, Snapshot,
-        Staged,
+        Code, ComputeInstance, GpuInstance, GpuProcess, GpuReading, MigProfile, Placement, Reading,
+        RemappedRows, Setting, Snapshot, Staged,
     },
 };
 
@@ -43,6 +43,8 @@ pub struct SimGpu {
     pub nvlinks: u32,
     pub client: Option<u32>,
     pub lost: bool,
+    pub uncorrected: u64,
+    pub rows: Reading<RemappedRows>,
 }
 
 impl SimGpu {
@@ -64,6 +66,8 @@ impl SimGpu {
             nvlinks: 0,
             client: None,
             lost: false,
+            uncorrected: 0,
+            rows: Ok(RemappedRows::default()),
         }
     }
 
@@ -215,6 +219,8 @@ impl SimGpu {
             board_part: Err(Code::NOT_SUPPORTED),
             persistence: Ok(self.persistence),
             ecc: if self.has_ecc { Ok(self.ecc) } else { Err(Code::NOT_SUPPORTED) },
+            ecc_uncorrected: if self.has_ecc { Ok(self.uncorrected) } else { Err(Code::NOT_SUPPORTED) },
+            remapped_rows: self.rows,
             mig: Ok(self.mig),
             power_limit_mw: Ok(self.power_mw),
             power_default_mw: Ok(700_000),
@@ -261,6 +267,11 @@ pub struct Sim {
     pub open: bool,
     pub drm: u32,
     pub fabric_manager: bool,
+    pub switches: u32,
+    /// A reader's NVML worker, which goes after so many looks.
+    pub reader: Option<u32>,
+    /// Device files that cannot be recorded about: systemd refuses to start this unit.
+    pub will_not_start: Option<String>,
     pub no_reset: bool,
     /// A setter that answers success and does nothing.
     pub lies: Option<fn(&Setting) -> bool>,
@@ -285,6 +296,9 @@ impl Sim {
             open: false,
             drm: 0,
             fabric_manager: true,
+            switches: 0,
+            reader: None,
+            will_not_start: None,
             no_reset: false,
             lies: None,
             effects: Vec::new(),
@@ -428,6 +442,9 @@ impl Machine for SimMachine {
         if !sim.effect(format!("{} {unit}", action.verb())) {
             return Err(format!("systemctl {} {unit}: exit status 1", action.verb()));
         }
+        if action == UnitAction::Start && sim.will_not_start.as_deref() == Some(unit) {
+            return Err(format!("systemctl start {unit}: exit status 1"));
+        }
         match (unit, action) {
             ("nvidia-persistenced.service", UnitAction::Start | UnitAction::Stop) => {
                 let on = action == UnitAction::Start;
@@ -464,7 +481,10 @@ impl Machine for SimMachine {
         if sim.no_reset {
             return Err(ResetError::Unsupported("Not Supported".to_owned()));
         }
-        let held = sim.open || sim.units.values().any(|running| *running) || sim.mps.running.is_some();
+        let held = sim.open
+            || sim.reader.is_some()
+            || sim.units.values().any(|running| *running)
+            || sim.mps.running.is_some();
         for gpu in sim.gpus.iter_mut().filter(|gpu| pcis.contains(gpu.reading().pci.as_ref().unwrap())) {
             if held || gpu.persistence || gpu.client.is_some() {
                 return Err(ResetError::InUse("In use by another client".to_owned()));
@@ -479,12 +499,19 @@ impl Machine for SimMachine {
         let holder = |pid: u32, gpus: Vec<u32>, service| Holder {
             client: GpuClient { pid, command: "train".to_owned(), user: "ana".to_owned(), gpus, unit: None },
             service,
+            reader: false,
             open: true,
         };
         let mut holders: Vec<Holder> =
             sim.gpus.iter().filter_map(|gpu| Some(holder(gpu.client?, vec![gpu.index], false))).collect();
         if sim.units.values().any(|running| *running) {
             holders.push(holder(7, sim.gpus.iter().map(|gpu| gpu.index).collect(), true));
+        }
+        drop(sim);
+        let mut sim = self.get();
+        if let Some(left) = sim.reader {
+            holders.push(Holder { reader: true, ..holder(8, vec![0], true) });
+            sim.reader = left.checked_sub(1);
         }
         Scan { holders, ..Scan::default() }
     }
@@ -516,6 +543,10 @@ impl Machine for SimMachine {
 
     fn pci_count(&mut self) -> u32 {
         u32::try_from(self.get().gpus.len()).unwrap()
+    }
+
+    fn nvswitches(&mut self) -> u32 {
+        self.get().switches
     }
 
     fn module_version(&mut self) -> Option<String> {

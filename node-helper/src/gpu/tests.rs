@@ -24,6 +24,8 @@ struct Node {
     record: Record,
     _dir: tempfile::TempDir,
     gpus: Gpus,
+    /// After how many acts a newer controller comes.
+    fence: std::cell::Cell<Option<usize>>,
 }
 
 impl Node {
@@ -32,11 +34,17 @@ impl Node {
         let record = Record::of(Some(dir.path()));
         let machine = SimMachine::new(sim);
         let gpus = Gpus::with_machine(Box::new(machine.clone()), record.clone());
-        Self { machine, record, _dir: dir, gpus }
+        Self { machine, record, _dir: dir, gpus, fence: Default::default() }
     }
 
     fn run(&mut self, group: &GpuGroup, mode: Mode, allowed: Disruption) -> OpOutcome {
-        let outcome = self.gpus.run(group, mode, allowed, &Deadline::after(Duration::from_secs(60)), &|_| {});
+        let outcome =
+            self.gpus.run(group, mode, allowed, &Deadline::after(Duration::from_secs(60)), &|_| {}, &|| {
+                self.fence.get().map_or(Ok(()), |left| {
+                    self.fence.set(left.checked_sub(1).or(Some(0)));
+                    if left == 0 { Err("a newer controller took this node over".to_owned()) } else { Ok(()) }
+                })
+            });
         assert!(!self.machine.get().open, "the worker lives on after a run");
         outcome
     }
@@ -525,8 +533,7 @@ fn whichever_effect_fails_services_run_again_and_layouts_are_whole() {
             {
                 let sim = node.machine.get();
                 let dcgm = sim.units["nvidia-dcgm.service"];
-                let warned =
-                    outcome.warnings.iter().any(|w| w.contains("nvidia-dcgm.service could not be started"));
+                let warned = matches!(&outcome.status, OpStatus::Failed { message, .. } if message.contains("nvidia-dcgm.service could not be started"));
                 assert!(dcgm || warned, "{fuse}: {effects:#?}");
                 let kept = sim.gpus.iter().all(|gpu| gpu.persistence);
                 let told =
@@ -707,4 +714,104 @@ fn facts_and_idleness_come_from_one_reading() {
     assert_eq!(idle.verdict, IdleVerdict::Idle);
     node.machine.get().gpus[0].client = Some(9);
     assert_eq!(node.gpus.idle(&Deadline::after(Duration::from_secs(5))).verdict, IdleVerdict::Busy);
+}
+
+fn ecc_on() -> GpuGroup {
+    group(&[json!({"gpu_ecc": {"mode": "enabled"}})])
+}
+
+#[test]
+fn a_service_that_does_not_start_again_fails_the_run_and_is_started_by_the_next() {
+    let unit = "nvidia-dcgm.service";
+    let mut node =
+        Node::new(Sim { will_not_start: Some(unit.to_owned()), ..Sim::new(vec![without_ecc(true)]) });
+    let failed = node.apply(&ecc_on());
+    let OpStatus::Failed { kind: FailureKind::Io, message } = &failed.status else { panic!("{failed:?}") };
+    assert!(message.starts_with("nvidia-dcgm.service could not be started again"), "{message}");
+    assert_eq!(failed.activated, Some(Disruption::GpuReset), "and the reset is told all the same");
+    assert!(node.gpus.has_leftovers());
+    let deadline = Deadline::after(Duration::from_secs(5));
+    assert_eq!(node.gpus.put_back(&deadline).len(), 1);
+    assert!(node.gpus.has_leftovers(), "what was not started stays recorded");
+    node.machine.get().will_not_start = None;
+    node.new_session();
+    assert_eq!(node.gpus.put_back(&deadline), Vec::<String>::new());
+    assert!(node.machine.get().units[unit] && !node.gpus.has_leftovers());
+}
+
+#[test]
+fn services_run_again_when_a_newer_controller_comes_whatever_was_under_way() {
+    let mut clean = Node::new(eventful(true));
+    clean.fence.set(Some(1000));
+    clean.apply(&ecc_on());
+    let acts = 1000 - clean.fence.get().unwrap();
+    assert!(acts > 4, "{acts}");
+    for after in 0..acts {
+        let mut node = Node::new(eventful(true));
+        node.fence.set(Some(after));
+        let failed = node.apply(&ecc_on());
+        assert!(
+            matches!(failed.status, OpStatus::Failed { kind: FailureKind::Refused, .. }),
+            "{after}: {failed:?}"
+        );
+        let effects = node.effects();
+        assert!(!effects.iter().any(|effect| effect.starts_with("reset")), "{after}: {effects:?}");
+        let sim = node.machine.get();
+        assert!(sim.units["nvidia-dcgm.service"] && sim.gpus[0].persistence, "{after}: {effects:?}");
+    }
+}
+
+#[test]
+fn services_run_again_when_time_is_up_or_the_operation_is_cancelled() {
+    for cancel in [true, false] {
+        let mut node = Node::new(eventful(true));
+        // Why a long-lived client that reads: the reset waits for it, and meanwhile the end comes.
+        node.machine.get().reader = Some(u32::MAX);
+        let time = Duration::from_millis(if cancel { 30_000 } else { 600 });
+        let deadline = Deadline::after(time);
+        let canceller = deadline.canceller();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(400));
+            if cancel {
+                canceller.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        let failed =
+            node.gpus.run(&ecc_on(), Mode::Apply, Disruption::Reboot, &deadline, &|_| {}, &|| Ok(()));
+        thread.join().unwrap();
+        assert!(matches!(failed.status, OpStatus::Failed { .. }), "{failed:?}");
+        let effects = node.effects();
+        assert!(effects.iter().any(|effect| effect == "stop nvidia-dcgm.service"), "{effects:?}");
+        let sim = node.machine.get();
+        assert!(sim.units["nvidia-dcgm.service"] && sim.gpus[0].persistence, "{effects:?}");
+        assert!(sim.gpus[0].ecc.current != sim.gpus[0].ecc.pending, "no reset: {effects:?}");
+    }
+}
+
+#[test]
+fn a_reset_waits_for_a_session_that_only_reads() {
+    let mut node = Node::new(Sim { reader: Some(6), ..Sim::new(vec![without_ecc(true)]) });
+    let done = node.apply(&ecc_on());
+    assert_eq!((done.status, done.activated), (OpStatus::Changed, Some(Disruption::GpuReset)));
+}
+
+#[test]
+fn nothing_is_stopped_that_cannot_be_recorded() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
+    node.gpus = Gpus::with_machine(Box::new(node.machine.clone()), Record::of(None));
+    let failed = node.apply(&ecc_on());
+    let OpStatus::Failed { kind: FailureKind::Io, message } = &failed.status else { panic!("{failed:?}") };
+    assert!(message.starts_with("nothing was stopped, because it cannot be recorded"), "{message}");
+    assert_eq!(node.effects(), Vec::<String>::new());
+}
+
+#[test]
+fn a_module_that_is_in_use_is_named_where_the_reset_is_refused() {
+    let mut node = Node::new(Sim { drm: 3, ..Sim::new(vec![without_ecc(true)]) });
+    // A client that no list shows, as a container's may be.
+    node.machine.get().mps.running = Some(100);
+    node.machine.get().mps.unit.active = false;
+    let failed = node.apply(&ecc_on());
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = &failed.status else { panic!("{failed:?}") };
+    assert!(message.contains("the kernel module nvidia_drm is in use (use count 3)"), "{message}");
 }

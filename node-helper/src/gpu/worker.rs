@@ -459,7 +459,7 @@ impl Launch {
         let mut tries = 0;
         let mut child = loop {
             let spawned = Command::new(&program)
-                .arg0("gpufleet-nvml")
+                .arg0(super::clients::WORKER)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())

@@ -234,6 +234,19 @@ impl Fresh {
     }
 }
 
+/// Replaces or makes a file as a whole with mode 0600, and leaves it to the kernel when it reaches the disk: after a
+/// power cut the file may be old, missing or empty.
+///
+/// # Errors
+/// Nothing was changed.
+pub fn replace_quickly(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut fresh = Fresh::beside(path)?;
+    fresh.write_all(bytes)?;
+    fs::rename(&fresh.temporary, path).at("replace", path)?;
+    fresh.placed = true;
+    Ok(())
+}
+
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !self.placed {

@@ -89,6 +89,28 @@ impl Identity {
     }
 }
 
+/// Does `work` with the rights that the process has of its own, on a thread that acts as another user.
+///
+/// # Errors
+/// The kernel does not give the rights back.
+pub fn with_own_rights<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, UserError> {
+    let (real, group) = (rustix::process::getuid(), rustix::process::getgid());
+    if rustix::process::geteuid() == real {
+        return Ok(work());
+    }
+    let failed = |source: io::Error| UserError::Switch { name: format!("uid {}", real.as_raw()), source };
+    std::thread::scope(|scope| {
+        // Why a thread: it starts with the ids of this one, and only its own are changed.
+        let thread = scope.spawn(move || {
+            set_thread_res_uid(None, real, None)
+                .and_then(|()| set_thread_res_gid(None, group, None))
+                .map_err(|error| failed(error.into()))?;
+            Ok(work())
+        });
+        thread.join().unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))
+    })
+}
+
 /// The users and groups below one `/etc`.
 #[derive(Clone, Debug)]
 pub struct Users {

@@ -177,6 +177,10 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
             let _ = session.channel.send(id, reply);
         }
         Request::Op(request) => session.start(id, *request),
+        Request::Spooled { op_id } => {
+            let reply = session.recall(&op_id);
+            let _ = session.channel.send(id, reply);
+        }
         Request::Cancel { id } => session.cancel(id),
         Request::Ping | Request::Blob { .. } => {}
         Request::NoBlob { stream, reason } => session.streams.refused(stream, reason),

@@ -15,7 +15,8 @@ use std::{
 
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
-    message::{IdleVerdict, Mode, Open, Opened},
+    health::{HealthReport, HealthRequest},
+    message::{IdleVerdict, Mode, Open, Opened, Spooled},
     op::Reboot,
 };
 
@@ -28,11 +29,15 @@ use crate::{
     declare::{Declaration, Node, Trouble, drive},
     facts,
     gpu::{Gpus, Settings},
-    os::{roots::Roots, users::Users},
+    health,
+    os::{
+        roots::Roots,
+        users::{self, Users},
+    },
     state::{
         Record, dir,
         lock::{Lock, LockError},
-        spool::Spool,
+        spool::{Durability, Spool, without_output},
     },
     tasks::{exec, reboot},
     world::{Overlay, World},
@@ -40,6 +45,8 @@ use crate::{
 
 /// How long an operation may go on after its time before it is answered for.
 const OVERDUE: Duration = Duration::from_secs(6);
+/// How long it may take to start what an earlier run left stopped.
+const PUTTING_BACK: Duration = Duration::from_secs(120);
 /// How long an operation that disturbs may take to come to a safe point when the helper ends.
 const SAFE_POINT: Duration = Duration::from_secs(120);
 /// The most operations at one time.
@@ -72,6 +79,8 @@ pub struct Session {
     disturbing: Mutex<()>,
     running: Mutex<HashMap<u64, Running>>,
     closing: AtomicBool,
+    /// What an earlier run left behind and could not be mended, told with the next outcome.
+    leftovers: Mutex<Vec<String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -114,6 +123,7 @@ impl Session {
             disturbing: Mutex::default(),
             running: Mutex::default(),
             closing: AtomicBool::new(false),
+            leftovers: Mutex::default(),
         }
     }
 
@@ -122,7 +132,7 @@ impl Session {
     }
 
     /// Opens the session; gives the reply.
-    pub fn open(&self, open: Open) -> Reply {
+    pub fn open(self: &Arc<Self>, open: Open) -> Reply {
         if self.opening().is_some() {
             return Reply::Error { message: "the session is open already".to_owned() };
         }
@@ -130,7 +140,11 @@ impl Session {
             Ok(opening) => {
                 let state_dir =
                     if opening.exists { opening.state_dir.display().to_string() } else { String::new() };
-                *lock(&self.opening) = Some(Arc::new(opening));
+                let opening = Arc::new(opening);
+                *lock(&self.opening) = Some(Arc::clone(&opening));
+                if opening.open.writes {
+                    self.put_back(&opening);
+                }
                 Reply::Opened(Opened { state_dir })
             }
             Err(reply) => *reply,
@@ -156,10 +170,35 @@ impl Session {
             None
         };
         if open.writes {
-            Spool::of(&state_dir).prune();
+            Spool::of(&state_dir).prune(true);
         }
         let record = Record::of(exists.then_some(state_dir.as_path()));
         Ok(Opening { open, state_dir, exists, lock, record })
+    }
+
+    /// Starts what a helper that was killed had stopped, beside the reader, which must go on hearing heartbeats.
+    fn put_back(self: &Arc<Self>, opening: &Arc<Opening>) {
+        if !Gpus::new(settings(opening)).has_leftovers() {
+            return;
+        }
+        let (session, opening) = (Arc::clone(self), Arc::clone(opening));
+        let (sender, holds) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("put back".to_owned()).spawn(move || {
+            let _disturbing = lock(&session.disturbing);
+            let mut gpus = lock(&session.gpus);
+            let _ = sender.send(());
+            let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(&opening)));
+            let problems = gpus.put_back(&Deadline::after(PUTTING_BACK));
+            lock(&session.leftovers).extend(problems);
+        });
+        match thread {
+            // Why wait: an operation that comes next must find the GPUs taken.
+            Ok(_) => {
+                let _ = holds.recv_timeout(Duration::from_secs(1));
+            }
+            Err(error) => lock(&self.leftovers)
+                .push(format!("services that an earlier run stopped are still stopped: {error}")),
+        }
     }
 
     /// Whether the session may remove what the helper left on the node; gives the state directory.
@@ -168,6 +207,20 @@ impl Session {
             Some(opening) if opening.open.writes => Ok(opening.state_dir.clone()),
             Some(_) => Err("the session was opened for reading only".to_owned()),
             None => Err("the session is not open".to_owned()),
+        }
+    }
+
+    /// What became of an operation of this session's run; gives the reply.
+    pub fn recall(&self, op_id: &str) -> Reply {
+        let Some(opening) = self.opening() else {
+            return Reply::Error { message: "the session is not open".to_owned() };
+        };
+        if !opening.exists {
+            return Reply::Spooled(Spooled::Nothing);
+        }
+        match Spool::of(&opening.state_dir).recall(&opening.open.holder.run, op_id) {
+            Ok(found) => Reply::Spooled(found),
+            Err(error) => Reply::Error { message: error.to_string() },
         }
     }
 
@@ -248,10 +301,11 @@ impl Session {
         }
     }
 
-    fn answer(&self, id: u64, outcome: OpOutcome) {
+    fn answer(&self, id: u64, mut outcome: OpOutcome) {
         // Why under one condition: whoever removes the entry answers, so nobody answers twice.
         let ours = lock(&self.running).remove(&id).is_some();
         if ours {
+            outcome.warnings.append(&mut lock(&self.leftovers));
             let _ = self.channel.send(id, Reply::Outcome(Box::new(outcome)));
         }
     }
@@ -307,7 +361,9 @@ impl Session {
 
     fn perform(&self, id: u64, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
         let Some(opening) = self.opening() else { return OpOutcome::failed(FailureKind::Refused, "closed") };
-        self.checked(id, request, &opening, deadline).unwrap_or_else(Trouble::outcome)
+        let began = AtomicBool::new(false);
+        let outcome = self.checked(id, request, &opening, deadline, &began).unwrap_or_else(Trouble::outcome);
+        self.keep(&opening, request, settled(outcome, deadline), began.into_inner())
     }
 
     fn checked(
@@ -316,9 +372,9 @@ impl Session {
         request: &OpRequest,
         opening: &Opening,
         deadline: &Deadline,
+        began: &AtomicBool,
     ) -> Result<OpOutcome, Trouble> {
-        let reads = matches!(request.op, NodeOp::Stat(_) | NodeOp::Facts(_) | NodeOp::Idle);
-        if request.mode == Mode::Apply && !opening.open.writes && !reads {
+        if request.mode == Mode::Apply && !opening.open.writes && !request.op.reads_only() {
             return Err(Trouble::failed(FailureKind::Refused, "the session was opened for reading only"));
         }
         let received = Instant::now();
@@ -330,7 +386,7 @@ impl Session {
         if let Some(user) = &user {
             user.can_act()?;
         }
-        let gate = |needs: Disruption| -> Result<(), Trouble> {
+        let checked = |needs: Disruption| -> Result<(), Trouble> {
             if let Some(lock) = &opening.lock
                 && !lock.is_current()?
             {
@@ -342,11 +398,14 @@ impl Session {
                     if needs.needs_permit() && received.elapsed().as_secs() >= permit.valid_for_s =>
                 {
                     let message = "the permit had run out before the change began; nothing was changed";
-                    Err(Trouble::failed(FailureKind::Refused, message))
+                    return Err(Trouble::failed(FailureKind::Refused, message));
                 }
-                _ => Ok(()),
+                _ => {}
             }
+            self.begin(opening, request, began)
         };
+        // Why own rights: a task's user reads neither the lock nor the spool.
+        let gate = |needs: Disruption| users::with_own_rights(|| checked(needs))?;
         let asker = Asker { id, streams: &self.streams, channel: &self.channel };
         let progress = |text: String| {
             let _ = self.channel.send(id, Reply::Progress { text });
@@ -368,17 +427,8 @@ impl Session {
             NodeOp::KernelCmdline(task) => declared.run(task),
             NodeOp::PutFile(task) => declared.run(task),
             NodeOp::Exec(task) => {
-                if request.mode == Mode::Apply {
-                    gate(Disruption::Live)?;
-                }
-                let outcome = exec::run(
-                    task,
-                    &node,
-                    request.mode,
-                    opening.exists.then_some(opening.state_dir.as_path()),
-                )
-                .unwrap_or_else(Trouble::outcome);
-                self.spooled(opening, request, settled(outcome, deadline))
+                let state_dir = opening.exists.then_some(opening.state_dir.as_path());
+                exec::run(task, &node, request.mode, state_dir, &gate)
             }
             NodeOp::GpuGroup(group) => {
                 if request.mode == Mode::Apply {
@@ -386,7 +436,7 @@ impl Session {
                 }
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                Ok(gpus.run(group, request.mode, allowed, deadline, &progress))
+                Ok(gpus.run(group, request.mode, allowed, deadline, &progress, &|| fence(opening)))
             }
             NodeOp::Facts(wanted) => {
                 let mut facts = facts::read(&self.roots);
@@ -402,6 +452,16 @@ impl Session {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.idle = Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline));
+                Ok(outcome)
+            }
+            NodeOp::Health(wanted) => {
+                let mut outcome = OpOutcome::new(OpStatus::Ok);
+                outcome.health = Some(self.health(wanted, opening, deadline)?);
+                Ok(outcome)
+            }
+            NodeOp::System => {
+                let mut outcome = OpOutcome::new(OpStatus::Ok);
+                outcome.system = Some(health::system(&self.roots, deadline));
                 Ok(outcome)
             }
             NodeOp::File(task) => declared.run(task),
@@ -431,21 +491,81 @@ impl Session {
         }
     }
 
-    /// Leaves a command's result in the spool before it is answered.
-    fn spooled(
+    /// Runs the checks, the GPUs read once for all of them.
+    fn health(
         &self,
+        wanted: &HealthRequest,
         opening: &Opening,
-        request: &OpRequest,
-        mut outcome: OpOutcome,
-    ) -> Result<OpOutcome, Trouble> {
-        if request.mode == Mode::Apply && opening.open.writes && !request.op_id.is_empty() {
-            let spool = Spool::of(&opening.state_dir);
-            if let Err(error) = spool.keep(&opening.open.holder.run, &request.op_id, &outcome) {
-                // Why only a warning: the command has run, and saying that it failed would be wrong.
-                outcome.warnings.push(format!("the result is not kept for a resumed run: {error}"));
+        deadline: &Deadline,
+    ) -> Result<HealthReport, Trouble> {
+        let seen = match health::reads_gpus(wanted) {
+            true => {
+                let mut gpus = turn(&self.gpus, deadline)?;
+                Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).health(deadline))
             }
+            false => None,
+        };
+        Ok(health::report(wanted, seen.as_ref(), &self.roots, deadline))
+    }
+
+    /// Whether what becomes of a request is kept for a controller that loses the answer.
+    fn spool(opening: &Opening, request: &OpRequest) -> Option<(Spool, Durability)> {
+        let keeps = request.mode == Mode::Apply
+            && opening.open.writes
+            && !request.op_id.is_empty()
+            && !request.op.reads_only();
+        let once = matches!(request.op, NodeOp::Exec(_) | NodeOp::Reboot(_));
+        let durability = if once { Durability::Disk } else { Durability::Process };
+        keeps.then(|| (Spool::of(&opening.state_dir), durability))
+    }
+
+    /// Leaves the mark that an operation began, right before it acts for the first time.
+    fn begin(&self, opening: &Opening, request: &OpRequest, began: &AtomicBool) -> Result<(), Trouble> {
+        let Some((spool, durability)) = Self::spool(opening, request) else { return Ok(()) };
+        if began.swap(true, Ordering::Relaxed) {
+            return Ok(());
         }
-        Ok(outcome)
+        match spool.begin(&opening.open.holder.run, &request.op_id, durability) {
+            // Why not for the others: they can be asserted again, and the disk may be what they mend.
+            Err(error) if durability == Durability::Disk => Err(Trouble::io(format!(
+                "nothing was done, because a resumed run could not tell that it was: {error}"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves a result in the spool before it is answered.
+    fn keep(&self, opening: &Opening, request: &OpRequest, mut outcome: OpOutcome, began: bool) -> OpOutcome {
+        let Some((spool, durability)) = Self::spool(opening, request) else { return outcome };
+        let run = &opening.open.holder.run;
+        match &outcome.status {
+            OpStatus::NeedsPermit { .. } => {
+                if began {
+                    spool.forget(run, &request.op_id);
+                }
+                return outcome;
+            }
+            OpStatus::Failed { kind: FailureKind::Refused, .. } if !began => return outcome,
+            _ => {}
+        }
+        let durability = if began { durability } else { Durability::Process };
+        let kept = if request.secret { without_output(&outcome) } else { outcome.clone() };
+        if let Err(error) = spool.keep(run, &request.op_id, kept, durability) {
+            // Why only a warning: it has happened, and saying that it failed would be wrong.
+            outcome.warnings.push(format!("the result is not kept for a resumed run: {error}"));
+        }
+        outcome
+    }
+}
+
+/// Whether no newer controller took the node over, asked before every act that disturbs.
+fn fence(opening: &Opening) -> Result<(), String> {
+    match opening.lock.as_ref().map(Lock::is_current) {
+        None | Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) => Err("a newer controller took this node over".to_owned()),
+        Some(Err(error)) => {
+            Err(format!("whether a newer controller took this node over is unknown: {error}"))
+        }
     }
 }
 

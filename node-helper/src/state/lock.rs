@@ -74,21 +74,19 @@ fn read_holder(path: &Path) -> Result<Option<Holder>, FileError> {
     Ok(files::read_bounded(path, LIMIT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
-fn open_file(path: &Path, writes: bool) -> Result<File, FileError> {
+fn open_file(path: &Path) -> Result<File, FileError> {
     OpenOptions::new()
         .read(true)
-        .write(writes)
-        .create(writes)
+        .write(true)
+        .create(true)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
         .at("open", path)
 }
 
-fn try_lock(file: &File, path: &Path, writes: bool) -> Result<bool, FileError> {
-    let operation =
-        if writes { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    match flock(file, operation) {
+fn try_lock(file: &File, path: &Path) -> Result<bool, FileError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(FileError::new("lock", path, error)),
@@ -98,55 +96,52 @@ fn try_lock(file: &File, path: &Path, writes: bool) -> Result<bool, FileError> {
 fn locked(known: Option<&Holder>, open: &Open, fenced: bool) -> LockError {
     LockError::Locked(match known {
         Some(known) => Locked { holder: known.holder.clone(), who: known.who.clone(), fenced },
-        None => Locked { holder: open.holder.clone(), who: "a session that only reads".to_owned(), fenced },
+        None => Locked {
+            holder: open.holder.clone(),
+            who: "a session that has not said who it is".to_owned(),
+            fenced,
+        },
     })
 }
 
 impl Lock {
-    /// Takes the lock in a state directory, for `open.writes` alone or shared with other readers.
+    /// Takes the lock in a state directory for a writer; a reader takes none and waits for nobody.
     ///
     /// # Errors
     /// Somebody else lives in it, a newer epoch of the same run was here, or the directory cannot be used.
     pub fn take(state_dir: &Path, open: &Open) -> Result<Self, LockError> {
         let (path, holder_path) = (state_dir.join("lock"), state_dir.join("holder.json"));
-        if !open.writes && !path.exists() {
-            // Nobody ever wrote here; making the file is not a reader's business.
+        if !open.writes {
+            // Why no lock: readers must not be in the way of a writer, nor a writer in theirs.
             let file = File::open(state_dir).at("open", state_dir)?;
             return Ok(Self { _file: file, holder_path, token: None });
         }
-        let file = open_file(&path, open.writes)?;
+        let file = open_file(&path)?;
         let known = read_holder(&holder_path)?;
         let newest = known.as_ref().and_then(|known| known.newest(&open.holder.run));
-        if open.writes && newest.is_some_and(|newest| newest > open.holder.epoch) {
+        if newest.is_some_and(|newest| newest > open.holder.epoch) {
             return Err(locked(known.as_ref(), open, true));
         }
         let same_run = known.as_ref().is_some_and(|known| known.holder.run == open.holder.run);
-        let mut have = try_lock(&file, &path, open.writes)?;
-        if !open.writes {
-            if !have && !same_run {
-                return Err(locked(known.as_ref(), open, false));
-            }
-            return Ok(Self { _file: file, holder_path, token: None });
-        }
+        let mut have = try_lock(&file, &path)?;
         let token = format!("{}-{}-{:?}", std::process::id(), files::unique(), std::time::SystemTime::now());
         if !have && !same_run {
-            // Why a short wait: readers come and go within a moment.
+            // Why a short wait: a helper whose controller has just gone ends within a moment.
             let until = Instant::now() + Duration::from_millis(500);
             while !have && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(20));
-                have = try_lock(&file, &path, true)?;
+                have = try_lock(&file, &path)?;
             }
-            if !have {
-                let readers = try_lock(&file, &path, false)?;
-                return Err(locked(known.as_ref().filter(|_| !readers), open, false));
-            }
+        }
+        if !have && !same_run {
+            return Err(locked(known.as_ref(), open, false));
         }
         // A helper of the same run that is still there sees this, stops what it does and ends.
         write_holder(&holder_path, known.as_ref(), open, &token)?;
         let until = Instant::now() + HANDOVER;
         while !have && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
-            have = try_lock(&file, &path, true)?;
+            have = try_lock(&file, &path)?;
         }
         if !have {
             return Err(locked(known.as_ref(), open, false));
@@ -249,18 +244,16 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_and_exclude_writers() {
+    fn readers_and_a_writer_are_in_nobodys_way() {
         let dir = tempfile::tempdir().unwrap();
         let early = Lock::take(dir.path(), &open("r", 1, false)).unwrap();
-        assert!(!dir.path().join("lock").exists(), "a reader makes nothing");
-        drop(Lock::take(dir.path(), &open("a", 1, true)).unwrap());
-        let one = Lock::take(dir.path(), &open("r", 1, false)).unwrap();
-        let two = Lock::take(dir.path(), &open("s", 1, false)).unwrap();
-        assert_eq!(refused(Lock::take(dir.path(), &open("b", 1, true))).who, "a session that only reads");
-        drop((early, one, two));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a reader makes nothing");
         let writer = Lock::take(dir.path(), &open("b", 1, true)).unwrap();
-        assert_eq!(refused(Lock::take(dir.path(), &open("r", 1, false))).who, "b@host");
+        let late = Lock::take(dir.path(), &open("s", 1, false)).unwrap();
+        assert!(early.is_current().unwrap() && late.is_current().unwrap() && writer.is_current().unwrap());
+        assert_eq!(refused(Lock::take(dir.path(), &open("c", 1, true))).who, "b@host", "writers are alone");
         drop(writer);
+        Lock::take(dir.path(), &open("c", 1, true)).unwrap();
     }
 
     #[test]

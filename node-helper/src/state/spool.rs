@@ -1,22 +1,48 @@
-//! Results of commands, kept until a controller that lost the answer asks again.
+//! What became of operations, kept until a controller that lost the answer asks again.
 //!
 //! One file an operation, named by the digest of run and operation, so that no id can leave the folder or meet that of
-//! another run. Bounded by number and age.
+//! another run. A file without outcome is the mark of an operation that began. Bounded by number and age. Invariants:
+//! the mark of what must not be done twice is on disk before it begins; a file that cannot be understood counts as
+//! begun, because something wrote it.
 
 use std::{
     fs,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, SystemTime},
 };
 
-use gpufleet_protocol::OpOutcome;
-use serde_json::json;
+use gpufleet_protocol::{OpOutcome, OpStatus, message::Spooled};
+use serde::{Deserialize, Serialize};
 
 use crate::os::files::{self, At, FileError, Ownership};
 
 const MOST: usize = 1000;
 const OLDEST: Duration = Duration::from_secs(30 * 24 * 3600);
+/// After how many writes of this process the spool is bounded again.
+const PRUNE_EVERY: usize = 250;
+/// More than any outcome has, in bytes.
+const LIMIT: u64 = 64 * 1024 * 1024;
+
+static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    run: String,
+    op_id: String,
+    #[serde(default)]
+    outcome: Option<OpOutcome>,
+}
+
+/// How sure a file must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On disk when the call returns: for what must not be done twice.
+    Disk,
+    /// Outlives this process, and perhaps not a power cut: for what can be asserted again.
+    Process,
+}
 
 /// The spool of a state directory.
 #[derive(Clone, Debug)]
@@ -29,39 +55,89 @@ impl Spool {
         Self { folder: state_dir.join("spool") }
     }
 
-    /// The file that holds the result of an operation.
+    /// The file of an operation.
     pub fn path(&self, run: &str, op_id: &str) -> PathBuf {
         self.folder.join(format!("{}.json", files::sha256(format!("{run}\n{op_id}").as_bytes())))
+    }
+
+    /// Marks an operation as begun; the result of an earlier attempt is forgotten.
+    ///
+    /// # Errors
+    /// The disk is full or read-only; nothing was marked.
+    pub fn begin(&self, run: &str, op_id: &str, durability: Durability) -> Result<(), FileError> {
+        self.write(&Kept { run: run.to_owned(), op_id: op_id.to_owned(), outcome: None }, durability)
     }
 
     /// Keeps a result.
     ///
     /// # Errors
-    /// The disk is full or read-only.
-    pub fn keep(&self, run: &str, op_id: &str, outcome: &OpOutcome) -> Result<(), FileError> {
+    /// The disk is full or read-only; the mark stands.
+    pub fn keep(
+        &self,
+        run: &str,
+        op_id: &str,
+        outcome: OpOutcome,
+        durability: Durability,
+    ) -> Result<(), FileError> {
+        self.write(&Kept { run: run.to_owned(), op_id: op_id.to_owned(), outcome: Some(outcome) }, durability)
+    }
+
+    /// Forgets the mark of an operation that did not act after all.
+    pub fn forget(&self, run: &str, op_id: &str) {
+        let _ = fs::remove_file(self.path(run, op_id));
+    }
+
+    /// What became of an operation.
+    ///
+    /// # Errors
+    /// The spool cannot be read, which is not the same as nothing being in it.
+    pub fn recall(&self, run: &str, op_id: &str) -> Result<Spooled, FileError> {
+        let Some(bytes) = files::read_bounded(&self.path(run, op_id), LIMIT)? else {
+            return Ok(Spooled::Nothing);
+        };
+        let kept: Option<Kept> = serde_json::from_slice(&bytes).ok();
+        Ok(match kept.and_then(|kept| kept.outcome) {
+            Some(outcome) => Spooled::Finished(Box::new(outcome)),
+            None => Spooled::Started,
+        })
+    }
+
+    fn write(&self, kept: &Kept, durability: Durability) -> Result<(), FileError> {
         if !self.folder.is_dir() {
             fs::DirBuilder::new()
                 .mode(0o700)
                 .recursive(true)
                 .create(&self.folder)
                 .at("make", &self.folder)?;
+            if durability == Durability::Disk {
+                files::sync_folder(&self.folder);
+            }
         }
-        let path = self.path(run, op_id);
-        let bytes = json!({ "run": run, "op_id": op_id, "outcome": outcome }).to_string();
-        files::replace(&path, bytes.as_bytes(), Ownership { mode: Some(0o600), ..Ownership::default() })
+        if WRITTEN.fetch_add(1, Ordering::Relaxed) % PRUNE_EVERY == PRUNE_EVERY - 1 {
+            self.prune(false);
+        }
+        let path = self.path(&kept.run, &kept.op_id);
+        let bytes = serde_json::to_vec(kept).map_err(|error| FileError::new("write", &path, error))?;
+        match durability {
+            Durability::Disk => {
+                files::replace(&path, &bytes, Ownership { mode: Some(0o600), ..Ownership::default() })
+            }
+            Durability::Process => files::replace_quickly(&path, &bytes),
+        }
     }
 
-    /// Removes results that are too old or too many, and leftovers of a crash.
-    pub fn prune(&self) {
+    /// Removes what is too old or too much, and the leftovers of a crash where nobody else writes (`alone`).
+    pub fn prune(&self, alone: bool) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let now = SystemTime::now();
         let mut kept: Vec<(SystemTime, PathBuf)> = Vec::new();
         for entry in entries.flatten() {
             let Ok(modified) = entry.metadata().and_then(|meta| meta.modified()) else { continue };
             let old = now.duration_since(modified).is_ok_and(|age| age > OLDEST);
-            if old || entry.path().extension().is_none_or(|extension| extension != "json") {
+            let foreign = entry.path().extension().is_none_or(|extension| extension != "json");
+            if old || foreign && alone {
                 let _ = fs::remove_file(entry.path());
-            } else {
+            } else if !foreign {
                 kept.push((modified, entry.path()));
             }
         }
@@ -73,20 +149,86 @@ impl Spool {
     }
 }
 
+/// What may be kept of a `no_log` operation: how it ended, without a word of its output or content.
+pub fn without_output(outcome: &OpOutcome) -> OpOutcome {
+    let status = match &outcome.status {
+        OpStatus::Failed { kind, .. } => {
+            OpStatus::Failed { kind: *kind, message: "failed; `no_log` hides why".to_owned() }
+        }
+        OpStatus::Skipped { .. } => OpStatus::Skipped { reason: "`no_log` hides why".to_owned() },
+        OpStatus::Unknown { .. } => OpStatus::Unknown { reason: "`no_log` hides why".to_owned() },
+        OpStatus::NotApplicable { .. } => OpStatus::NotApplicable { reason: "`no_log` hides why".to_owned() },
+        other => other.clone(),
+    };
+    let mut kept = OpOutcome::new(status);
+    kept.activated = outcome.activated;
+    kept.awaiting.clone_from(&outcome.awaiting);
+    kept.members = outcome.members.iter().map(without_output).collect();
+    if let Some(rc) = outcome.data.get("rc") {
+        kept.data.insert("rc".to_owned(), rc.clone());
+    }
+    kept.data.insert("withheld".to_owned(), true.into());
+    kept
+}
+
 #[cfg(test)]
 mod tests {
-    use gpufleet_protocol::OpStatus;
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpufleet_protocol::FailureKind;
+    use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn results_are_kept_by_run_and_operation() {
+    fn an_operation_is_nothing_then_started_then_finished() {
         let dir = tempfile::tempdir().unwrap();
         let spool = Spool::of(dir.path());
-        spool.keep("run", "../../x", &OpOutcome::new(OpStatus::Changed)).unwrap();
-        let text = fs::read_to_string(spool.path("run", "../../x")).unwrap();
-        assert!(text.contains("\"op_id\":\"../../x\""));
-        assert_ne!(spool.path("run", "a"), spool.path("other", "a"));
+        for durability in [Durability::Disk, Durability::Process] {
+            let id = format!("../../{durability:?}");
+            assert_eq!(spool.recall("run", &id).unwrap(), Spooled::Nothing);
+            spool.begin("run", &id, durability).unwrap();
+            assert_eq!(spool.recall("run", &id).unwrap(), Spooled::Started);
+            assert_eq!(spool.recall("other", &id).unwrap(), Spooled::Nothing, "another run's");
+            let mut outcome = OpOutcome::new(OpStatus::Changed);
+            outcome.data.insert("rc".into(), json!(3));
+            spool.keep("run", &id, outcome.clone(), durability).unwrap();
+            assert_eq!(spool.recall("run", &id).unwrap(), Spooled::Finished(Box::new(outcome)));
+            let mode = fs::metadata(spool.path("run", &id)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            spool.begin("run", &id, durability).unwrap();
+            assert_eq!(spool.recall("run", &id).unwrap(), Spooled::Started, "an attempt of its own");
+            spool.forget("run", &id);
+            assert_eq!(spool.recall("run", &id).unwrap(), Spooled::Nothing);
+        }
+    }
+
+    #[test]
+    fn what_was_torn_counts_as_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Spool::of(dir.path());
+        spool.keep("run", "a", OpOutcome::new(OpStatus::Ok), Durability::Process).unwrap();
+        let path = spool.path("run", "a");
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(spool.recall("run", "a").unwrap(), Spooled::Started, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn nothing_secret_is_kept() {
+        let mut outcome = OpOutcome::failed(FailureKind::Exit, "said hunter2");
+        outcome.data.insert("rc".into(), json!(1));
+        outcome.data.insert("stdout".into(), json!("hunter2"));
+        outcome.warnings.push("hunter2".into());
+        let mut member = OpOutcome::new(OpStatus::Skipped { reason: "hunter2".into() });
+        member.data.insert("x".into(), json!("hunter2"));
+        outcome.members.push(member);
+        let kept = without_output(&outcome);
+        assert!(!serde_json::to_string(&kept).unwrap().contains("hunter2"));
+        assert_eq!((&kept.data["rc"], &kept.data["withheld"]), (&json!(1), &json!(true)));
+        assert!(matches!(kept.status, OpStatus::Failed { kind: FailureKind::Exit, .. }));
     }
 
     #[test]
@@ -98,7 +240,9 @@ mod tests {
             fs::write(dir.path().join(format!("spool/{number}.json")), "").unwrap();
         }
         fs::write(dir.path().join("spool/.x.gpufleet-1-1"), "").unwrap();
-        spool.prune();
+        spool.prune(false);
+        assert_eq!(fs::read_dir(dir.path().join("spool")).unwrap().count(), MOST + 1, "somebody writes it");
+        spool.prune(true);
         assert_eq!(fs::read_dir(dir.path().join("spool")).unwrap().count(), MOST);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    FailureKind, OpOutcome, OpStatus,
+    Disruption, FailureKind, OpOutcome, OpStatus,
     message::Mode,
     op::{Blob, Exec, Program},
 };
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    declare::{Node, Trouble},
+    declare::{Gate, Node, Trouble},
     os::{
         civil,
         files::{self, At, Fresh, Ownership},
@@ -27,7 +27,13 @@ use crate::{
 ///
 /// # Errors
 /// It could not be started, or its time was up.
-pub fn run(exec: &Exec, node: &Node<'_>, mode: Mode, state_dir: Option<&Path>) -> Result<OpOutcome, Trouble> {
+pub fn run(
+    exec: &Exec,
+    node: &Node<'_>,
+    mode: Mode,
+    state_dir: Option<&Path>,
+    gate: Gate<'_>,
+) -> Result<OpOutcome, Trouble> {
     if let Some(outcome) = skipped(exec, node) {
         return Ok(outcome);
     }
@@ -54,6 +60,8 @@ pub fn run(exec: &Exec, node: &Node<'_>, mode: Mode, state_dir: Option<&Path>) -
     if let Some(directory) = directory {
         run = run.directory(directory);
     }
+    // Why last: what came before only prepared, and a command that begins counts as run.
+    gate(Disruption::Live)?;
     match run.finish(node.deadline) {
         Ok(done) => Ok(finished(shown, &done)),
         Err(ProcessError::Stopped { program, stop, after, output }) => {
@@ -274,7 +282,7 @@ mod tests {
     }
 
     fn outcome(bench: &Bench, exec: &Exec, mode: Mode) -> OpOutcome {
-        bench.node(|node| run(exec, node, mode, None).unwrap_or_else(Trouble::outcome))
+        bench.node(|node| run(exec, node, mode, None, &|_| Ok(())).unwrap_or_else(Trouble::outcome))
     }
 
     #[test]
@@ -367,7 +375,8 @@ mod tests {
         let deadline = Deadline::after(Duration::from_millis(300));
         let done = bench.node(|node| {
             let node = Node { deadline: &deadline, user: None, world: node.world.clone(), ..*node };
-            run(&shell("echo before; sleep 60"), &node, Mode::Apply, None).unwrap_or_else(Trouble::outcome)
+            run(&shell("echo before; sleep 60"), &node, Mode::Apply, None, &|_| Ok(()))
+                .unwrap_or_else(Trouble::outcome)
         });
         let OpStatus::Failed { kind: FailureKind::TimedOut, .. } = done.status else { panic!("{done:?}") };
         assert_eq!(done.data["stdout"], "before");

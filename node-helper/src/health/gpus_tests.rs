@@ -1,0 +1,153 @@
+use std::sync::Arc;
+
+use gpufleet_protocol::{
+    health::{HealthCheck, HealthRequest},
+    nvml::{RemappedRows, Staged},
+};
+
+use super::*;
+use crate::{
+    deadline::Deadline,
+    gpu::{
+        Gpus,
+        sim::{Sim, SimGpu, SimMachine},
+        worker::NvmlError,
+    },
+    health::{Unread, report},
+    os::roots::Roots,
+    state::Record,
+};
+
+fn seen(sim: Sim) -> Seen {
+    let machine = SimMachine(Arc::new(std::sync::Mutex::new(sim)));
+    let mut gpus = Gpus::with_machine(Box::new(machine), Record::of(None));
+    gpus.health(&Deadline::after(std::time::Duration::from_secs(5)))
+}
+
+fn good() -> SimGpu {
+    SimGpu { persistence: true, ..SimGpu::new(0, true) }
+}
+
+fn of(gpu: SimGpu, ask: fn(&GpuReading) -> Says) -> Found {
+    each(&seen(Sim::new(vec![good(), SimGpu { index: 1, ..gpu }])), ask)
+}
+
+#[test]
+fn a_good_node_passes_every_check_of_its_gpus() {
+    let seen = seen(Sim::new(vec![good(), SimGpu { index: 1, ..good() }]));
+    assert_eq!(count(&seen, Some(2)), (Verdict::Ok, "2 GPUs".to_owned()));
+    assert_eq!(count(&seen, None).0, Verdict::Ok);
+    for ask in [mig, ecc, persistence] {
+        assert_eq!(each(&seen, ask), (Verdict::Ok, "2 GPUs".to_owned()));
+    }
+    assert_eq!(fabric_manager(&seen).0, Verdict::NotApplicable);
+}
+
+#[test]
+fn each_defect_is_told_with_its_gpu() {
+    let staged = Staged { current: false, pending: true };
+    for (gpu, ask, part) in [
+        (
+            SimGpu { mig: staged, ..good() },
+            mig as fn(&GpuReading) -> Says,
+            "MIG mode is disabled and will be enabled",
+        ),
+        (SimGpu { ecc: staged, ..good() }, ecc, "ECC is disabled and will be enabled"),
+        (SimGpu { uncorrected: 2, ..good() }, ecc, "2 uncorrected memory errors"),
+        (
+            SimGpu { rows: Ok(RemappedRows { failed: true, ..Default::default() }), ..good() },
+            ecc,
+            "replace the board",
+        ),
+        (
+            SimGpu { rows: Ok(RemappedRows { pending: true, ..Default::default() }), ..good() },
+            ecc,
+            "waits to be remapped",
+        ),
+        (SimGpu { persistence: false, ..good() }, persistence, "persistence is off"),
+    ] {
+        let (verdict, why) = of(gpu, ask);
+        assert_eq!(verdict, Verdict::Fail, "{why}");
+        assert!(why.starts_with("GPU 1: ") && why.contains(part), "{why}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown_and_what_a_gpu_lacks_is_not() {
+    assert_eq!(of(SimGpu { rows: Err(Code::UNKNOWN), ..good() }, ecc).0, Verdict::Unknown);
+    assert_eq!(of(SimGpu { rows: Err(Code::NOT_SUPPORTED), ..good() }, ecc).0, Verdict::Ok);
+    assert_eq!(
+        of(SimGpu { has_ecc: false, ..good() }, ecc),
+        (Verdict::Ok, "1 of 2 GPUs, the others do not have it".to_owned())
+    );
+    let without = seen(Sim::new(vec![SimGpu { has_ecc: false, ..good() }]));
+    assert_eq!(each(&without, ecc).0, Verdict::NotApplicable);
+    let lost = seen(Sim::new(vec![good(), SimGpu { index: 1, lost: true, ..good() }]));
+    for ask in [mig, ecc, persistence] {
+        assert_eq!(each(&lost, ask).0, Verdict::Unknown);
+    }
+    let (verdict, why) = count(&lost, Some(2));
+    assert_eq!(verdict, Verdict::Fail);
+    assert!(why.starts_with("GPU 1 is lost"), "{why}");
+}
+
+#[test]
+fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
+    let one = seen(Sim::new(vec![good()]));
+    assert_eq!(
+        count(&one, Some(2)),
+        (
+            Verdict::Fail,
+            "the driver lists 1 GPUs, and 2 were here before; next step: look for Xid errors, then power-cycle the node"
+                .to_owned()
+        )
+    );
+    let no_driver = |on_bus| Seen {
+        snapshot: Err(Unread { why: "no NVIDIA driver".to_owned(), no_driver: true }),
+        on_bus,
+        switches: 0,
+        fabric_manager: FabricManager::Absent,
+    };
+    assert_eq!(count(&no_driver(0), None).0, Verdict::NotApplicable);
+    assert_eq!(count(&no_driver(0), Some(0)).0, Verdict::NotApplicable);
+    assert_eq!(count(&no_driver(0), Some(8)).0, Verdict::Fail);
+    assert_eq!(each(&no_driver(0), ecc).0, Verdict::NotApplicable);
+    assert_eq!(count(&no_driver(8), Some(8)).0, Verdict::Unknown);
+    assert_eq!(each(&no_driver(8), ecc).0, Verdict::Unknown);
+    let hung =
+        Sim { broken: Some(NvmlError::Hung { detail: "NVML hangs".into() }), ..Sim::new(vec![good()]) };
+    assert_eq!(each(&seen(hung), mig), (Verdict::Unknown, "NVML hangs".to_owned()));
+}
+
+#[test]
+fn switches_need_their_manager() {
+    let with = |fabric_manager| Sim { switches: 4, fabric_manager, ..Sim::new(vec![good()]) };
+    assert_eq!(fabric_manager(&seen(with(true))).0, Verdict::Ok);
+    // The simulated node lists no process at all, so nobody knows.
+    assert_eq!(fabric_manager(&seen(with(false))).0, Verdict::Unknown);
+    let absent = Seen { fabric_manager: FabricManager::Absent, ..seen(with(true)) };
+    assert_eq!(fabric_manager(&absent).0, Verdict::Fail);
+}
+
+#[test]
+fn another_boot_makes_everything_unknown_and_results_keep_the_order_asked_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("proc/sys/kernel/random")).unwrap();
+    std::fs::write(root.path().join("proc/sys/kernel/random/boot_id"), "new\n").unwrap();
+    let roots = Roots::below(root.path());
+    let deadline = Deadline::after(std::time::Duration::from_secs(5));
+    let ask = |since: &str| HealthRequest {
+        checks: vec![HealthCheck::System, HealthCheck::GpuCount],
+        gpus: Some(1),
+        since_boot: Some(since.to_owned()),
+    };
+    let seen = seen(Sim::new(vec![good()]));
+    let verdicts = |since: &str| -> Vec<(HealthCheck, Verdict)> {
+        let report = report(&ask(since), Some(&seen), &roots, &deadline);
+        report.results.iter().map(|result| (result.check, result.verdict)).collect()
+    };
+    let (system, count) = (HealthCheck::System, HealthCheck::GpuCount);
+    assert_eq!(verdicts("old"), [(system, Verdict::Unknown), (count, Verdict::Unknown)]);
+    let now = crate::tasks::reboot::boot_id(&roots).unwrap();
+    assert_eq!(verdicts(&now), [(system, Verdict::NotApplicable), (count, Verdict::Ok)]);
+}

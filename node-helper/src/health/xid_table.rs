@@ -1,0 +1,101 @@
+//! Which error codes of the driver (Xid) say something about the node, and which only about a program on it.
+//!
+//! Source: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "immediate action" column), as of 2025-10.
+//! `RESTART_APP` is a program's error; `IGNORE` is information. What the catalogue does not settle counts against the
+//! node: a wrong hold costs a look, a wrong release costs jobs.
+
+/// What a code asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A program went wrong, or the driver only tells something.
+    Nothing,
+    Reset,
+    Reboot,
+    /// Hardware, software or a code that this table does not know.
+    Investigate,
+}
+
+impl Asks {
+    pub const fn next_step(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing is to be done",
+            Self::Reset => "reset the GPU",
+            Self::Reboot => "reboot the node",
+            Self::Investigate => "look the code up in NVIDIA's Xid catalogue",
+        }
+    }
+}
+
+/// What a code asks for.
+pub const fn asks(code: u32) -> Asks {
+    match code {
+        // RESTART_APP.
+        8
+        | 11
+        | 13
+        | 25
+        | 31
+        | 32
+        | 39..=41
+        | 60
+        | 68..=72
+        | 75..=77
+        | 80
+        | 82..=86
+        | 88
+        | 89
+        | 94
+        | 96..=105
+        | 126..=135
+        | 139 => Asks::Nothing,
+        // IGNORE. 45 follows another Xid, 63 is a remapped row, which the ECC check sees.
+        37
+        | 38
+        | 43..=45
+        | 63
+        | 66
+        | 67
+        | 92
+        | 93
+        | 106
+        | 107
+        | 121
+        | 137
+        | 141
+        | 152
+        | 153
+        | 157
+        | 160
+        | 161 => Asks::Nothing,
+        // RESET_GPU, and the work flows of 48 (double-bit error) and 74 (NVLink) that begin with it.
+        46 | 48 | 62 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => {
+            Asks::Reset
+        }
+        // RESTART_BM and RESTART_VM.
+        79 | 151 => Asks::Reboot,
+        _ => Asks::Investigate,
+    }
+}
+
+/// A short name where an operator is helped by one.
+pub const fn name(code: u32) -> &'static str {
+    match code {
+        46 => "GPU stopped processing",
+        48 => "double-bit ECC error",
+        54 => "auxiliary power is not connected",
+        62 => "internal micro-controller halt",
+        64 => "row remapping failed",
+        74 => "NVLink error",
+        79 => "GPU has fallen off the bus",
+        95 => "uncontained memory error",
+        109 => "context switch timed out",
+        110 => "security fault",
+        119 | 120 => "GSP error",
+        136 => "NVLink training failed",
+        140 => "unrecovered ECC error",
+        143 => "GPU initialisation failed",
+        144..=150 => "NVLink error",
+        154 => "the GPU asks for a recovery",
+        _ => "",
+    }
+}
