@@ -72,6 +72,8 @@ pub(super) struct PastHost {
 pub(super) struct PendingReboot {
     pub(super) boot_id: String,
     pub(super) deadline: Option<Timestamp>,
+    /// It is proven, and only its cursor does not know.
+    pub(super) proven: bool,
 }
 
 /// Where a node stood when the run was cut off.
@@ -130,14 +132,17 @@ impl Past {
             What::Connected { boot_id: Some(boot_id), .. } => host.boot_id = Some(boot_id.clone()),
             What::FactsRead { facts, .. } => host.facts = Some(Arc::from(facts.clone())),
             What::RebootIssued { boot_id, deadline, why, .. } => {
-                host.reboot = Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline });
+                host.reboot = Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
             }
             What::Rebooted { boot_id, .. } => {
-                host.reboot = None;
+                if let Some(reboot) = &mut host.reboot {
+                    reboot.proven = true;
+                }
                 host.rebooted = true;
                 host.boot_id = Some(boot_id.clone());
             }
+            What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted => host.reboot = None,
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };

@@ -73,7 +73,7 @@ impl NodeTask {
     }
 
     /// A node that comes back with fewer GPUs than it had stays out of service.
-    async fn all_back(&mut self, had: &Facts) -> Result<(), Cut> {
+    pub(super) async fn all_back(&mut self, had: &Facts) -> Result<(), Cut> {
         if had.gpu.gpus.is_empty() {
             return Ok(());
         }

@@ -102,9 +102,16 @@ impl NodeTask {
     /// Takes up a reboot that was asked for: proven by another boot id, waited for while the node is away, and asked
     /// for once more when the node is still in its old boot.
     pub(super) async fn see_reboot_through(&mut self, limit: Duration) -> Result<Fed, Cut> {
-        let Some(PendingReboot { boot_id: before, deadline }) = self.left.reboot.clone() else {
+        let Some(PendingReboot { boot_id: before, deadline, proven }) = self.left.reboot.clone() else {
             return Ok(Fed::Rebooted);
         };
+        if proven {
+            self.left.reboot = None;
+            if let Some(had) = self.slot.facts.take() {
+                self.all_back(&had).await?;
+            }
+            return Ok(Fed::Rebooted);
+        }
         self.state(NodeState::Rebooting, Some("taken up".to_owned())).await;
         let left = deadline.map_or(limit, |deadline| {
             Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)
