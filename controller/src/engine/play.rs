@@ -423,7 +423,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
-            let actions = rollout.step(input)?;
+            let actions = rollout.step(jiff::Timestamp::now(), input)?;
             for action in actions {
                 self.act(action, &mut inputs)?;
             }
@@ -458,7 +458,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.answer(host, ToNode::ProveIdle);
                 Ok(())
             }
-            Action::Grant { host, class } => {
+            Action::Grant { host, class, deadline: _ } => {
                 let holder = self.context.holder.clone();
                 self.answer(host, ToNode::Grant(Permit { class, holder, valid_for_s: PERMIT_VALID_S }));
                 Ok(())
@@ -485,6 +485,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
                 Ok(())
             }
+            Action::Survey
+            | Action::Drain { .. }
+            | Action::StopDraining { .. }
+            | Action::WaitsForWindow { .. }
+            | Action::Soak { .. }
+            | Action::CheckSoak { .. }
+            | Action::WakeAt { .. } => {
+                Err(EngineError::Internal(format!("{action:?} without a policy that asks for it")))
+            }
             Action::Finish { never_started } => {
                 self.finished = true;
                 // Why: a play that a task ended early leaves its hosts to the next play.
@@ -510,6 +519,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 if out.len() == 1 { "one" } else { "these" },
                 self.names(out)
             ),
+            Denial::DomainSpent { domain, out, limit } => format!(
+                "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
+                self.names(out)
+            ),
+            Denial::HeldByOthers { by } => format!("somebody else holds it out of service: {by}"),
+            Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
+            Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
+            Denial::WindowTooShort { needs_s, closes } => {
+                format!("it needs up to {needs_s} s, and the window closes at {closes}")
+            }
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
         }
     }

@@ -18,7 +18,9 @@ use crate::{
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Program, TagFilter},
-    rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, Thresholds, Wave, WaveHost, plan_waves},
+    rollout::{
+        Amount, Batch, BudgetError, Policy, Rollout, RolloutError, Thresholds, Wave, WaveHost, plan_waves,
+    },
 };
 
 /// Why a run broke off without being asked to.
@@ -255,9 +257,11 @@ impl Engine {
             max_fail_percentage: play.max_fail_percentage,
             max_failures: play.max_failures.map(|allowed| allowed as usize),
             any_errors_fatal: play.any_errors_fatal,
+            ..Thresholds::default()
         };
-        let rollout = Rollout::new(names.len(), waves, budget, thresholds, so_far.failed)
-            .with_out_elsewhere(so_far.out_elsewhere);
+        let policy = Policy { budget, thresholds, ..Policy::default() };
+        let rollout =
+            Rollout::new(names.len(), waves, policy, so_far.failed).with_out_elsewhere(so_far.out_elsewhere);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
     }
 
