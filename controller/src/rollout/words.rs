@@ -77,7 +77,7 @@ pub enum Input {
     /// Time passed, as [`Action::WakeAt`] asked.
     Tick,
     /// A new controller goes on after a crash: nothing that was asked for will be answered. It starts anew the tasks
-    /// of [`super::Rollout::in_flight`].
+    /// of [`super::Rollout::in_flight`], asked before this input: the input itself may start further ones.
     Resume,
 }
 
