@@ -117,7 +117,7 @@ fn policy(dice: &mut Dice, hosts: usize) -> Policy {
         let count = 1 + dice.size(4);
         Domains {
             // Some hosts are in no domain.
-            of: (0..hosts).map(|_| dice.size(count + usize::from(hosts % 2 == 0))).collect(),
+            of: (0..hosts).map(|_| dice.size(count + usize::from(hosts.is_multiple_of(2)))).collect(),
             names: (0..count).map(|domain| format!("rack {domain}")).collect(),
             limit: 1 + dice.size(3),
         }
