@@ -422,7 +422,10 @@ fn open_journal(
             other.run,
             gpufleet::report::fold_names(other.shared.iter())
         ))
-        .hint(format!("wait for it, stop it with `gpufleet pause {}`, or leave its hosts out with --limit", other.run)));
+        .hint(format!(
+            "wait for it, stop it with `gpufleet pause {}`, or leave its hosts out with --limit",
+            other.run
+        )));
     }
     match taken_up {
         Some(_) => Journal::reopen(dir),

@@ -30,7 +30,8 @@ struct Inputs {
 
 /// Keeps what a resume needs to load the same again.
 pub fn remember(dir: &RunDir, args: &RunArgs) -> Result<(), CommandError> {
-    let failed = |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", dir.inputs().display()));
+    let failed =
+        |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", dir.inputs().display()));
     let inputs = Inputs { directory: std::env::current_dir().map_err(failed)?, args: args.clone() };
     let text = serde_json::to_vec(&inputs).map_err(CommandError::internal)?;
     let mut file =

@@ -14,8 +14,8 @@ use super::{
     convert,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
-    play::Pace,
     past::PendingReboot,
+    play::Pace,
     slot::{Prediction, Slot},
     verdict::{self, UnderPermit},
 };
@@ -586,7 +586,7 @@ impl Seen {
             return;
         }
         for change in &report.changes {
-                // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
+            // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
             // task asks for the permit itself.
             if report.awaiting.is_empty() || change.disruption < Disruption::Reboot {
                 self.prediction.class = self.prediction.class.max(change.disruption);

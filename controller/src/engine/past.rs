@@ -132,7 +132,8 @@ impl Past {
             What::Connected { boot_id: Some(boot_id), .. } => host.boot_id = Some(boot_id.clone()),
             What::FactsRead { facts, .. } => host.facts = Some(Arc::from(facts.clone())),
             What::RebootIssued { boot_id, deadline, why, .. } => {
-                host.reboot = Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
+                host.reboot =
+                    Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
             }
             What::Rebooted { boot_id, .. } => {
@@ -220,7 +221,8 @@ impl PastPlay {
         let mut seen = node.map_or(0, |node| node.reported);
         if again
             && let Some(last) = moments.iter().rposition(|moment| matches!(moment, Moment::Fed(..)))
-            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) = moments.get(last)
+            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) =
+                moments.get(last)
         {
             seen = *before;
             moments.remove(last);
@@ -234,7 +236,10 @@ impl PastPlay {
                 }
             }
             // Why: what follows the last answer is the run's own business, not the replay's.
-            if moments.peek().is_none() && end.is_none() && node.is_none_or(|node| node.end.is_none() || again) {
+            if moments.peek().is_none()
+                && end.is_none()
+                && node.is_none_or(|node| node.end.is_none() || again)
+            {
                 break;
             }
             let reported = match cursor.next() {

@@ -145,7 +145,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Goes on with a play whose rollout was led to where an earlier process left it; `again` are those of its hosts
     /// that ended without anything having been decided.
-    pub(super) async fn carry_on(mut self, rollout: Rollout, again: Vec<usize>) -> Result<Stage, EngineError> {
+    pub(super) async fn carry_on(
+        mut self,
+        rollout: Rollout,
+        again: Vec<usize>,
+    ) -> Result<Stage, EngineError> {
         self.rollout = Some(rollout);
         for slot in self.slots.iter().flatten() {
             for (key, value) in slot.resumed.iter().flat_map(|resumed| resumed.latches.iter()) {
@@ -162,7 +166,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for host in again {
             self.input(Input::Reopen { host })?;
         }
+        // Why before: the step may start more.
+        let in_flight = self.rollout.as_ref().map(Rollout::in_flight).unwrap_or_default();
         self.input(Input::Resume)?;
+        for host in in_flight {
+            let mut inputs = VecDeque::new();
+            self.act(Action::Start { host }, &mut inputs)?;
+            for input in inputs {
+                self.input(input)?;
+            }
+        }
         while !self.finished && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
@@ -495,7 +508,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.answer(host, ToNode::ProveIdle);
                 Ok(())
             }
-            Action::Grant { host, class } => {
+            Action::Grant { host, class, deadline: _ } => {
                 let holder = self.context.holder.clone();
                 self.answer(host, ToNode::Grant(Permit { class, holder, valid_for_s: PERMIT_VALID_S }));
                 Ok(())
@@ -522,6 +535,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
                 Ok(())
             }
+            Action::Survey
+            | Action::Drain { .. }
+            | Action::StopDraining { .. }
+            | Action::WaitsForWindow { .. }
+            | Action::Soak { .. }
+            | Action::CheckSoak { .. }
+            | Action::WakeAt { .. } => {
+                Err(EngineError::Internal(format!("{action:?} without a policy that asks for it")))
+            }
             Action::Finish { never_started } => {
                 self.finished = true;
                 // Why: a play that a task ended early leaves its hosts to the next play.
@@ -547,6 +569,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 if out.len() == 1 { "one" } else { "these" },
                 self.names(out)
             ),
+            Denial::DomainSpent { domain, out, limit } => format!(
+                "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
+                self.names(out)
+            ),
+            Denial::HeldByOthers { by } => format!("somebody else holds it out of service: {by}"),
+            Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
+            Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
+            Denial::WindowTooShort { needs_s, closes } => {
+                format!("it needs up to {needs_s} s, and the window closes at {closes}")
+            }
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
         }
     }

@@ -116,7 +116,12 @@ impl NodeTask {
         }
     }
 
-    pub(super) async fn until_back(&mut self, before: &str, deadline: Instant, limit: Duration) -> Result<String, Cut> {
+    pub(super) async fn until_back(
+        &mut self,
+        before: &str,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<String, Cut> {
         let mut pause = PAUSES.0;
         let mut last = String::from("no answer");
         while Instant::now() + pause < deadline {

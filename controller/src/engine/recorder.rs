@@ -30,7 +30,12 @@ impl Recorder {
     }
 
     /// Goes on behind the events of an earlier process; the sinks hear of those first.
-    pub fn after(past: &[Event], journal: Journal, mut sinks: Vec<Box<dyn Sink>>, now: fn() -> jiff::Timestamp) -> Self {
+    pub fn after(
+        past: &[Event],
+        journal: Journal,
+        mut sinks: Vec<Box<dyn Sink>>,
+        now: fn() -> jiff::Timestamp,
+    ) -> Self {
         for event in past.iter().filter(|event| !event.what.is_internal()) {
             for sink in &mut sinks {
                 sink.past(event);

@@ -46,10 +46,12 @@ impl NodeTask {
     pub(super) fn same_boot(&mut self, link: &dyn Link) -> Result<(), Cut> {
         let now = link.boot_id();
         match (&self.left.boot_id, &now) {
-            (Some(before), Some(after)) if before != after && self.left.reboot.is_none() => Err(Cut::Failed(format!(
-                "rebooted unexpectedly: it was in boot {before} when this run left it, and is in {after} now; look at \
+            (Some(before), Some(after)) if before != after && self.left.reboot.is_none() => {
+                Err(Cut::Failed(format!(
+                    "rebooted unexpectedly: it was in boot {before} when this run left it, and is in {after} now; look at \
                  its console and kernel log, then run the playbook on it again"
-            ))),
+                )))
+            }
             _ => {
                 if self.left.reboot.is_none() {
                     self.left.boot_id = now;

@@ -22,7 +22,10 @@ use crate::{
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Play, Program, TagFilter},
-    rollout::{Amount, Batch, BudgetError, Rollout, RolloutError, StopReason, Thresholds, Wave, WaveHost, plan_waves},
+    rollout::{
+        Amount, Batch, BudgetError, Policy, Rollout, RolloutError, StopReason, Thresholds, Wave, WaveHost,
+        plan_waves,
+    },
 };
 
 /// Why a run broke off without being asked to.
@@ -305,17 +308,22 @@ impl Engine {
         };
         let names = begun.shape.hosts.clone();
         let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
-        let waves: Vec<Wave> = begun.shape.waves.iter().map(|shape| Wave {
-            label: shape.label.clone(),
-            hosts: shape.hosts.iter().filter_map(|host| number.get(host).copied()).collect(),
-            canary: shape.label == Batch::Canary.to_string(),
-        }).collect();
+        let waves: Vec<Wave> = begun
+            .shape
+            .waves
+            .iter()
+            .map(|shape| Wave {
+                label: shape.label.clone(),
+                hosts: shape.hosts.iter().filter_map(|host| number.get(host).copied()).collect(),
+                canary: shape.label == Batch::Canary.to_string(),
+            })
+            .collect();
         let mut core = rollout(play, names.len(), waves.clone(), begun.shape.max_unavailable, so_far);
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
         let make = self.cursors(index);
-        let unfinished: BTreeSet<usize> = core.started().into_iter().collect();
+        let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         for (host, slot) in slots.iter_mut().enumerate() {
             slot.forecast = begun.prediction(&slot.name);
@@ -421,8 +429,10 @@ fn rollout(play: &Play, hosts: usize, waves: Vec<Wave>, budget: usize, so_far: S
         max_fail_percentage: play.max_fail_percentage,
         max_failures: play.max_failures.map(|allowed| allowed as usize),
         any_errors_fatal: play.any_errors_fatal,
+        ..Thresholds::default()
     };
-    Rollout::new(hosts, waves, budget, thresholds, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
+    let policy = Policy { budget, thresholds, ..Policy::default() };
+    Rollout::new(hosts, waves, policy, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
 }
 
 /// The last event of a run.

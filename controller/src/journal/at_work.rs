@@ -30,8 +30,12 @@ pub struct Turn(#[expect(dead_code, reason = "its lock lives as long as it")] Fi
 /// The state directory cannot be used.
 pub fn take_turn(state_dir: &Path) -> io::Result<Turn> {
     fs::create_dir_all(state_dir)?;
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(state_dir.join("lock"))?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(state_dir.join("lock"))?;
     file.lock()?;
     Ok(Turn(file))
 }

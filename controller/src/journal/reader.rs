@@ -116,7 +116,13 @@ fn summary(state_dir: &Path, run: RunId) -> Option<RunSummary> {
         _ => None,
     });
     let running = fs::File::open(&path).is_ok_and(|file| file.try_lock_shared().is_err());
-    Some(RunSummary { run, started_at: first.at, started: started.clone(), finished: last.flatten(), running })
+    Some(RunSummary {
+        run,
+        started_at: first.at,
+        started: started.clone(),
+        finished: last.flatten(),
+        running,
+    })
 }
 
 /// The run that somebody means by an id, the end of one, or `latest`.

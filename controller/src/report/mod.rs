@@ -18,8 +18,8 @@ pub use fold::{fold_names, fold_numbers, unfold_names};
 pub use grouping::{Cause, ChangeGroup, causes, fold_changes, hardware_class, reasons};
 pub(crate) use grouping::{values, without_name};
 pub use html::{HtmlError, html};
-pub(crate) use model::seconds_between;
 pub(crate) use model::host_of;
+pub(crate) use model::seconds_between;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Wanted};
 pub use verdict::{Ending, ExitRules, NextAction, Verdict, computed_exit_code, exit_code};
 

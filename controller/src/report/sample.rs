@@ -309,7 +309,12 @@ pub(crate) fn run() -> Vec<Event> {
                 s.task(host, ecc);
                 s.state(host, NodeState::Rebooting, Some("waiting for SSH"));
                 let why = vec!["ECC enabled is pending".to_owned()];
-                s.push(What::RebootIssued { host: host.clone(), boot_id: "5c1f".to_owned(), why, deadline: None });
+                s.push(What::RebootIssued {
+                    host: host.clone(),
+                    boot_id: "5c1f".to_owned(),
+                    why,
+                    deadline: None,
+                });
                 s.wait_ms(362_000);
                 s.push(What::Rebooted { host: host.clone(), boot_id: "a07e".to_owned(), seconds: 362 });
                 let again = TaskReport { phase: Phase::Verify, ..report("gpu_ecc", 12, TaskStatus::Ok) };

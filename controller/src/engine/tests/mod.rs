@@ -88,8 +88,7 @@ fn started(hosts: &[String]) -> RunStarted {
 
 fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
     let files: HashMap<String, String> = [("play.yml".to_owned(), PLAYBOOK.to_owned())].into();
-    let program =
-        Arc::new(Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}")));
+    let program = Arc::new(Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}")));
     let context = |host: &String| {
         let context = HostContext { host: host.as_str().into(), ..HostContext::default() };
         (host.clone(), Arc::new(context))
@@ -213,9 +212,13 @@ fn killed(count: usize, kills: &[(u32, usize, usize)]) -> (Vec<String>, usize, O
         *world.crash_in.lock().unwrap() = None;
         let result = process(&world, &hosts, &dir, epoch + 1).await.unwrap();
         let last: Vec<Event> = read_for_resume(&dir).unwrap();
-        let ends = last.iter().filter(|event| !matches!(event.what, What::TaskFinished { .. } | What::TaskStarted { .. }| What::Fed { .. }));
+        let ends = last.iter().filter(|event| {
+            !matches!(event.what, What::TaskFinished { .. } | What::TaskStarted { .. } | What::Fed { .. })
+        });
         let ends: Vec<String> = ends.map(|event| format!("{:?}", event.what)).collect();
-        if std::env::var("SHOW").is_ok() {fs::write("/tmp/show.txt", ends.join("\n")).unwrap();}
+        if std::env::var("SHOW").is_ok() {
+            fs::write("/tmp/show.txt", ends.join("\n")).unwrap();
+        }
         assert_eq!(result.out_of_service, Vec::<String>::new());
         (outcome(&world, &hosts), *world.most_down.lock().unwrap(), result.stop)
     })

@@ -1,0 +1,216 @@
+//! Who may be taken out of service next, and who never.
+//!
+//! Invariant: whoever is queued at the end of a step waits for a node of ours that will come back, for a survey that
+//! was asked for, or for the window to open.
+
+use gpufleet_protocol::Disruption;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Action, Denial, Rollout, host::Host};
+
+enum Decision {
+    Claim,
+    Deny(Denial),
+    Wait,
+    /// It depends on who else is out, and what is known of that is too old.
+    Ask,
+}
+
+impl Rollout {
+    /// Gives places in the budget to those who wait, first come first served among those that fit.
+    pub(super) fn serve_queue(&mut self, actions: &mut Vec<Action>) {
+        if self.queue.is_empty() {
+            return;
+        }
+        if let Some(reason) = self.stop.clone() {
+            for host in self.queue.hosts() {
+                self.deny(host, Denial::Stopped { reason: reason.clone() }, actions);
+            }
+            return;
+        }
+        if !self.has_opened() {
+            return;
+        }
+        self.deny_latecomers(actions);
+        self.deny_where_all_is_spent(actions);
+        let (mut from, mut ask) = (0, false);
+        loop {
+            let room = self.places.fleet_tally().known_out < self.policy.budget;
+            let Some((number, host)) = self.queue.candidate(from, room) else { break };
+            from = number + 1;
+            match self.decide(host) {
+                Decision::Claim => {
+                    if let Some(Host::Queued { class }) = self.hosts.get(host).copied() {
+                        self.queue.remove(host);
+                        self.unannounced.remove(&host);
+                        self.claim(host, class, actions);
+                    }
+                }
+                Decision::Deny(why) => self.deny(host, why, actions),
+                Decision::Wait => {}
+                Decision::Ask => {
+                    ask = true;
+                    if !self.surveys.is_fresh(self.now) {
+                        break;
+                    }
+                }
+            }
+        }
+        if ask {
+            if self.surveys.ask(self.now) {
+                actions.push(Action::Survey);
+            }
+        } else {
+            self.announce(actions);
+        }
+    }
+
+    fn decide(&self, host: usize) -> Decision {
+        let share = self.places.share(host);
+        let domain = self.places.domain(host);
+        let (budget, limit) = (self.policy.budget, self.places.limit(domain));
+        let fleet = self.places.fleet_tally().without(share);
+        let own = self.places.domain_tally(domain).without(share);
+        let spent = |in_domain: bool| {
+            Decision::Deny(if in_domain {
+                let (domain, out) = (self.places.domain_name(domain), self.places.named(Some(domain), host));
+                Denial::DomainSpent { domain, out, limit }
+            } else {
+                Denial::BudgetSpent { out: self.places.named(None, host), budget }
+            })
+        };
+        if fleet.known_gone >= budget || own.known_gone >= limit {
+            return spent(fleet.known_gone < budget);
+        }
+        if fleet.known_out >= budget || own.known_out >= limit {
+            return Decision::Wait;
+        }
+        let asked = self.queue.ticket(host).map_or(u64::MAX, |ticket| ticket.surveys);
+        if self.policy.surveys && !self.surveys.decides(asked, self.now) {
+            return Decision::Ask;
+        }
+        if fleet.gone >= budget || own.gone >= limit {
+            return spent(fleet.gone < budget);
+        }
+        if fleet.out >= budget || own.out >= limit { Decision::Wait } else { Decision::Claim }
+    }
+
+    /// Takes a place, if it has none yet, and begins what leads to a permit.
+    pub(super) fn claim(&mut self, host: usize, class: Disruption, actions: &mut Vec<Action>) {
+        self.mark(host, |marks| marks.ours = true);
+        if self.policy.drains {
+            self.draining.insert(host);
+            self.set(host, Host::Draining { class });
+            let deadline = self.after(self.policy.needs.of(class));
+            let deadline = self.opening.map_or(deadline, |opening| deadline.min(opening.closes));
+            actions.push(Action::Drain { host, deadline });
+        } else {
+            self.set(host, Host::Proving { class, was_out: false });
+            actions.push(Action::ProveIdle { host });
+        }
+    }
+
+    /// Refuses a host that has no place.
+    pub(super) fn deny(&mut self, host: usize, why: Denial, actions: &mut Vec<Action>) {
+        self.queue.remove(host);
+        self.unannounced.remove(&host);
+        self.set(host, Host::RUNNING);
+        actions.push(Action::Deny { host, why });
+    }
+
+    /// Refuses a host that has a place; one that is drained keeps it until it is given back.
+    pub(super) fn refuse(&mut self, host: usize, why: Denial, actions: &mut Vec<Action>) {
+        if self.policy.drains {
+            self.set(host, Host::HOLDING);
+        } else {
+            self.mark(host, |marks| marks.ours = false);
+            self.set(host, Host::RUNNING);
+        }
+        actions.push(Action::Deny { host, why });
+    }
+
+    /// Why a host that claimed in time may not be disturbed now.
+    pub(super) fn refusal(&self, class: Disruption) -> Option<Denial> {
+        if let Some(reason) = self.stop.clone() {
+            return Some(Denial::Stopped { reason });
+        }
+        let opening = self.opening.filter(|opening| !opening.contains(self.now))?;
+        Some(Denial::WindowTooShort { needs_s: self.policy.needs.of(class), closes: opening.closes })
+    }
+
+    /// Why this class may not be claimed now, whoever is out.
+    pub(super) fn refusal_to_claim(&self, class: Disruption) -> Option<Denial> {
+        self.refusal(class).or_else(|| {
+            let needs_s = self.policy.needs.of(class);
+            let closes = self.opening.filter(|_| !self.fits(needs_s))?.closes;
+            Some(Denial::WindowTooShort { needs_s, closes })
+        })
+    }
+
+    /// Brings the queue up to date with a host whose marks changed.
+    pub(super) fn settle(&mut self, host: usize) {
+        let marks = self.places.marks(host);
+        self.queue.recount(host, marks.absent || marks.surveyed);
+        let domain = self.places.domain(host);
+        let (tally, limit) = (self.places.domain_tally(domain), self.places.limit(domain));
+        self.queue.block(domain, tally.known_out >= limit && tally.known_gone < limit);
+    }
+
+    /// Denies those whose class stopped fitting since the last step.
+    fn deny_latecomers(&mut self, actions: &mut Vec<Action>) {
+        const CLASSES: [Disruption; 4] =
+            [Disruption::Live, Disruption::Clients, Disruption::GpuReset, Disruption::Reboot];
+        let late: Vec<Disruption> = CLASSES
+            .into_iter()
+            .filter(|class| !self.too_late.contains(class) && !self.fits(self.policy.needs.of(*class)))
+            .collect();
+        if late.is_empty() {
+            return;
+        }
+        self.too_late.extend(late);
+        for host in self.queue.hosts() {
+            if let Some(Host::Queued { class }) = self.hosts.get(host).copied()
+                && let Some(why) = self.refusal_to_claim(class)
+            {
+                self.deny(host, why, actions);
+            }
+        }
+    }
+
+    /// Denies everybody at once where nodes that are gone for good take up the whole budget.
+    fn deny_where_all_is_spent(&mut self, actions: &mut Vec<Action>) {
+        let (fleet, budget) = (self.places.fleet_tally(), self.policy.budget);
+        let surveyed = !self.policy.surveys || self.surveys.is_fresh(self.now);
+        if fleet.known_gone < budget && (fleet.gone < budget || !surveyed) {
+            return;
+        }
+        for host in self.queue.hosts() {
+            if let Decision::Deny(why) = self.decide(host) {
+                self.deny(host, why, actions);
+            }
+        }
+    }
+
+    fn announce(&mut self, actions: &mut Vec<Action>) {
+        for host in std::mem::take(&mut self.unannounced) {
+            let domain = self.places.domain(host);
+            let full = self.places.domain_tally(domain).out >= self.places.limit(domain);
+            let out = self.places.named(full.then_some(domain), host);
+            actions.push(Action::Waits { host, out });
+        }
+    }
+
+    /// Whether so many seconds are left of the window; always without one.
+    pub(super) fn fits(&self, seconds: u64) -> bool {
+        self.opening.is_none_or(|opening| opening.contains(self.now) && self.after(seconds) <= opening.closes)
+    }
+
+    pub(super) fn has_opened(&self) -> bool {
+        self.opening.is_none_or(|opening| opening.opens <= self.now)
+    }
+
+    pub(super) fn after(&self, seconds: u64) -> Timestamp {
+        let span = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+        self.now.checked_add(span).unwrap_or(Timestamp::MAX)
+    }
+}

@@ -1,0 +1,283 @@
+//! Waves one after the other, the soak between them, the window's end, and when the run stops.
+
+use gpufleet_protocol::Disruption;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Action, End, Rollout, StopReason, host::Host};
+
+/// How far the play is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stage {
+    New,
+    AwaitsWindow,
+    Wave,
+    Soaking {
+        until: Timestamp,
+    },
+    /// The gates of the wave's nodes are being asked.
+    Checking,
+    Over,
+}
+
+impl Rollout {
+    pub(super) fn begin(&mut self, actions: &mut Vec<Action>) {
+        if self.stage == Stage::New && self.stop.is_none() {
+            self.open_window();
+            self.next_wave(actions);
+        }
+    }
+
+    /// Moves on as far as nothing has to be waited for.
+    pub(super) fn progress(&mut self, actions: &mut Vec<Action>) {
+        loop {
+            let stopped = self.stop.is_some();
+            match self.stage {
+                Stage::Over => return,
+                Stage::New if !stopped => return,
+                Stage::New => self.finish(actions),
+                Stage::Wave if self.unfinished > 0 => return,
+                Stage::Wave => self.end_wave(actions),
+                _ if stopped => self.finish(actions),
+                Stage::AwaitsWindow if !self.has_opened() => return,
+                Stage::AwaitsWindow => self.next_wave(actions),
+                Stage::Soaking { until } if self.now < until => return,
+                Stage::Soaking { .. } => {
+                    self.stage = Stage::Checking;
+                    self.unchecked = self.done_of_wave().into_iter().collect();
+                    self.ask_gates(actions);
+                }
+                Stage::Checking if !self.unchecked.is_empty() => return,
+                Stage::Checking => self.next_wave(actions),
+            }
+        }
+    }
+
+    fn end_wave(&mut self, actions: &mut Vec<Action>) {
+        let Some(wave) = self.current else { return };
+        actions.push(Action::FinishWave { wave });
+        let done = self.done_of_wave().len();
+        let of = self.waves.get(wave).map_or(0, |wave| wave.hosts.len());
+        let canary = self.waves.get(wave).is_some_and(|wave| wave.canary);
+        if canary && done < of && self.has_next_wave() {
+            self.halt(StopReason::CanaryHeld { held: of - done }, actions);
+        }
+        if self.stop.is_some() || !self.has_next_wave() {
+            self.finish(actions);
+        } else if self.policy.soak_s > 0 && done > 0 {
+            let until = self.after(self.policy.soak_s);
+            self.stage = Stage::Soaking { until };
+            actions.push(Action::Soak { wave, until });
+        } else {
+            self.next_wave(actions);
+        }
+    }
+
+    fn next_wave(&mut self, actions: &mut Vec<Action>) {
+        let next = self.current.map_or(0, |current| current + 1);
+        let Some(hosts) = self.waves.get(next).filter(|_| !self.last_wave).map(|wave| wave.hosts.clone())
+        else {
+            return self.finish(actions);
+        };
+        if let Some(opening) = self.opening {
+            if !self.has_opened() {
+                self.stage = Stage::AwaitsWindow;
+                actions.push(Action::WaitsForWindow { opens: opening.opens });
+                return;
+            }
+            if !self.fits(self.policy.needs.least()) {
+                self.halt(StopReason::WindowClosed { closes: opening.closes }, actions);
+                return self.finish(actions);
+            }
+        }
+        self.stage = Stage::Wave;
+        self.current = Some(next);
+        self.failed_in_wave = 0;
+        self.unfinished = hosts.len();
+        actions.push(Action::StartWave { wave: next });
+        for host in hosts {
+            self.set(host, Host::RUNNING);
+            actions.push(Action::Start { host });
+        }
+    }
+
+    fn finish(&mut self, actions: &mut Vec<Action>) {
+        self.stage = Stage::Over;
+        let hosts = self.hosts.iter().enumerate();
+        let never_started =
+            hosts.filter(|(_, host)| matches!(host, Host::Pending)).map(|(index, _)| index).collect();
+        actions.push(Action::Finish { never_started });
+    }
+
+    fn has_next_wave(&self) -> bool {
+        !self.last_wave && self.current.map_or(0, |current| current + 1) < self.waves.len()
+    }
+
+    fn done_of_wave(&self) -> Vec<usize> {
+        let Some(wave) = self.current.and_then(|wave| self.waves.get(wave)) else { return Vec::new() };
+        let done = |host: &usize| matches!(self.hosts.get(*host), Some(Host::Ended { end: End::Done, .. }));
+        wave.hosts.iter().copied().filter(done).collect()
+    }
+
+    fn ask_gates(&self, actions: &mut Vec<Action>) {
+        if let Some(wave) = self.current {
+            actions.push(Action::CheckSoak { wave, hosts: self.unchecked.iter().copied().collect() });
+        }
+    }
+
+    pub(super) fn count_failure(&mut self, actions: &mut Vec<Action>) {
+        self.failed_total += 1;
+        self.failed_in_wave += 1;
+        if let Some(reason) = self.bound_reached() {
+            self.halt(reason, actions);
+        }
+    }
+
+    fn bound_reached(&self) -> Option<StopReason> {
+        let index = self.current?;
+        let wave = self.waves.get(index)?;
+        let (failed, of, bounds) = (self.failed_in_wave, wave.hosts.len(), &self.policy.thresholds);
+        if bounds.any_errors_fatal {
+            return Some(StopReason::AnyError);
+        }
+        if wave.canary {
+            return Some(StopReason::Canary { failed });
+        }
+        if let Some(allowed) = bounds.max_failures.filter(|allowed| self.failed_total > *allowed) {
+            return Some(StopReason::Failures { failed: self.failed_total, allowed });
+        }
+        if let Some(allowed) = bounds.max_unreachable.filter(|allowed| self.unreachable_total > *allowed) {
+            return Some(StopReason::Unreachable { unreachable: self.unreachable_total, allowed });
+        }
+        if bounds.max_fail_percentage.is_some_and(|max| failed as f64 * 100.0 > max * of as f64) {
+            return Some(StopReason::FailPercentage { wave: index, failed, of });
+        }
+        (failed == of && index + 1 < self.waves.len()).then_some(StopReason::WholeWave { wave: index })
+    }
+
+    /// Lets nothing new start, and gives back who is still being drained.
+    pub(super) fn halt(&mut self, reason: StopReason, actions: &mut Vec<Action>) {
+        if self.stop.is_some() || self.stage == Stage::Over {
+            return;
+        }
+        self.stop = Some(reason.clone());
+        actions.push(Action::Stop { reason });
+        actions.extend(self.draining.iter().map(|host| Action::StopDraining { host: *host }));
+    }
+
+    fn open_window(&mut self) {
+        self.opening = self.policy.window.as_ref().map(|window| window.now_or_next(self.now));
+        self.closed = false;
+        self.too_late.clear();
+    }
+
+    /// Notices that the window closed, or that what looked like its end is not.
+    pub(super) fn follow_window(&mut self) {
+        let (Some(opening), Some(window), false) = (self.opening, &self.policy.window, self.closed) else {
+            return;
+        };
+        if self.now < opening.closes {
+            return;
+        }
+        let next = window.now_or_next(self.now);
+        if next.opens <= opening.closes {
+            self.opening = Some(next);
+        } else {
+            self.closed = true;
+        }
+    }
+
+    /// Stops where the window closed on somebody who waits for a place, is being drained or was not started.
+    pub(super) fn close_window(&mut self, actions: &mut Vec<Action>) {
+        let Some(opening) = self.opening.filter(|_| self.closed) else { return };
+        if self.has_next_wave() || !self.queue.is_empty() || !self.draining.is_empty() {
+            self.halt(StopReason::WindowClosed { closes: opening.closes }, actions);
+        }
+    }
+
+    /// Says when time alone will change something.
+    pub(super) fn set_alarm(&mut self, actions: &mut Vec<Action>) {
+        let next = self.next_alarm();
+        if next != self.wake {
+            self.wake = next;
+            actions.extend(next.map(|at| Action::WakeAt { at }));
+        }
+    }
+
+    fn next_alarm(&self) -> Option<Timestamp> {
+        if matches!(self.stage, Stage::New | Stage::Over) || self.stop.is_some() {
+            return None;
+        }
+        let mut moments = Vec::new();
+        if let Stage::Soaking { until } = self.stage {
+            moments.push(until);
+        }
+        if let Some(opening) = self.opening {
+            moments.extend([opening.opens, opening.closes]);
+            if !self.queue.is_empty() {
+                for class in [Disruption::Live, Disruption::Clients, Disruption::GpuReset, Disruption::Reboot]
+                {
+                    // Why a millisecond: at its last moment a class still fits.
+                    let needs_ms = self.policy.needs.of(class).saturating_mul(1000).saturating_sub(1);
+                    let needs = SignedDuration::from_millis(i64::try_from(needs_ms).unwrap_or(i64::MAX));
+                    moments.extend(opening.closes.checked_sub(needs).ok());
+                }
+            }
+        }
+        moments.into_iter().filter(|at| *at > self.now).min()
+    }
+
+    /// Goes on where a controller left: what it had asked for is forgotten, who is out stays out. A person's stop and
+    /// that of a window are over, a threshold's is not.
+    pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
+        let goes_on = matches!(self.stop, Some(StopReason::Interrupted | StopReason::WindowClosed { .. }));
+        if self.stage == Stage::Over && goes_on {
+            self.stage = if self.current.is_some() { Stage::Wave } else { Stage::AwaitsWindow };
+        }
+        if matches!(self.stage, Stage::New | Stage::Over) {
+            return;
+        }
+        if goes_on {
+            self.stop = None;
+        }
+        self.open_window();
+        self.wake = None;
+        self.surveys.forget();
+        self.unannounced.clear();
+        self.draining.clear();
+        for host in self.queue.hosts() {
+            self.queue.remove(host);
+        }
+        for host in self.in_flight() {
+            let Some(state) = self.hosts.get(host).copied() else { continue };
+            let state = state.resumed(self.policy.drains);
+            self.set(host, state);
+            if state == Host::RUNNING {
+                self.mark(host, |marks| marks.ours = false);
+            }
+        }
+        match (self.stage, self.current) {
+            (Stage::Soaking { until }, Some(wave)) => actions.push(Action::Soak { wave, until }),
+            (Stage::Checking, _) => self.ask_gates(actions),
+            _ => {}
+        }
+        if let Some(opening) = self.opening.filter(|_| !self.has_opened()) {
+            actions.push(Action::WaitsForWindow { opens: opening.opens });
+        }
+    }
+
+    /// Lets a node that ended without a decision take part again; its wave is not over until it ends.
+    pub(super) fn reopen(&mut self, host: usize, end: End, still_out: bool) {
+        if end == End::Unreachable {
+            self.unreachable_total = self.unreachable_total.saturating_sub(1);
+            self.failed_total = self.failed_total.saturating_sub(1);
+            self.failed_in_wave = self.failed_in_wave.saturating_sub(1);
+        }
+        self.mark(host, |marks| (marks.ended, marks.absent) = (false, false));
+        self.set(host, if still_out { Host::Out } else { Host::RUNNING });
+        self.unfinished += 1;
+        if matches!(self.stop, Some(StopReason::CanaryHeld { .. })) {
+            self.stop = None;
+        }
+        self.stage = Stage::Wave;
+    }
+}

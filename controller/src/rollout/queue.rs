@@ -1,0 +1,133 @@
+//! Who waits for a place: first come first served, in one line for each failure domain.
+//!
+//! Invariant: a domain is `open` exactly when somebody waits in it and it is not blocked, so that a full domain costs
+//! those of other domains nothing. Hosts that are out through others wait in a line of their own: they need no new
+//! place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) number: u64,
+    /// Surveys asked for before the wish.
+    pub(super) surveys: u64,
+    domain: usize,
+    counted: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Queue {
+    next: u64,
+    tickets: BTreeMap<usize, Ticket>,
+    lines: BTreeMap<usize, BTreeSet<(u64, usize)>>,
+    /// Number of the first ticket of each domain that is not blocked.
+    open: BTreeSet<(u64, usize)>,
+    blocked: BTreeSet<usize>,
+    /// Those that are out already, through others.
+    counted: BTreeSet<(u64, usize)>,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    pub(super) fn hosts(&self) -> Vec<usize> {
+        let mut hosts: Vec<(u64, usize)> =
+            self.tickets.iter().map(|(host, ticket)| (ticket.number, *host)).collect();
+        hosts.sort_unstable();
+        hosts.into_iter().map(|(_, host)| host).collect()
+    }
+
+    pub(super) fn ticket(&self, host: usize) -> Option<Ticket> {
+        self.tickets.get(&host).copied()
+    }
+
+    pub(super) fn push(&mut self, host: usize, domain: usize, counted: bool, surveys: u64) {
+        let ticket = Ticket { number: self.next, surveys, domain, counted };
+        self.next += 1;
+        self.tickets.insert(host, ticket);
+        self.line_up(host, ticket);
+    }
+
+    pub(super) fn remove(&mut self, host: usize) {
+        let Some(ticket) = self.tickets.remove(&host) else { return };
+        self.leave_line(host, ticket);
+    }
+
+    /// Whether the host is out through others changed.
+    pub(super) fn recount(&mut self, host: usize, counted: bool) {
+        let Some(ticket) = self.tickets.get(&host).copied().filter(|ticket| ticket.counted != counted) else {
+            return;
+        };
+        self.leave_line(host, ticket);
+        let ticket = Ticket { counted, ..ticket };
+        self.tickets.insert(host, ticket);
+        self.line_up(host, ticket);
+    }
+
+    /// Whether the domain is full of nodes that will come back.
+    pub(super) fn block(&mut self, domain: usize, blocked: bool) {
+        let changed = if blocked { self.blocked.insert(domain) } else { self.blocked.remove(&domain) };
+        if let Some((number, _)) = self.lines.get(&domain).and_then(BTreeSet::first).copied()
+            && changed
+        {
+            if blocked {
+                self.open.remove(&(number, domain));
+            } else {
+                self.open.insert((number, domain));
+            }
+        }
+    }
+
+    /// The first host at or after a ticket number that may get a place, and its number. `new` also looks at hosts that
+    /// need one.
+    pub(super) fn candidate(&self, from: u64, new: bool) -> Option<(u64, usize)> {
+        let counted = self.counted.range((from, 0)..).next().copied();
+        let open = self.open.range((from, 0)..).next().filter(|_| new);
+        let open = open.and_then(|(_, domain)| self.lines.get(domain)?.first().copied());
+        match (counted, open) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn line_up(&mut self, host: usize, ticket: Ticket) {
+        if ticket.counted {
+            self.counted.insert((ticket.number, host));
+            return;
+        }
+        self.change_line(ticket.domain, |line| {
+            line.insert((ticket.number, host));
+        });
+    }
+
+    fn leave_line(&mut self, host: usize, ticket: Ticket) {
+        if ticket.counted {
+            self.counted.remove(&(ticket.number, host));
+            return;
+        }
+        self.change_line(ticket.domain, |line| {
+            line.remove(&(ticket.number, host));
+        });
+    }
+
+    fn change_line(&mut self, domain: usize, change: impl FnOnce(&mut BTreeSet<(u64, usize)>)) {
+        let line = self.lines.entry(domain).or_default();
+        let before = line.first().copied();
+        change(line);
+        let after = line.first().copied();
+        if after.is_none() {
+            self.lines.remove(&domain);
+        }
+        if before == after {
+            return;
+        }
+        if let Some((number, _)) = before {
+            self.open.remove(&(number, domain));
+        }
+        if let Some((number, _)) = after.filter(|_| !self.blocked.contains(&domain)) {
+            self.open.insert((number, domain));
+        }
+    }
+}

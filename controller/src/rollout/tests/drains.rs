@@ -1,0 +1,171 @@
+//! Drains, surveys and failure domains, by hand.
+
+use super::*;
+
+fn drains() -> Policy {
+    Policy { drains: true, needs: Needs { reboot: 600, ..Needs::default() }, ..Policy::default() }
+}
+
+#[test]
+fn a_drain_comes_before_the_proof() {
+    let mut play = Play::begun(2, &[], drains());
+    assert_eq!(play.wants(0), [Action::Drain { host: 0, deadline: at(600) }]);
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+    assert_eq!(play.step(Input::Drained { host: 0 }), [Action::ProveIdle { host: 0 }]);
+    let granted = play.step(Input::Idle { host: 0 });
+    assert_eq!(granted, [Action::Grant { host: 0, class: Disruption::Reboot, deadline: None }]);
+    // It is out: a second act needs a proof, and no drain.
+    assert_eq!(play.wants(0), [Action::ProveIdle { host: 0 }]);
+    play.step(Input::Idle { host: 0 });
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::Drain { host: 1, deadline: at(600) }]);
+}
+
+#[test]
+fn a_drained_host_that_is_denied_keeps_its_place_until_it_is_given_back() {
+    let mut play = Play::begun(2, &[], drains());
+    play.wants(0);
+    play.step(Input::Drained { host: 0 });
+    let busy = play.step(Input::Busy { host: 0, reason: "a job".into() });
+    assert_eq!(busy, [Action::Deny { host: 0, why: Denial::Busy { reason: "a job".into() } }]);
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+    assert_eq!(play.rollout.ours(), [0]);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::Drain { host: 1, deadline: at(600) }]);
+}
+
+#[test]
+fn a_node_that_somebody_else_holds_is_theirs() {
+    let mut play = Play::begun(2, &[], Policy { budget: 2, ..drains() });
+    play.wants(0);
+    let refused = play.step(Input::DrainRefused { host: 0, by: "alice".into() });
+    assert_eq!(refused, [Action::Deny { host: 0, why: Denial::HeldByOthers { by: "alice".into() } }]);
+    assert_eq!((play.rollout.out(), play.rollout.ours()), (vec![0], vec![]));
+}
+
+#[test]
+fn a_drain_that_fails_keeps_its_place_only_while_the_node_is_out() {
+    for (still_out, out) in [(true, vec![0]), (false, vec![])] {
+        let mut play = Play::begun(2, &[], drains());
+        play.wants(0);
+        let failed = play.step(Input::DrainFailed { host: 0, why: "too long".into(), still_out });
+        assert_eq!(failed, [Action::Deny { host: 0, why: Denial::NotDrained { why: "too long".into() } }]);
+        play.ended(0, End::Held);
+        assert_eq!(play.rollout.out(), out);
+        let next = play.wants(1);
+        let denied = matches!(next.as_slice(), [Action::Deny { why: Denial::BudgetSpent { .. }, .. }]);
+        assert_eq!(denied, still_out, "{next:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_gives_back_who_is_being_drained() {
+    let mut play = Play::begun(3, &[], Policy { budget: 2, ..drains() });
+    play.wants(0);
+    play.wants(1);
+    play.step(Input::Drained { host: 1 });
+    play.step(Input::Idle { host: 1 });
+    let reason = StopReason::Interrupted;
+    let stopped = play.step(Input::Interrupt);
+    assert_eq!(stopped, [Action::Stop { reason: reason.clone() }, Action::StopDraining { host: 0 }]);
+    let given_back = play.step(Input::DrainFailed { host: 0, why: "asked to".into(), still_out: false });
+    assert_eq!(given_back, [Action::Deny { host: 0, why: Denial::Stopped { reason } }]);
+    assert_eq!(play.rollout.ours(), [1]);
+    // The one that is out may go on to its safe point.
+    assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
+    assert!(matches!(play.step(Input::Idle { host: 1 }).as_slice(), [Action::Grant { .. }]));
+}
+
+#[test]
+fn a_full_domain_blocks_only_its_own() {
+    let domains = Domains { of: vec![0, 0, 1], names: vec!["a".into(), "b".into()], limit: 1 };
+    let mut play = Play::begun(3, &[], Policy { budget: 3, domains: Some(domains), ..Policy::default() });
+    play.take_out(0);
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+    assert_eq!(play.wants(2), [Action::ProveIdle { host: 2 }]);
+    let denied = play.ended(0, End::Failed);
+    let why = Denial::DomainSpent { domain: "a".into(), out: vec![0], limit: 1 };
+    assert_eq!(denied, [Action::Deny { host: 1, why }]);
+}
+
+#[test]
+fn every_claim_is_decided_on_a_fresh_survey() {
+    let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    let nobody = || Input::Surveyed { out: vec![], elsewhere: 0 };
+    assert_eq!(play.wants(0), [Action::Survey]);
+    assert_eq!(play.wants(1), []);
+    play.now += 5;
+    // It took five seconds: good for the wish before it, too old for the one after it.
+    assert_eq!(play.step(nobody()), [Action::ProveIdle { host: 0 }, Action::Survey]);
+    let one = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    assert_eq!(one, [Action::Waits { host: 1, out: vec![0, 3] }]);
+    play.now += 1;
+    assert_eq!(play.step(Input::Tick), []);
+    play.now += 1;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(nobody()), [Action::ProveIdle { host: 1 }]);
+}
+
+#[test]
+fn a_survey_without_an_answer_denies() {
+    let mut play = Play::begun(1, &[], Policy { surveys: true, ..Policy::default() });
+    assert_eq!(
+        play.rollout.step(at(0), Input::SurveyFailed { why: String::new() }),
+        Err(RolloutError::NoSurvey)
+    );
+    play.wants(0);
+    let denied = play.step(Input::SurveyFailed { why: "slurmctld is silent".into() });
+    let why = Denial::NotSurveyed { why: "slurmctld is silent".into() };
+    assert_eq!(denied, [Action::Deny { host: 0, why }]);
+}
+
+#[test]
+fn a_host_that_is_out_through_others_needs_no_new_place() {
+    let mut play = Play::begun(2, &[], budget(1));
+    play.step(Input::OthersOut { host: 0, out: true });
+    assert_eq!(play.wants(0), [Action::ProveIdle { host: 0 }]);
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+}
+
+#[test]
+fn a_new_controller_goes_on_where_the_old_one_left() {
+    let mut play = Play::begun(4, &[], Policy { budget: 3, ..drains() });
+    for host in 0..4 {
+        play.wants(host);
+    }
+    play.step(Input::Drained { host: 1 });
+    play.step(Input::Drained { host: 2 });
+    play.step(Input::Idle { host: 2 });
+    assert_eq!(play.step(Input::Resume), []);
+    assert_eq!(play.rollout.in_flight(), [0, 1, 2, 3]);
+    // Who was being drained, drained or out keeps its place; who only waited has none.
+    assert_eq!(play.rollout.ours(), [0, 1, 2]);
+    assert_eq!(play.wants(3), [Action::Waits { host: 3, out: vec![0, 1, 2] }]);
+    assert_eq!(play.wants(0), [Action::Drain { host: 0, deadline: at(600) }]);
+    assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(600) }]);
+    assert_eq!(play.wants(2), [Action::ProveIdle { host: 2 }]);
+}
+
+#[test]
+fn a_resume_lifts_a_persons_stop_and_no_threshold() {
+    let mut play = Play::begun(2, &[], budget(1));
+    play.step(Input::Interrupt);
+    play.step(Input::Resume);
+    assert_eq!(play.rollout.stopped(), None);
+    play.step(Input::Fatal);
+    play.step(Input::Resume);
+    assert_eq!(play.rollout.stopped(), Some(&StopReason::AnyError));
+}
+
+#[test]
+fn unreachable_nodes_have_a_bound_of_their_own() {
+    let thresholds = Thresholds { max_unreachable: Some(1), max_failures: Some(2), ..Thresholds::default() };
+    let mut play = Play::begun(6, &[], Policy { thresholds, ..Policy::default() });
+    play.ended(0, End::Failed);
+    assert_eq!(play.ended(1, End::Unreachable), []);
+    let unreachable = play.rollout.clone();
+    let reason = StopReason::Failures { failed: 3, allowed: 2 };
+    assert_eq!(play.ended(2, End::Failed), [Action::Stop { reason }]);
+    let mut play = Play { rollout: unreachable, now: 0 };
+    play.rollout.policy.thresholds.max_failures = None;
+    let reason = StopReason::Unreachable { unreachable: 2, allowed: 1 };
+    assert_eq!(play.ended(2, End::Unreachable), [Action::Stop { reason }]);
+}

@@ -1,0 +1,765 @@
+//! Random schedules of a simulated fleet in virtual time: every invariant of the module docs is checked at each step
+//! against what the test itself knows, never against what the rollout says of itself.
+//!
+//! `GPUFLEET_SCHEDULES` says how many; the number of a schedule is its seed, and a failure names it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use gpufleet_protocol::Disruption;
+use jiff::Timestamp;
+
+use crate::rollout::*;
+
+/// Small random numbers from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn size(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).unwrap()
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn class(&mut self) -> Disruption {
+        [Disruption::Clients, Disruption::GpuReset, Disruption::Reboot][self.size(3)]
+    }
+}
+
+/// Where a node's place in the budget is, as far as the test knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    None,
+    /// Claimed, and not granted: being drained, drained, or being proven idle.
+    Claimed {
+        drained: bool,
+    },
+    Out,
+    /// Ended while it had one.
+    Kept,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// The node's task does its next thing.
+    Next(usize),
+    Drained(usize),
+    StopDraining(usize),
+    Proof(usize),
+    GiveBack(usize),
+    Survey,
+    Gate(usize),
+    Wake,
+    Interrupt,
+    Crash,
+    Others(usize),
+    /// The node stops answering, whatever it is waiting for.
+    Lost(usize),
+}
+
+struct Fleet {
+    dice: Dice,
+    rollout: Rollout,
+    fresh: Rollout,
+    policy: Policy,
+    waves: Vec<Wave>,
+    elsewhere: usize,
+    /// Milliseconds.
+    now: i64,
+    due: BinaryHeap<Reverse<(i64, u64, Due, u64)>>,
+    sequence: u64,
+    /// Events of an earlier generation of a node's task are void; the last entry is for those of no node.
+    generation: Vec<u64>,
+    journal: Vec<(Timestamp, Input, Vec<Action>)>,
+    places: Vec<Place>,
+    wishes_left: Vec<u8>,
+    wish: BTreeMap<usize, (Disruption, usize)>,
+    proven: BTreeSet<usize>,
+    absent: BTreeSet<usize>,
+    surveyed: BTreeSet<usize>,
+    surveyed_elsewhere: usize,
+    truth: BTreeSet<usize>,
+    /// Of the survey under way, and of the last one: its number, when it was asked for, when it was answered.
+    asked: usize,
+    asked_at: i64,
+    answer: Option<(usize, i64, i64)>,
+    refused: BTreeSet<usize>,
+    wake: Option<i64>,
+    started: BTreeSet<usize>,
+    ended: BTreeMap<usize, End>,
+    /// Until when, and whose gates were not heard of once they were asked.
+    soak: Option<(i64, Option<BTreeSet<usize>>)>,
+    soaked: bool,
+    stopped: Option<StopReason>,
+    finished: Option<Vec<usize>>,
+    steps: usize,
+}
+
+fn policy(dice: &mut Dice, hosts: usize) -> Policy {
+    let domains = dice.chance(50).then(|| {
+        let count = 1 + dice.size(4);
+        Domains {
+            // Some hosts are in no domain.
+            of: (0..hosts).map(|_| dice.size(count + usize::from(hosts.is_multiple_of(2)))).collect(),
+            names: (0..count).map(|domain| format!("rack {domain}")).collect(),
+            limit: 1 + dice.size(3),
+        }
+    });
+    let text =
+        ["daily 01:00-05:00 UTC", "Mon-Fri 22:00-04:00 UTC, Sat 06:00-09:30 Europe/Berlin"][dice.size(2)];
+    Policy {
+        budget: 1 + dice.size(5),
+        domains,
+        thresholds: Thresholds {
+            max_fail_percentage: dice.chance(20).then(|| 100.0 * (dice.below(100) as f64) / 100.0),
+            max_failures: dice.chance(30).then(|| dice.size(5)),
+            max_unreachable: dice.chance(30).then(|| dice.size(4)),
+            any_errors_fatal: dice.chance(5),
+        },
+        soak_s: if dice.chance(40) { 1 + dice.below(1200) } else { 0 },
+        window: dice.chance(50).then(|| Window::parse(text).unwrap()),
+        needs: Needs {
+            live: dice.below(60),
+            clients: dice.below(900),
+            gpu_reset: dice.below(1800),
+            reboot: dice.below(5400),
+        },
+        surveys: dice.chance(50),
+        drains: dice.chance(60),
+    }
+}
+
+impl Fleet {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let hosts = 1 + dice.size(20);
+        let batches: Vec<Batch> = (0..dice.size(4))
+            .map(|_| match dice.size(3) {
+                0 => Batch::Canary,
+                1 => Batch::Of(Amount::Count(1 + dice.size(5))),
+                _ => Batch::Of(Amount::Percent(1.0 + dice.below(100) as f64)),
+            })
+            .collect();
+        let shapes: Vec<_> =
+            (0..hosts).map(|i| WaveHost { class: (i % 3).to_string(), reachable: true }).collect();
+        let waves = plan_waves(&batches, &shapes);
+        let policy = policy(&mut dice, hosts);
+        let elsewhere = if dice.chance(20) { dice.size(3) } else { 0 };
+        let rollout =
+            Rollout::new(hosts, waves.clone(), policy.clone(), dice.size(2)).with_out_elsewhere(elsewhere);
+        let now = 1_800_000_000_000 + i64::try_from(dice.below(7 * 86_400)).unwrap() * 1000;
+        Self {
+            fresh: rollout.clone(),
+            rollout,
+            policy,
+            waves,
+            elsewhere,
+            now,
+            due: BinaryHeap::new(),
+            sequence: 0,
+            generation: vec![0; hosts + 1],
+            journal: Vec::new(),
+            places: vec![Place::None; hosts],
+            wishes_left: (0..hosts).map(|_| u8::try_from(dice.below(4)).unwrap()).collect(),
+            wish: BTreeMap::new(),
+            proven: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            surveyed: BTreeSet::new(),
+            surveyed_elsewhere: 0,
+            truth: BTreeSet::new(),
+            asked: 0,
+            asked_at: 0,
+            answer: None,
+            refused: BTreeSet::new(),
+            wake: None,
+            started: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            soak: None,
+            soaked: false,
+            stopped: None,
+            finished: None,
+            steps: 0,
+            dice,
+        }
+    }
+
+    fn plan(&mut self, due: Due, longest_s: u64) {
+        // Why not whole seconds: two things at once, and one right after the other, both happen.
+        let delay = if self.dice.chance(20) { 0 } else { self.dice.below(longest_s * 1000) };
+        self.plan_at(due, self.now + i64::try_from(delay).unwrap());
+    }
+
+    fn plan_at(&mut self, due: Due, at: i64) {
+        self.sequence += 1;
+        let generation = self.generation[self.owner(due)];
+        self.due.push(Reverse((at, self.sequence, due, generation)));
+    }
+
+    fn owner(&self, due: Due) -> usize {
+        match due {
+            Due::Next(host)
+            | Due::Drained(host)
+            | Due::StopDraining(host)
+            | Due::Proof(host)
+            | Due::GiveBack(host)
+            | Due::Lost(host) => host,
+            _ => self.places.len(),
+        }
+    }
+
+    fn instant(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.now).unwrap()
+    }
+
+    /// The opening that contains now, asked of the window and not of the rollout.
+    fn opening(&self) -> Option<Opening> {
+        self.policy.window.as_ref().map(|window| window.now_or_next(self.instant()))
+    }
+
+    fn run(&mut self) {
+        for host in 0..self.places.len() {
+            if self.dice.chance(5) {
+                self.absent.insert(host);
+                self.input(Input::OthersOut { host, out: true });
+            }
+            if self.policy.surveys && self.dice.chance(15) {
+                self.truth.insert(host);
+            }
+            if self.dice.chance(10) {
+                self.plan(Due::Others(host), 40_000);
+            }
+        }
+        for (due, percent) in [(Due::Interrupt, 15), (Due::Crash, 25), (Due::Crash, 10)] {
+            if self.dice.chance(percent) {
+                self.plan(due, if percent == 10 { 90_000 } else { 8000 });
+            }
+        }
+        self.input(Input::Begin);
+        while self.finished.is_none() {
+            let Some(Reverse((at, _, due, generation))) = self.due.pop() else {
+                panic!("nothing is due, and the play is not over: {:#?}", self.rollout)
+            };
+            self.now = self.now.max(at);
+            if generation == self.generation[self.owner(due)] {
+                self.happen(due);
+            }
+            self.steps += 1;
+            assert!(self.steps < 20_000, "it never ends");
+        }
+        assert_eq!(self.started, self.ended.keys().copied().collect::<BTreeSet<_>>(), "started is not ended");
+        assert!(self.wish.is_empty(), "wishes without an answer: {:?}", self.wish);
+        let never: Vec<usize> = (0..self.places.len()).filter(|host| !self.started.contains(host)).collect();
+        assert_eq!(self.finished, Some(never));
+        if self.stopped.is_none() {
+            let all = self.waves.iter().map(|wave| wave.hosts.len()).sum::<usize>();
+            assert_eq!(self.started.len(), all, "somebody was not started, and nothing stopped");
+        }
+        self.replay(self.journal.len());
+    }
+
+    /// The journal gives the same rollout and the same actions; any prefix of it does.
+    fn replay(&mut self, length: usize) {
+        let mut again = self.fresh.clone();
+        let prefix = self.dice.size(length + 1);
+        let mut at_prefix = None;
+        for (index, (now, input, actions)) in self.journal.iter().take(length).enumerate() {
+            if index == prefix {
+                at_prefix = Some(again.clone());
+            }
+            assert_eq!(&again.step(*now, input.clone()).unwrap(), actions);
+        }
+        assert_eq!(again, self.rollout);
+        if let Some(mut half) = at_prefix {
+            for (now, input, _) in self.journal.iter().take(length).skip(prefix) {
+                half.step(*now, input.clone()).unwrap();
+            }
+            assert_eq!(half, self.rollout);
+        }
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Next(host) => self.next(host),
+            Due::Drained(host) => match self.dice.size(10) {
+                0 => {
+                    self.places[host] = Place::None;
+                    self.surveyed.insert(host);
+                    self.refused.insert(host);
+                    self.input(Input::DrainRefused { host, by: "somebody".into() });
+                }
+                1 => self.drain_failed(host),
+                _ => {
+                    self.places[host] = Place::Claimed { drained: true };
+                    self.input(Input::Drained { host });
+                }
+            },
+            Due::StopDraining(host) => {
+                // It may have been drained meanwhile.
+                if self.places[host] == (Place::Claimed { drained: false }) {
+                    self.generation[host] += 1;
+                    self.drain_failed(host);
+                }
+            }
+            Due::Proof(host) => {
+                if self.dice.chance(10) {
+                    self.input(Input::Busy { host, reason: "a job".into() });
+                } else {
+                    self.proven.insert(host);
+                    self.input(Input::Idle { host });
+                }
+            }
+            Due::GiveBack(host) => {
+                if self.dice.chance(80) {
+                    self.places[host] = Place::None;
+                    self.input(Input::Released { host });
+                }
+                self.end(host, End::Held);
+            }
+            Due::Survey if self.dice.chance(3) => self.input(Input::SurveyFailed { why: "silence".into() }),
+            Due::Survey => {
+                self.answer = Some((self.asked, self.asked_at, self.now));
+                let out: Vec<usize> = self.truth.iter().copied().collect();
+                self.surveyed = self.truth.union(&std::mem::take(&mut self.refused)).copied().collect();
+                self.surveyed_elsewhere = self.dice.size(10) / 9;
+                let elsewhere = self.surveyed_elsewhere;
+                self.input(Input::Surveyed { out, elsewhere });
+            }
+            Due::Gate(host) => {
+                let ok = self.dice.chance(90);
+                if let Some((_, Some(left))) = &mut self.soak {
+                    left.remove(&host);
+                    self.soaked &= ok;
+                }
+                if !ok {
+                    self.ended.insert(host, End::Failed);
+                }
+                self.input(Input::SoakChecked { host, ok, why: String::new() });
+            }
+            Due::Wake => {
+                if self.wake.is_some_and(|wake| wake <= self.now) {
+                    self.wake = None;
+                    self.input(Input::Tick);
+                }
+            }
+            Due::Interrupt => self.input(Input::Interrupt),
+            Due::Crash => self.crash(),
+            Due::Lost(host) => {
+                let end = if self.dice.chance(60) { End::Unreachable } else { End::Failed };
+                self.end(host, end);
+            }
+            Due::Others(host) => {
+                if self.truth.remove(&host) {
+                    return;
+                }
+                self.truth.insert(host);
+                if self.dice.chance(50) {
+                    self.plan(Due::Others(host), 20_000);
+                }
+                if self.dice.chance(20) {
+                    let out = self.absent.insert(host) || !self.absent.remove(&host);
+                    self.input(Input::OthersOut { host, out });
+                }
+            }
+        }
+    }
+
+    fn drain_failed(&mut self, host: usize) {
+        let still_out = self.dice.chance(20);
+        self.places[host] = if still_out { Place::Claimed { drained: true } } else { Place::None };
+        self.input(Input::DrainFailed { host, why: "too long".into(), still_out });
+    }
+
+    fn next(&mut self, host: usize) {
+        if self.dice.chance(3) {
+            let end = if self.dice.chance(50) { End::Unreachable } else { End::Failed };
+            return self.end(host, end);
+        }
+        if self.wishes_left[host] > 0 {
+            self.wishes_left[host] -= 1;
+            let class = self.dice.class();
+            self.wish.insert(host, (class, self.asked));
+            if self.dice.chance(5) {
+                self.plan(Due::Lost(host), 900);
+            }
+            return self.input(Input::WantsPermit { host, class });
+        }
+        if self.places[host] != Place::None && self.dice.chance(70) {
+            self.places[host] = Place::None;
+            self.input(Input::Released { host });
+        }
+        let end = [End::Done, End::Done, End::Done, End::Done, End::Done, End::Failed, End::Held]
+            [self.dice.size(7)];
+        self.end(host, end);
+    }
+
+    fn end(&mut self, host: usize, end: End) {
+        self.generation[host] += 1;
+        self.wish.remove(&host);
+        self.proven.remove(&host);
+        self.ended.insert(host, end);
+        if self.places[host] != Place::None {
+            // Without drains, a claim alone changes nothing on the node.
+            let touched = self.policy.drains || self.places[host] == Place::Out;
+            self.places[host] = if end == End::Done || !touched { Place::None } else { Place::Kept };
+        }
+        if end == End::Unreachable {
+            self.absent.insert(host);
+        }
+        self.input(Input::Ended { host, end });
+    }
+
+    fn crash(&mut self) {
+        self.replay(self.journal.len());
+        for generation in &mut self.generation {
+            *generation += 1;
+        }
+        self.wake = None;
+        self.wish.clear();
+        self.proven.clear();
+        if self.dice.chance(30) {
+            self.now += i64::try_from(self.dice.below(100_000_000)).unwrap();
+        }
+        if matches!(self.stopped, Some(StopReason::Interrupted | StopReason::WindowClosed { .. })) {
+            self.stopped = None;
+        }
+        for place in &mut self.places {
+            if let Place::Claimed { drained } = place {
+                // A drain that was asked for may have happened.
+                *drained = true;
+                if !self.policy.drains {
+                    *place = Place::None;
+                }
+            }
+        }
+        let others: Vec<usize> = self.truth.iter().copied().collect();
+        for host in others {
+            if self.dice.chance(30) {
+                self.plan(Due::Others(host), 9000);
+            }
+        }
+        let unfinished = |host: &&usize| !self.ended.contains_key(host);
+        let running: Vec<usize> = self.started.iter().filter(unfinished).copied().collect();
+        // Why before: the step may start further ones.
+        assert_eq!(self.rollout.in_flight(), running);
+        self.input(Input::Resume);
+        if self.finished.is_none() {
+            for host in running {
+                self.plan(Due::Next(host), 300);
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        let now = self.instant();
+        let stopped_before = self.stopped.is_some();
+        let actions =
+            self.rollout.step(now, input.clone()).unwrap_or_else(|error| panic!("{error} at {input:?}"));
+        self.journal.push((now, input.clone(), actions.clone()));
+        let stops = actions.iter().any(|action| matches!(action, Action::Stop { .. }));
+        if stops && self.policy.drains {
+            let told: BTreeSet<usize> = actions
+                .iter()
+                .filter_map(
+                    |action| if let Action::StopDraining { host } = action { Some(*host) } else { None },
+                )
+                .collect();
+            let draining: BTreeSet<usize> =
+                (0..self.places.len()).filter(|host| self.is_draining(*host)).collect();
+            assert_eq!(told, draining, "not everybody who was being drained is given back");
+        }
+        let mut todo = Vec::new();
+        let mut stopped = stopped_before;
+        for action in actions {
+            assert!(self.finished.is_none(), "{action:?} after the end");
+            self.check(&action, stopped);
+            match action {
+                Action::StartWave { wave } => {
+                    assert_eq!(Some(wave), self.current_wave().map_or(Some(0), |wave| Some(wave + 1)));
+                    self.soak = None;
+                    self.soaked = true;
+                }
+                Action::Start { host } => {
+                    assert!(self.started.insert(host), "host {host} was started twice");
+                    if self.dice.chance(3) {
+                        todo.push(host);
+                    } else {
+                        self.plan(Due::Next(host), 300);
+                    }
+                }
+                Action::Survey => {
+                    self.asked += 1;
+                    self.asked_at = self.now;
+                    self.refused.clear();
+                    self.plan(Due::Survey, 4);
+                }
+                Action::Drain { host, .. } => {
+                    self.places[host] = Place::Claimed { drained: false };
+                    self.plan(Due::Drained(host), 1200);
+                }
+                Action::StopDraining { host } => self.plan(Due::StopDraining(host), 10),
+                Action::ProveIdle { host } => {
+                    if self.places[host] == Place::None {
+                        self.places[host] = Place::Claimed { drained: false };
+                    }
+                    self.plan(Due::Proof(host), 20);
+                }
+                Action::Grant { host, .. } => {
+                    self.wish.remove(&host);
+                    self.proven.remove(&host);
+                    self.places[host] = Place::Out;
+                    self.plan(Due::Next(host), 1500);
+                }
+                Action::Deny { host, .. } => {
+                    assert!(self.wish.remove(&host).is_some(), "host {host} was denied what it did not want");
+                    self.proven.remove(&host);
+                    match self.places[host] {
+                        Place::Claimed { drained: false } => self.places[host] = Place::None,
+                        Place::Claimed { drained: true } if !self.policy.drains => {
+                            self.places[host] = Place::None
+                        }
+                        _ => {}
+                    }
+                    match self.places[host] {
+                        Place::Claimed { .. } => self.plan(Due::GiveBack(host), 30),
+                        _ if self.dice.chance(20) => self.plan(Due::Next(host), 30),
+                        _ => todo.push(host),
+                    }
+                }
+                Action::WakeAt { at } => {
+                    self.wake = Some(at.as_millisecond());
+                    assert!(at > now, "an alarm in the past");
+                    let late_ms = if self.dice.chance(20) { 400 } else { 0 };
+                    self.plan_at(Due::Wake, at.as_millisecond() + late_ms);
+                }
+                Action::Soak { until, .. } => self.soak = Some((until.as_millisecond(), None)),
+                Action::CheckSoak { hosts, .. } => {
+                    for host in &hosts {
+                        self.plan(Due::Gate(*host), 30);
+                    }
+                    if let Some((until, left)) = &mut self.soak {
+                        assert!(*until <= self.now, "checked before the soak was over");
+                        *left = Some(hosts.into_iter().collect());
+                    }
+                }
+                Action::Stop { reason } => {
+                    assert!(!stopped, "stopped twice");
+                    stopped = true;
+                    self.stopped = Some(reason);
+                }
+                Action::Finish { never_started } => self.finished = Some(never_started),
+                Action::FinishWave { .. } | Action::Waits { .. } | Action::WaitsForWindow { .. } => {}
+            }
+        }
+        for host in todo {
+            self.end(host, End::Held);
+        }
+    }
+
+    fn is_draining(&self, host: usize) -> bool {
+        self.places[host] == (Place::Claimed { drained: false }) && self.wish.contains_key(&host)
+    }
+
+    fn current_wave(&self) -> Option<usize> {
+        self.waves.iter().rposition(|wave| wave.hosts.iter().any(|host| self.started.contains(host)))
+    }
+
+    /// Whether this action is allowed by what the test knows.
+    fn check(&self, action: &Action, stopped: bool) {
+        let opening = self.opening();
+        let inside = opening.is_none_or(|opening| opening.contains(self.instant()));
+        match action {
+            Action::StartWave { wave } => {
+                assert!(inside && !stopped, "a wave starts outside the window or after a stop");
+                if let Some(before) = wave.checked_sub(1).and_then(|wave| self.waves.get(wave)) {
+                    assert!(before.hosts.iter().all(|host| self.ended.contains_key(host)));
+                    let done =
+                        before.hosts.iter().filter(|host| self.ended.get(host) == Some(&End::Done)).count();
+                    assert!(!before.canary || done == before.hosts.len(), "not every canary is done");
+                    if self.policy.soak_s > 0 && done > 0 {
+                        let (until, left) = self.soak.as_ref().expect("no soak between the waves");
+                        assert!(
+                            *until <= self.now && left.as_ref().is_some_and(BTreeSet::is_empty),
+                            "the soak is not over"
+                        );
+                        assert!(!before.canary || self.soaked, "a canary's gate failed");
+                    }
+                }
+            }
+            Action::Start { .. } => assert!(inside && !stopped),
+            Action::Drain { host, deadline } => {
+                assert!(*deadline >= self.instant() && self.policy.drains);
+                assert!(opening.is_none_or(|opening| *deadline <= opening.closes));
+                assert!(self.places[*host] != Place::Out, "drained while it is out");
+                self.check_claim(*host, opening, stopped);
+            }
+            Action::ProveIdle { host } => match self.places[*host] {
+                Place::Out => {}
+                Place::Claimed { drained: true } if self.policy.drains => assert!(inside && !stopped),
+                _ => {
+                    assert!(!self.policy.drains, "host {host} was not drained");
+                    self.check_claim(*host, opening, stopped);
+                }
+            },
+            Action::Grant { host, class, deadline } => {
+                assert_eq!(self.wish.get(host).map(|(class, _)| class), Some(class));
+                assert!(self.proven.contains(host), "no proof of idleness");
+                let out = self.places[*host] == Place::Out;
+                assert!(out || (inside && !stopped), "a permit outside the window or after a stop");
+                match deadline {
+                    Some(deadline) => assert_eq!(Some(*deadline), opening.map(|opening| opening.closes)),
+                    None => assert!(out || opening.is_none(), "a permit without an end"),
+                }
+            }
+            Action::Deny { host, why: Denial::WindowTooShort { needs_s, closes } } => {
+                let opening = opening.expect("no window is too short");
+                // The window may be open again, the run uses one opening.
+                let fits = opening.closes == *closes && self.fits(opening, *needs_s);
+                assert!(!fits || self.places[*host] != Place::None, "it did fit");
+            }
+            Action::WaitsForWindow { opens } => assert!(self.instant() < *opens),
+            _ => {}
+        }
+    }
+
+    fn fits(&self, opening: Opening, needs_s: u64) -> bool {
+        let end = self.now + i64::try_from(needs_s).unwrap() * 1000;
+        opening.contains(self.instant()) && end <= opening.closes.as_millisecond()
+    }
+
+    fn check_claim(&self, host: usize, opening: Option<Opening>, stopped: bool) {
+        let (class, asked) = self.wish[&host];
+        assert!(!stopped, "host {host} claims a place after the stop");
+        let needs_s = self.policy.needs.of(class);
+        assert!(opening.is_none_or(|opening| self.fits(opening, needs_s)), "it does not fit into the window");
+        if self.places[host] != Place::None {
+            return;
+        }
+        let out = |index: &usize| {
+            *index == host
+                || self.places[*index] != Place::None
+                || self.absent.contains(index)
+                || self.surveyed.contains(index)
+        };
+        let fleet = (0..self.places.len()).filter(out).count() + self.elsewhere + self.surveyed_elsewhere;
+        assert!(fleet <= self.policy.budget, "{fleet} are out of {} allowed", self.policy.budget);
+        if let Some(domains) = &self.policy.domains
+            && domains.of[host] < domains.names.len()
+        {
+            let own = (0..self.places.len())
+                .filter(|index| domains.of[*index] == domains.of[host])
+                .filter(out)
+                .count();
+            assert!(own <= domains.limit, "{own} are out in the domain, {} allowed", domains.limit);
+        }
+        if self.policy.surveys {
+            let (number, asked_at, answered_at) = self.answer.expect("a claim without a survey");
+            assert!(self.now - answered_at <= 1000, "the survey is too old");
+            assert!(number > asked || self.now - asked_at <= 1000, "the survey is older than the wish");
+        }
+    }
+}
+
+#[test]
+fn invariants_hold_on_random_schedules() {
+    let schedules =
+        std::env::var("GPUFLEET_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
+    let only: Option<u64> = std::env::var("GPUFLEET_SCHEDULE").ok().and_then(|text| text.parse().ok());
+    let mut seen = BTreeMap::<&str, u64>::new();
+    for seed in only.map_or(0..schedules, |seed| seed..seed + 1) {
+        let mut fleet = Fleet::new(seed);
+        if let Err(cause) = catch_unwind(AssertUnwindSafe(|| fleet.run())) {
+            let cause = cause
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_default();
+            let tail: Vec<String> = fleet
+                .journal
+                .iter()
+                .skip(fleet.journal.len().saturating_sub(25))
+                .map(|(now, input, actions)| format!("{now} {input:?} -> {actions:?}"))
+                .collect();
+            panic!("schedule {seed} (GPUFLEET_SCHEDULE={seed} runs it alone): {cause}\n{}", tail.join("\n"));
+        }
+        for (_, input, actions) in &fleet.journal {
+            *seen.entry(name(input)).or_default() += 1;
+            for action in actions {
+                *seen.entry(action_name(action)).or_default() += 1;
+            }
+        }
+    }
+    // Why: schedules in which something never happens say nothing about it.
+    if only.is_none() && schedules >= 1000 {
+        for what in NAMES {
+            assert!(seen.get(what).copied().unwrap_or_default() >= 10, "{what} is rare: {seen:#?}");
+        }
+    }
+}
+
+const NAMES: [&str; 18] = [
+    "drain",
+    "drain refused",
+    "drain failed",
+    "survey failed",
+    "resume",
+    "gate failed",
+    "survey",
+    "grant",
+    "late grant",
+    "stop draining",
+    "soak",
+    "waits for window",
+    "too short",
+    "domain spent",
+    "budget spent",
+    "canary held",
+    "window closed",
+    "unreachable bound",
+];
+
+fn name(input: &Input) -> &'static str {
+    match input {
+        Input::DrainRefused { .. } => "drain refused",
+        Input::DrainFailed { .. } => "drain failed",
+        Input::SurveyFailed { .. } => "survey failed",
+        Input::Resume => "resume",
+        Input::SoakChecked { ok: false, .. } => "gate failed",
+        _ => "another input",
+    }
+}
+
+fn action_name(action: &Action) -> &'static str {
+    match action {
+        Action::Survey => "survey",
+        Action::Drain { .. } => "drain",
+        Action::Grant { deadline: None, .. } => "late grant",
+        Action::Grant { .. } => "grant",
+        Action::StopDraining { .. } => "stop draining",
+        Action::Soak { .. } => "soak",
+        Action::WaitsForWindow { .. } => "waits for window",
+        Action::Deny { why: Denial::WindowTooShort { .. }, .. } => "too short",
+        Action::Deny { why: Denial::DomainSpent { .. }, .. } => "domain spent",
+        Action::Deny { why: Denial::BudgetSpent { .. }, .. } => "budget spent",
+        Action::Stop { reason: StopReason::CanaryHeld { .. } } => "canary held",
+        Action::Stop { reason: StopReason::WindowClosed { .. } } => "window closed",
+        Action::Stop { reason: StopReason::Unreachable { .. } } => "unreachable bound",
+        _ => "another action",
+    }
+}

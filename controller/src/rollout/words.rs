@@ -1,0 +1,281 @@
+//! What the rollout is told and what it answers. Every input can be journalled and replayed.
+
+use gpufleet_protocol::Disruption;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What happened to a node (an index into the play's hosts) or to the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// The play begins.
+    Begin,
+    /// The node's next act needs a permit of this class.
+    WantsPermit {
+        host: usize,
+        class: Disruption,
+    },
+    /// The scheduler has let go of the node, as [`Action::Drain`] asked.
+    Drained {
+        host: usize,
+    },
+    /// Somebody else holds the node out of service: it is theirs.
+    DrainRefused {
+        host: usize,
+        by: String,
+    },
+    /// The scheduler did not let go in time, or [`Action::StopDraining`] was obeyed.
+    DrainFailed {
+        host: usize,
+        why: String,
+        /// The node could not be given back, or nobody knows: it keeps its place.
+        still_out: bool,
+    },
+    /// The answer to [`Action::Survey`]: who is out through somebody else, in the play and elsewhere.
+    Surveyed {
+        out: Vec<usize>,
+        elsewhere: usize,
+    },
+    /// The survey gave no answer: who waits for it is denied.
+    SurveyFailed {
+        why: String,
+    },
+    /// The proof asked for by [`Action::ProveIdle`]: nothing works on the node.
+    Idle {
+        host: usize,
+    },
+    /// The same, with another answer; not knowing is being busy.
+    Busy {
+        host: usize,
+        reason: String,
+    },
+    /// The node is back in service: its disruptive section is over and verified, or its drain was undone.
+    Released {
+        host: usize,
+    },
+    Ended {
+        host: usize,
+        end: End,
+    },
+    /// The answer to [`Action::CheckSoak`] for one node.
+    SoakChecked {
+        host: usize,
+        ok: bool,
+        why: String,
+    },
+    /// Something that is not ours took the node out of service, or it came back.
+    OthersOut {
+        host: usize,
+        out: bool,
+    },
+    /// A failed task says that one failure stops the play.
+    Fatal,
+    /// A task ends the play for everybody (`meta: end_play`): no further wave starts, and that is no fault.
+    EndPlay,
+    /// A person or a signal asks the run to stop.
+    Interrupt,
+    /// Time passed, as [`Action::WakeAt`] asked.
+    Tick,
+    /// A new controller goes on after a crash: nothing that was asked for will be answered. It starts anew the tasks
+    /// of [`super::Rollout::in_flight`], asked before this input: the input itself may start further ones.
+    Resume,
+    /// A node that ended held, unreachable or stopped takes part again; told before [`Input::Resume`].
+    Reopen {
+        host: usize,
+    },
+}
+
+/// How a node's part ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    Done,
+    Failed,
+    Held,
+    Unreachable,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    StartWave {
+        wave: usize,
+    },
+    Start {
+        host: usize,
+    },
+    /// Find out who else is out of service; [`Input::Surveyed`] answers.
+    Survey,
+    /// Take the node from its scheduler; [`Input::Drained`], [`Input::DrainRefused`] or [`Input::DrainFailed`]
+    /// answers.
+    Drain {
+        host: usize,
+        /// When waiting for it ends.
+        deadline: Timestamp,
+    },
+    /// Give the node back to its scheduler; [`Input::DrainFailed`] answers.
+    StopDraining {
+        host: usize,
+    },
+    /// Find out, now, whether anything works on the node.
+    ProveIdle {
+        host: usize,
+    },
+    Grant {
+        host: usize,
+        class: Disruption,
+        /// When the window closes; none without a window, and for a node that is out past the end of it.
+        deadline: Option<Timestamp>,
+    },
+    /// With drains, a node that was drained keeps its place until [`Input::Released`] says that it was given back.
+    Deny {
+        host: usize,
+        why: Denial,
+    },
+    /// The node waits for these to come back (16 of them at most). Said once for each wish.
+    Waits {
+        host: usize,
+        out: Vec<usize>,
+    },
+    /// Nothing starts before the window opens.
+    WaitsForWindow {
+        opens: Timestamp,
+    },
+    FinishWave {
+        wave: usize,
+    },
+    /// The next wave waits until then.
+    Soak {
+        wave: usize,
+        until: Timestamp,
+    },
+    /// Ask the health gates of these; [`Input::SoakChecked`] answers for each.
+    CheckSoak {
+        wave: usize,
+        hosts: Vec<usize>,
+    },
+    /// Say [`Input::Tick`] then; replaces every earlier one.
+    WakeAt {
+        at: Timestamp,
+    },
+    /// Nothing new starts from here on.
+    Stop {
+        reason: StopReason,
+    },
+    /// The play is over; these were never started.
+    Finish {
+        never_started: Vec<usize>,
+    },
+}
+
+/// Why a permit is refused. The node is held, untouched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Denial {
+    Busy {
+        reason: String,
+    },
+    /// So many nodes are out for good that none may follow; names 16 of them at most.
+    BudgetSpent {
+        out: Vec<usize>,
+        budget: usize,
+    },
+    /// The same for the node's failure domain.
+    DomainSpent {
+        domain: String,
+        out: Vec<usize>,
+        limit: usize,
+    },
+    /// Somebody else holds it out of service.
+    HeldByOthers {
+        by: String,
+    },
+    /// Its scheduler did not let go of it.
+    NotDrained {
+        why: String,
+    },
+    /// Nobody could say who else is out.
+    NotSurveyed {
+        why: String,
+    },
+    /// What it needs takes longer than the window stays open.
+    WindowTooShort {
+        needs_s: u64,
+        closes: Timestamp,
+    },
+    Stopped {
+        reason: StopReason,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    FailPercentage {
+        wave: usize,
+        failed: usize,
+        of: usize,
+    },
+    Failures {
+        failed: usize,
+        allowed: usize,
+    },
+    Unreachable {
+        unreachable: usize,
+        allowed: usize,
+    },
+    Canary {
+        failed: usize,
+    },
+    /// No canary failed, but these are not done: they prove nothing.
+    CanaryHeld {
+        held: usize,
+    },
+    AnyError,
+    WholeWave {
+        wave: usize,
+    },
+    WindowClosed {
+        closes: Timestamp,
+    },
+    Interrupted,
+}
+
+/// An event that cannot be in the state the node is in: a fault of the caller, never a panic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RolloutError {
+    #[error("no host {0} in this play")]
+    NoSuchHost(usize),
+    #[error("host {host} is {state}, where {input} makes no sense")]
+    Impossible { host: usize, state: &'static str, input: &'static str },
+    #[error("nobody asked for a survey that failed")]
+    NoSurvey,
+}
+
+impl std::fmt::Display for StopReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::FailPercentage { failed, of, .. } => {
+                write!(f, "{failed} of {of} nodes of the wave failed, more than `max_fail_percentage` allows")
+            }
+            Self::Failures { failed, allowed } => {
+                write!(f, "{failed} nodes failed, more than the {allowed} that `max_failures` allows")
+            }
+            Self::Unreachable { unreachable, allowed } => {
+                write!(
+                    f,
+                    "{unreachable} nodes do not answer, more than the {allowed} that `max_unreachable` allows"
+                )
+            }
+            Self::Canary { failed: 1 } => f.write_str("a canary failed"),
+            Self::Canary { failed } => write!(f, "{failed} canaries failed"),
+            Self::CanaryHeld { held: 1 } => f.write_str("a canary was held: it proves nothing"),
+            Self::CanaryHeld { held } => write!(f, "{held} canaries were held: they prove nothing"),
+            Self::AnyError => f.write_str("a node failed, and `any_errors_fatal` is set"),
+            Self::WholeWave { .. } => f.write_str("every node of the wave failed"),
+            Self::WindowClosed { closes } => write!(f, "the window closed at {closes}"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
