@@ -6,17 +6,21 @@
 //! * What somebody else holds is refused, never overwritten.
 //! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
 
+mod command;
 mod marker;
 mod none;
 mod runner;
+mod slurm;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use command::{CommandDrainer, CommandOptions};
 pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
+pub use slurm::{Notice, SlurmDrainer, SlurmOptions};
 
 /// A node under both of its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
