@@ -150,7 +150,9 @@ impl Drainer for CommandDrainer {
             Ok(match self.ask("notice", hook, Some(target), Some(marker)).await? {
                 Answer::Yes(lines) if lines.is_empty() => vec!["the hook `notice` was run".to_owned()],
                 Answer::Yes(lines) => lines,
-                Answer::No(lines) => vec![format!("nobody was told: {}", words(lines, "the hook `notice` says no"))],
+                Answer::No(lines) => {
+                    vec![format!("nobody was told: {}", words(lines, "the hook `notice` says no"))]
+                }
             })
         }
         .boxed()

@@ -156,10 +156,7 @@ mod tests {
         call.stdin = b"in".to_vec();
         call.env.push(("MARK".to_owned(), "here".to_owned()));
         let output = LocalRunner.run(call).await.unwrap();
-        assert_eq!(
-            output,
-            Output { status: Some(3), stdout: b"in".to_vec(), stderr: b"here".to_vec() }
-        );
+        assert_eq!(output, Output { status: Some(3), stdout: b"in".to_vec(), stderr: b"here".to_vec() });
     }
 
     #[tokio::test]
@@ -200,7 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_is_not_there_was_never_started() {
-        let error = LocalRunner.run(Call::new(["/no/such/program"], Duration::from_secs(1))).await.unwrap_err();
+        let error =
+            LocalRunner.run(Call::new(["/no/such/program"], Duration::from_secs(1))).await.unwrap_err();
         assert!(matches!(error, RunError::NotStarted(_)), "{error}");
         let error =
             LocalRunner.run(Call::new(Vec::<String>::new(), Duration::from_secs(1))).await.unwrap_err();

@@ -146,7 +146,9 @@ fn stamped(text: &str, seen: &[&str]) -> Option<(usize, Reason)> {
     for (open, _) in text.match_indices(" [") {
         let Some(stamp) = text.get(open + 2..) else { continue };
         let Some(close) = stamp.find(']') else { continue };
-        let Some((user, when)) = stamp.get(..close).and_then(|inner| inner.rsplit_once('@')) else { continue };
+        let Some((user, when)) = stamp.get(..close).and_then(|inner| inner.rsplit_once('@')) else {
+            continue;
+        };
         if user.is_empty() || user.contains(char::is_whitespace) || !looks_like_time(when) {
             continue;
         }
