@@ -256,3 +256,119 @@ impl Drainer for CommandDrainer {
         ready(Ok(false)).boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drain::LocalRunner;
+
+    fn with(change: impl FnOnce(&mut CommandOptions)) -> CommandDrainer {
+        let mut options = CommandOptions {
+            drain: "exit 0".into(),
+            is_idle: "exit 0".into(),
+            resume: "exit 0".into(),
+            still_ours: "exit 0".into(),
+            out: None,
+            notice: None,
+            timeout: Duration::from_secs(10),
+        };
+        change(&mut options);
+        CommandDrainer::new(Arc::new(LocalRunner), options)
+    }
+
+    fn target() -> Target {
+        Target { host: "h1".into(), node: "n1".into() }
+    }
+
+    fn marker() -> Marker {
+        Marker { run: "R".into(), nonce: "N".into() }
+    }
+
+    #[tokio::test]
+    async fn hooks_know_what_it_is_about() {
+        let line = r#"echo "$GPUFLEET_HOST $GPUFLEET_NODE $GPUFLEET_RUN $GPUFLEET_MARKER""#;
+        let drainer = with(|options| options.drain = line.into());
+        let cordon = drainer.cordon(&target(), &marker(), "why").await;
+        assert_eq!(cordon, Ok(Cordon::Ours { evidence: "h1 n1 R gpufleet:R:N".into() }));
+    }
+
+    #[tokio::test]
+    async fn one_is_no_and_anything_else_is_unknown() {
+        let drainer = with(|options| options.drain = "echo held by alice; exit 1".into());
+        let cordon = drainer.cordon(&target(), &marker(), "why").await;
+        assert_eq!(cordon, Ok(Cordon::HeldByOthers { by: "held by alice".into() }));
+        let drainer = with(|options| options.is_idle = "echo job 7 of al; exit 1".into());
+        let activity = drainer.activity(&target()).await;
+        assert_eq!(activity, Ok(Activity::Busy { work: vec!["job 7 of al".into()] }));
+        for line in ["exit 2", "exit 127", "kill -9 $$", "no-such-program-here"] {
+            let drainer = with(|options| {
+                options.is_idle = line.into();
+                options.still_ours = line.into();
+            });
+            assert!(drainer.activity(&target()).await.is_err(), "{line}");
+            assert!(drainer.ownership(&target(), &marker()).await.is_err(), "{line}");
+            assert!(drainer.resume(&target(), &marker(), None).await.is_err(), "{line}");
+        }
+        let drainer = with(|options| {
+            options.is_idle = "sleep 60".into();
+            options.timeout = Duration::from_millis(200);
+        });
+        let error = drainer.activity(&target()).await.unwrap_err();
+        assert!(
+            error.0.contains("the hook `is_idle` for n1 (`sleep 60`) gave no answer within 0.2 s"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn nothing_is_resumed_that_is_not_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        let touched = folder.path().join("resumed");
+        let resume = format!("touch {}", touched.display());
+        for (still_ours, expected) in [
+            ("echo drained by alice; exit 1", Ownership::Theirs { by: "drained by alice".into() }),
+            ("echo not drained; exit 1", Ownership::NotDrained),
+        ] {
+            let drainer = with(|options| {
+                options.still_ours = still_ours.into();
+                options.resume = resume.clone();
+            });
+            assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(expected));
+            assert!(!touched.exists());
+        }
+        let drainer = with(|options| options.resume = resume.clone());
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+        assert!(touched.exists());
+    }
+
+    #[tokio::test]
+    async fn a_drain_that_is_not_seen_is_unknown() {
+        let drainer = with(|options| options.still_ours = "echo not drained; exit 1".into());
+        assert!(drainer.cordon(&target(), &marker(), "why").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_survey_matches_both_names() {
+        let line = "printf 'n1 gpufleet:R:N mig\\nh2\\nelse x\\n'";
+        let drainer = with(|options| options.out = Some(line.into()));
+        let targets = [
+            target(),
+            Target { host: "h2".into(), node: "n2".into() },
+            Target { host: "h3".into(), node: "n3".into() },
+        ];
+        let out = drainer.survey(&targets).await.unwrap();
+        assert_eq!(out.len(), 2);
+        assert_eq!((out[0].node.as_str(), &out[0].marker), ("n1", &Some(marker())));
+        assert_eq!((out[1].node.as_str(), out[1].why.as_str()), ("n2", "the hook `out` names it"));
+        let drainer = with(|options| options.out = Some("exit 1".into()));
+        assert!(drainer.survey(&targets).await.is_err());
+        assert_eq!(with(|_| ()).survey(&targets).await, Ok(vec![]));
+    }
+
+    #[tokio::test]
+    async fn the_notice_says_what_was_told() {
+        let drainer = with(|options| options.notice = Some("echo told job 7".into()));
+        assert_eq!(drainer.notify(&target(), &marker()).await, Ok(vec!["told job 7".into()]));
+        assert_eq!(with(|_| ()).notify(&target(), &marker()).await, Ok(vec![]));
+    }
+}
