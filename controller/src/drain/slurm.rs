@@ -46,6 +46,11 @@ const OUT: [&str; 18] = [
 ];
 /// How much of a reason's text follows the marker, in characters.
 const WHY_LENGTH: usize = 300;
+/// How long a new boot must have been registered unchanged before the node is given back.
+///
+/// Why: Slurm computes the boot's time anew at each registration, to the second. One that moves right after a resume is
+/// an unexpected reboot to it, and the node goes down without a drain of ours that would hold it (seen on 22.05).
+const SETTLE: Duration = Duration::from_secs(3);
 /// What `timeout` exits with when it stopped the program: by TERM, and by KILL.
 const STOPPED: [i32; 2] = [124, 137];
 
@@ -272,13 +277,28 @@ impl SlurmDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> Result<Ownership, DrainError> {
         let deadline = Instant::now() + self.options.register_timeout;
+        let mut registered: Option<(Timestamp, Instant)> = None;
         let before = loop {
             let (record, waiting) = match self.read(target).await {
                 Ok(record) => match standing(&record, marker) {
                     Standing::Free => return Ok(Ownership::NotDrained),
                     Standing::Theirs(by) => return Ok(Ownership::Theirs { by }),
                     Standing::Ours => match away(&record, rebooted_after) {
-                        None => break record,
+                        None => match (rebooted_after, record.booted) {
+                            (Some(_), Some(booted)) => match registered {
+                                Some((same, since)) if same == booted && since.elapsed() >= SETTLE => {
+                                    break record;
+                                }
+                                Some((same, _)) if same == booted => {
+                                    (Some(record), "its boot was registered only just now".to_owned())
+                                }
+                                _ => {
+                                    registered = Some((booted, Instant::now()));
+                                    (Some(record), "its boot was registered only just now".to_owned())
+                                }
+                            },
+                            _ => break record,
+                        },
                         Some(waiting) => (Some(record), waiting),
                     },
                 },
