@@ -9,7 +9,7 @@ DEMO_GPU ?= h100-80gb,a100-80gb
 DEMO_DIR = target/demo
 RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 
-.PHONY: demo test test-full build setup lint bench release clean fmt reference
+.PHONY: demo test test-systems test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -19,6 +19,10 @@ demo: targets
 ## test: installs what the tests need and runs them all
 test: setup
 	@tests/scripts/test.sh
+
+## test-systems: installs real schedulers and runs the tests against them
+test-systems: targets
+	@tests/scripts/systems.sh
 
 ## build: the controller with its node file inside
 build: targets

@@ -5,6 +5,7 @@
 
 pub mod diagnostic;
 pub mod display;
+pub mod drain;
 pub mod engine;
 pub mod event;
 pub mod interpreter;

@@ -1,0 +1,157 @@
+//! Taking nodes out of a scheduler and giving them back.
+//!
+//! Owns the one trait behind which every scheduler lives, and a file for each: Slurm, command hooks, none. Must not know
+//! playbooks, the engine's states or who asks. Invariants:
+//! * Nothing is undone that we did not do: the marker `gpufleet:RUN:NONCE` at the scheduler is read again right before.
+//! * What somebody else holds is refused, never overwritten.
+//! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
+
+mod command;
+mod marker;
+mod none;
+mod runner;
+mod slurm;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use serde::Serialize;
+
+pub use command::{CommandDrainer, CommandOptions};
+pub use marker::Marker;
+pub use none::NoDrainer;
+pub use runner::{Call, LocalRunner, Output, RunError, Runner};
+pub use slurm::{Notice, SlurmDrainer, SlurmOptions};
+
+/// A node under both of its names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Target {
+    /// Name in the inventory.
+    pub host: String,
+    /// Name at the scheduler.
+    pub node: String,
+}
+
+/// What became of a drain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cordon {
+    /// No new work starts there, and the marker says that it was us.
+    Ours {
+        /// What the scheduler shows, for the journal.
+        evidence: String,
+    },
+    /// Somebody else has it out, or was faster; nothing of theirs was changed.
+    HeldByOthers {
+        /// Ready to show: `drained by alice: bad DIMM`.
+        by: String,
+    },
+}
+
+/// Whether anything runs there, as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    Idle,
+    Busy {
+        /// Ready to show: `job 88123 of alice`.
+        work: Vec<String>,
+    },
+}
+
+/// Who holds a node out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ownership {
+    Ours,
+    /// Nobody: it takes work.
+    NotDrained,
+    Theirs {
+        /// Ready to show: `drained by alice: bad DIMM`.
+        by: String,
+    },
+}
+
+/// A node that is out, whoever took it out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outage {
+    /// Name at the scheduler.
+    pub node: String,
+    /// Ready to show.
+    pub why: String,
+    /// The run that holds it, if one of ours does.
+    pub marker: Option<Marker>,
+}
+
+/// The scheduler did not answer, or not in a way that means something; never a "no".
+///
+/// Names the command and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DrainError(pub String);
+
+/// One scheduler.
+///
+/// Every method may be called again after a crash: what is already as asked for counts as done.
+pub trait Drainer: Send + Sync {
+    /// How people call it: `slurm`, `command`, `none`.
+    fn name(&self) -> &str;
+
+    /// Stops new work from starting there and leaves the marker, unless somebody else has the node out.
+    ///
+    /// `why` is shown to the scheduler's users behind the marker.
+    fn cordon<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<Cordon, DrainError>>;
+
+    /// Tells the work there that it should get ready to end; says what was told to whom.
+    fn notify<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Vec<String>, DrainError>>;
+
+    /// Whether the scheduler knows of anything that runs there.
+    fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>>;
+
+    /// Reads who holds the node now.
+    fn ownership<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// Gives the node back if it is still ours; `NotDrained` means done, everything else that it was left alone.
+    ///
+    /// With `rebooted_after` it first waits, up to a bound of the drainer's own, until the scheduler has heard from the
+    /// node's boot after that instant: the moment in which the reboot was issued.
+    fn resume<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        rebooted_after: Option<Timestamp>,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// Which of these are out, for whatever reason, in one bulk read.
+    fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
+
+    /// Takes the scheduler-wide lock; `None` means that this run holds it, else the run that does.
+    ///
+    /// Never taken from another run by the passing of time.
+    fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>>;
+
+    /// Whether this run still holds the lock; for the moment before an act, since it changes nothing.
+    fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>>;
+
+    /// Releases the lock of a run: our own, or with an explicit `--steal` another's. One that is not there is released.
+    fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>>;
+
+    /// Has the scheduler reboot a node that we hold, where it can; `false` where it cannot.
+    fn reboot_via<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<bool, DrainError>>;
+}

@@ -1,0 +1,706 @@
+//! Slurm, through `scontrol` and `squeue` where they are installed: here or on a login node.
+//!
+//! Owns what is asked of Slurm and how its answers are judged. Must not know SSH or the engine. Invariants:
+//! * one node a call, its name never a list: a list with one bad name changes the good ones and fails;
+//! * the marker goes to Reason and to Extra (Comment where Extra is somebody's) in one request, and is read back;
+//! * nothing is written to a node whose last reading, right before, does not allow it. Slurm has no compare-and-swap: who
+//!   drains between that reading and our request is overwritten; the reading after cannot show it;
+//! * every program runs under `timeout`, and a timeout is unknown, never no.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use self::parse::{Job, NodeRecord};
+use super::marker::is_word;
+use super::{Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Output, Ownership, Runner, Target};
+
+/// States and flags that keep work away, whoever caused them.
+const OUT: [&str; 18] = [
+    "DRAIN",
+    "DOWN",
+    "FAIL",
+    "MAINTENANCE",
+    "MAINT",
+    "REBOOT_REQUESTED",
+    "REBOOT_ISSUED",
+    "REBOOT",
+    "POWER_DOWN",
+    "POWERING_DOWN",
+    "POWERED_DOWN",
+    "POWERING_UP",
+    "POWER_UP",
+    "INVALID_REG",
+    "INVAL",
+    "FUTURE",
+    "UNKNOWN",
+    "ERROR",
+];
+/// How much of a reason's text follows the marker, in characters.
+const WHY_LENGTH: usize = 300;
+/// How long a new boot must have been registered unchanged before the node is given back.
+///
+/// Why: Slurm computes the boot's time anew at each registration, to the second. One that moves right after a resume is
+/// an unexpected reboot to it, and the node goes down without a drain of ours that would hold it (seen on 22.05).
+const SETTLE: Duration = Duration::from_secs(3);
+/// What `timeout` exits with when it stopped the program: by TERM, and by KILL.
+const STOPPED: [i32; 2] = [124, 137];
+
+/// What jobs on a node are told before it is drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Notice {
+    #[default]
+    Nothing,
+    /// `scancel --signal=NAME --batch`, for example `USR1`.
+    Signal(String),
+    /// `scontrol requeue`.
+    Requeue,
+}
+
+/// How Slurm is used.
+#[derive(Clone, Debug)]
+pub struct SlurmOptions {
+    pub notice: Notice,
+    /// For one program; one that reads the whole cluster gets four times as long.
+    pub command_timeout: Duration,
+    /// How long `resume` waits for a node to register after its boot.
+    pub register_timeout: Duration,
+    /// Between two readings while waiting.
+    pub poll: Duration,
+}
+
+impl Default for SlurmOptions {
+    fn default() -> Self {
+        Self {
+            notice: Notice::Nothing,
+            command_timeout: Duration::from_secs(20),
+            register_timeout: Duration::from_secs(300),
+            poll: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Drains through a Slurm controller.
+pub struct SlurmDrainer {
+    runner: Arc<dyn Runner>,
+    options: SlurmOptions,
+}
+
+/// What the marks on a node say.
+enum Standing {
+    Free,
+    Ours,
+    Theirs(String),
+}
+
+impl SlurmDrainer {
+    pub fn new(runner: Arc<dyn Runner>, options: SlurmOptions) -> Self {
+        Self { runner, options }
+    }
+
+    async fn run(&self, argv: &[&str], timeout: Duration) -> Result<Output, DrainError> {
+        let shown = format!("`{}`{}", argv.join(" "), self.runner.place());
+        let seconds = timeout.as_secs().max(1).to_string();
+        // Why unset: what a login shell exports would filter or redirect the answer.
+        let wrapper = [
+            "timeout",
+            "-k",
+            "2",
+            &seconds,
+            "env",
+            "-u",
+            "SQUEUE_STATES",
+            "-u",
+            "SQUEUE_USERS",
+            "-u",
+            "SQUEUE_PARTITION",
+            "-u",
+            "SLURM_CLUSTERS",
+            "-u",
+            "SLURM_TIME_FORMAT",
+            "TZ=UTC",
+            "LC_ALL=C",
+        ];
+        let call = Call::new(wrapper.iter().chain(argv).copied(), timeout + Duration::from_secs(5));
+        let unknown = |what: String| {
+            DrainError(format!(
+                "{shown} {what}; its effect is unknown: check that slurmctld answers (`scontrol ping`), then resume the run"
+            ))
+        };
+        match self.runner.run(call).await {
+            Ok(Output { status: Some(status), .. }) if STOPPED.contains(&status) => {
+                Err(unknown(format!("gave no answer within {seconds} s")))
+            }
+            Ok(output @ Output { status: Some(0 | 1), .. }) => Ok(output),
+            Ok(output) => Err(unknown(match output.status {
+                Some(status) => format!("ended with status {status}: {}", said(&output)),
+                None => "was ended by a signal".to_owned(),
+            })),
+            Err(error) => Err(unknown(error.to_string())),
+        }
+    }
+
+    async fn ask(&self, argv: &[&str]) -> Result<Output, DrainError> {
+        self.run(argv, self.options.command_timeout).await
+    }
+
+    fn refused(&self, argv: &[&str], output: &Output, help: &str) -> DrainError {
+        DrainError(format!("`{}`{} says: {}; {help}", argv.join(" "), self.runner.place(), said(output)))
+    }
+
+    async fn read(&self, target: &Target) -> Result<NodeRecord, DrainError> {
+        let name = single(&target.node)?;
+        let argv = ["scontrol", "show", "node", "-o", name];
+        let output = self.ask(&argv).await?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let record = text.lines().filter_map(parse::node).find(|record| record.name == name);
+        match record {
+            Some(record) if output.status == Some(0) => Ok(record),
+            _ => Err(self.refused(
+                &argv,
+                &output,
+                &format!("check the name that Slurm has for the host `{}`", target.host),
+            )),
+        }
+    }
+
+    async fn jobs(&self, target: &Target) -> Result<Vec<Job>, DrainError> {
+        let argv = ["squeue", "-a", "-h", "-w", single(&target.node)?, "-o", "%A|%u|%T|%j"];
+        let output = self.ask(&argv).await?;
+        if output.status != Some(0) {
+            return Err(self.refused(&argv, &output, "what runs on the node is unknown"));
+        }
+        parse::jobs(&String::from_utf8_lossy(&output.stdout)).map_err(|line| {
+            DrainError(format!(
+                "`{}`{} printed a line that is no job: `{line}`; what runs on the node is unknown",
+                argv.join(" "),
+                self.runner.place()
+            ))
+        })
+    }
+
+    async fn drain(&self, target: &Target, marker: &Marker, why: &str) -> Result<Cordon, DrainError> {
+        writable(marker)?;
+        let before = self.read(target).await?;
+        match standing(&before, marker) {
+            // Why again when DRAIN is missing: a node that is only DOWN may come back by itself and take work.
+            Standing::Ours if before.state.is_draining() => {
+                return Ok(Cordon::Ours { evidence: evidence(&before) });
+            }
+            Standing::Ours => {}
+            Standing::Theirs(by) => return Ok(Cordon::HeldByOthers { by }),
+            Standing::Free => {
+                if before.state.base == "UNKNOWN" {
+                    return Err(DrainError(format!(
+                        "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
+                        target.node, before.state
+                    )));
+                }
+                // Why not for silence alone: a node that was resumed a moment ago shows it for some seconds.
+                if !marks(&before).is_empty() {
+                    return Ok(Cordon::HeldByOthers { by: shown(&before) });
+                }
+            }
+        }
+        let name = format!("nodename={}", single(&target.node)?);
+        let why = line(why);
+        let reason = format!("reason={marker}{}{why}", if why.is_empty() { "" } else { " " });
+        let second = second_place(&before).map(|place| format!("{place}={marker}"));
+        let mut argv = vec!["scontrol", "update", &name, "state=drain", &reason];
+        argv.extend(second.as_deref());
+        let written = self.ask(&argv).await;
+        // Why also after a failure: a request that gave no answer may have been carried out.
+        let after = match (self.read(target).await, &written) {
+            (Ok(after), _) => after,
+            (Err(_), Err(error)) => return Err(error.clone()),
+            (Err(error), Ok(_)) => return Err(error),
+        };
+        match standing(&after, marker) {
+            Standing::Ours if after.state.is_draining() => Ok(Cordon::Ours { evidence: evidence(&after) }),
+            Standing::Theirs(by) => Ok(Cordon::HeldByOthers { by }),
+            _ => Err(match written {
+                Err(error) => error,
+                Ok(output) if output.status != Some(0) => self.refused(
+                    &argv,
+                    &output,
+                    "draining needs a Slurm operator or administrator, or SlurmUser",
+                ),
+                Ok(_) => DrainError(format!(
+                    "`{}`{} was accepted, yet {} shows {}; somebody may have resumed it at the same moment: look with `scontrol show node {}`",
+                    argv.join(" "),
+                    self.runner.place(),
+                    target.node,
+                    evidence(&after),
+                    target.node
+                )),
+            }),
+        }
+    }
+
+    async fn tell(&self, target: &Target) -> Result<Vec<String>, DrainError> {
+        if self.options.notice == Notice::Nothing {
+            return Ok(Vec::new());
+        }
+        let mut told = Vec::new();
+        for job in self.jobs(target).await?.iter().filter(|job| job.state == "RUNNING") {
+            let signal;
+            let (argv, done) = match &self.options.notice {
+                Notice::Nothing => continue,
+                Notice::Signal(name) => {
+                    signal = format!("--signal={name}");
+                    (vec!["scancel", &signal, "--batch", &job.id], format!("sent {name} to {job}"))
+                }
+                Notice::Requeue => (vec!["scontrol", "requeue", &job.id], format!("requeued {job}")),
+            };
+            let output = self.ask(&argv).await?;
+            told.push(if output.status == Some(0) {
+                done
+            } else {
+                format!("could not tell {job}: {}", said(&output))
+            });
+        }
+        Ok(told)
+    }
+
+    async fn give_back(
+        &self,
+        target: &Target,
+        marker: &Marker,
+        rebooted_after: Option<Timestamp>,
+    ) -> Result<Ownership, DrainError> {
+        let deadline = Instant::now() + self.options.register_timeout;
+        let mut registered: Option<(Timestamp, Instant)> = None;
+        let before = loop {
+            let (record, waiting) = match self.read(target).await {
+                Ok(record) => match standing(&record, marker) {
+                    Standing::Free => return Ok(Ownership::NotDrained),
+                    Standing::Theirs(by) => return Ok(Ownership::Theirs { by }),
+                    Standing::Ours => match away(&record, rebooted_after) {
+                        None => match (rebooted_after, record.booted) {
+                            (Some(_), Some(booted)) => match registered {
+                                Some((same, since)) if same == booted && since.elapsed() >= SETTLE => {
+                                    break record;
+                                }
+                                Some((same, _)) if same == booted => {
+                                    (Some(record), "its boot was registered only just now".to_owned())
+                                }
+                                _ => {
+                                    registered = Some((booted, Instant::now()));
+                                    (Some(record), "its boot was registered only just now".to_owned())
+                                }
+                            },
+                            _ => break record,
+                        },
+                        Some(waiting) => (Some(record), waiting),
+                    },
+                },
+                Err(DrainError(error)) => (None, error),
+            };
+            if Instant::now() + self.options.poll > deadline {
+                return Err(match record {
+                    None => DrainError(waiting),
+                    Some(_) => DrainError(format!(
+                        "{} stays drained: {waiting}, {} s long (`scontrol show node {}`{}); check slurmd on the node, then resume the run",
+                        target.node,
+                        self.options.register_timeout.as_secs(),
+                        target.node,
+                        self.runner.place()
+                    )),
+                });
+            }
+            tokio::time::sleep(self.options.poll).await;
+        };
+        let name = format!("nodename={}", single(&target.node)?);
+        let mut argv = vec!["scontrol", "update", &name, "state=resume"];
+        let own = marker.to_string();
+        // Why in the same request: the second marker never outlives the drain, and is never taken off before it.
+        if before.extra.as_deref() == Some(own.as_str()) {
+            argv.push("extra=");
+        }
+        if before.comment.as_deref() == Some(own.as_str()) {
+            argv.push("comment=");
+        }
+        let written = self.ask(&argv).await;
+        let after = match (self.read(target).await, &written) {
+            (Ok(after), _) => after,
+            (Err(_), Err(error)) => return Err(error.clone()),
+            (Err(error), Ok(_)) => return Err(error),
+        };
+        match standing(&after, marker) {
+            Standing::Free => Ok(Ownership::NotDrained),
+            Standing::Theirs(by) => Ok(Ownership::Theirs { by }),
+            Standing::Ours => Err(match written {
+                Err(error) => error,
+                Ok(output) => self.refused(
+                    &argv,
+                    &output,
+                    &format!("{} is still drained ({})", target.node, evidence(&after)),
+                ),
+            }),
+        }
+    }
+
+    async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
+        let argv = ["scontrol", "-a", "show", "node", "-o"];
+        let output = self.run(&argv, self.options.command_timeout * 4).await?;
+        if output.status != Some(0) {
+            return Err(self.refused(&argv, &output, "who else is out is unknown"));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let nodes: HashMap<String, NodeRecord> =
+            text.lines().filter_map(parse::node).map(|record| (record.name.clone(), record)).collect();
+        Ok(targets
+            .iter()
+            .filter_map(|target| {
+                let (why, marker) = match nodes.get(&target.node) {
+                    None => ("not known to Slurm".to_owned(), None),
+                    Some(record) => (outage(record)?, held_by(record)),
+                };
+                Some(Outage { node: target.node.clone(), why, marker })
+            })
+            .collect())
+    }
+
+    async fn holders(&self) -> Result<std::collections::BTreeSet<String>, DrainError> {
+        let argv = ["scontrol", "-a", "show", "reservation", "-o"];
+        let output = self.ask(&argv).await?;
+        match parse::lock_holders(&String::from_utf8_lossy(&output.stdout)) {
+            Some(holders) if output.status == Some(0) => Ok(holders),
+            _ => Err(self.refused(&argv, &output, "who holds the lock is unknown")),
+        }
+    }
+
+    async fn take_lock(&self, run: &str) -> Result<Option<String>, DrainError> {
+        let had = self.holders().await?;
+        if !had.contains(lock_word(run)?) {
+            if let Some(holder) = had.into_iter().next() {
+                return Ok(Some(holder));
+            }
+            return self.create_lock(run).await;
+        }
+        Ok(had.into_iter().find(|holder| holder != run))
+    }
+
+    async fn create_lock(&self, run: &str) -> Result<Option<String>, DrainError> {
+        let argv = ["sinfo", "-a", "-h", "-N", "-o", "%N"];
+        let output = self.ask(&argv).await?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let Some(node) = text.lines().map(str::trim).find(|name| single(name).is_ok()) else {
+            return Err(self.refused(&argv, &output, "a reservation as lock needs a node"));
+        };
+        let (name, nodes) = (format!("reservationname=gpufleet_{run}"), format!("nodes={node}"));
+        // Why ten years: a job without a time limit counts as one year, and must not run into it.
+        let argv = [
+            "scontrol",
+            "create",
+            "reservation",
+            &name,
+            "starttime=now+3650days",
+            "duration=1",
+            &nodes,
+            "users=root",
+            "flags=ignore_jobs,overlap",
+        ];
+        let created = self.ask(&argv).await;
+        let holders = match (self.holders().await, &created) {
+            (Ok(holders), _) => holders,
+            (Err(_), Err(error)) => return Err(error.clone()),
+            (Err(error), Ok(_)) => return Err(error),
+        };
+        if let Some(other) = holders.iter().find(|holder| *holder != run) {
+            if holders.contains(run) {
+                self.delete_lock(run).await?;
+            }
+            return Ok(Some(other.clone()));
+        }
+        if holders.contains(run) {
+            return Ok(None);
+        }
+        Err(match created {
+            Err(error) => error,
+            Ok(output) => self.refused(
+                &argv,
+                &output,
+                "the lock needs the right to create reservations: a Slurm operator, or SlurmUser",
+            ),
+        })
+    }
+
+    async fn delete_lock(&self, run: &str) -> Result<(), DrainError> {
+        let name = format!("reservationname=gpufleet_{}", lock_word(run)?);
+        let argv = ["scontrol", "delete", &name];
+        let output = self.ask(&argv).await?;
+        if self.holders().await?.contains(run) {
+            return Err(self.refused(&argv, &output, "the lock is still there"));
+        }
+        Ok(())
+    }
+
+    async fn reboot(&self, target: &Target, marker: &Marker) -> Result<bool, DrainError> {
+        let reason = format!("reason={marker} reboot");
+        let argv = ["scontrol", "reboot", "nextstate=DOWN", &reason, single(&target.node)?];
+        let before = self.read(target).await?;
+        let not_now = match standing(&before, marker) {
+            Standing::Ours if before.state.is_drained() => None,
+            Standing::Ours => Some(format!("is not drained yet (State={})", before.state)),
+            Standing::Free => Some("is not drained".to_owned()),
+            Standing::Theirs(by) => Some(format!("is {by}")),
+        };
+        if let Some(why) = not_now {
+            return Err(DrainError(format!(
+                "`{}` was not run: {} {why}; nothing was changed",
+                argv.join(" "),
+                target.node
+            )));
+        }
+        let output = self.ask(&argv).await?;
+        if output.status != Some(0) {
+            return Err(self.refused(
+                &argv,
+                &output,
+                "check RebootProgram in slurm.conf, or reboot over SSH",
+            ));
+        }
+        Ok(true)
+    }
+}
+
+impl Drainer for SlurmDrainer {
+    fn name(&self) -> &str {
+        "slurm"
+    }
+
+    fn cordon<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
+        self.drain(target, marker, why).boxed()
+    }
+
+    fn notify<'a>(
+        &'a self,
+        target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
+        self.tell(target).boxed()
+    }
+
+    fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        async move {
+            let record = self.read(target).await?;
+            let mut work: Vec<String> = self.jobs(target).await?.iter().map(Job::to_string).collect();
+            if work.is_empty() && !record.state.is_drained() {
+                work.push(if record.state.is_draining() {
+                    format!("Slurm is not done with it (State={})", record.state)
+                } else {
+                    format!("it is not drained (State={})", record.state)
+                });
+            }
+            Ok(if work.is_empty() { Activity::Idle } else { Activity::Busy { work } })
+        }
+        .boxed()
+    }
+
+    fn ownership<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        async move {
+            Ok(match standing(&self.read(target).await?, marker) {
+                Standing::Free => Ownership::NotDrained,
+                Standing::Ours => Ownership::Ours,
+                Standing::Theirs(by) => Ownership::Theirs { by },
+            })
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        rebooted_after: Option<Timestamp>,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {
+        self.everybody(targets).boxed()
+    }
+
+    fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        self.take_lock(run).boxed()
+    }
+
+    fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
+        async move { Ok(self.holders().await?.contains(run)) }.boxed()
+    }
+
+    fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
+        self.delete_lock(run).boxed()
+    }
+
+    fn reboot_via<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<bool, DrainError>> {
+        self.reboot(target, marker).boxed()
+    }
+}
+
+/// The marker of the drain that a node is under, if it is one of ours.
+fn held_by(record: &NodeRecord) -> Option<Marker> {
+    Marker::parse(&record.reason.as_ref()?.text)
+}
+
+fn standing(record: &NodeRecord, marker: &Marker) -> Standing {
+    let out = record.state.is_draining() || record.state.base == "DOWN" || record.state.has("FAIL");
+    if !out && record.reason.is_none() {
+        return Standing::Free;
+    }
+    let theirs = || Standing::Theirs(shown(record));
+    if held_by(record).as_ref() != Some(marker) {
+        return theirs();
+    }
+    if !out {
+        return Standing::Theirs(format!("our reason without our drain (State={})", record.state));
+    }
+    if record.state.has("FAIL") || record.state.base == "FAIL" {
+        return theirs();
+    }
+    let own = marker.to_string();
+    let marks = [record.extra.as_deref(), record.comment.as_deref()];
+    let second = marks.contains(&Some(own.as_str()));
+    let somebody = |mark: &Option<&str>| mark.is_some_and(|mark| Marker::parse(mark).is_none());
+    if second || marks.iter().all(somebody) {
+        return Standing::Ours;
+    }
+    Standing::Theirs("our reason without our mark in Extra or Comment".to_owned())
+}
+
+/// Which of the fields that Slurm leaves alone is free for the second marker.
+fn second_place(record: &NodeRecord) -> Option<&'static str> {
+    let free = |value: &Option<String>| value.as_deref().is_none_or(|text| Marker::parse(text).is_some());
+    if free(&record.extra) {
+        Some("extra")
+    } else if free(&record.comment) {
+        Some("comment")
+    } else {
+        None
+    }
+}
+
+/// Which states and flags keep work away from a node.
+fn marks(record: &NodeRecord) -> Vec<&'static str> {
+    OUT.into_iter().filter(|mark| record.state.base == *mark || record.state.has(mark)).collect()
+}
+
+/// Why a node is out, ready to show; `None` when it is not.
+fn outage(record: &NodeRecord) -> Option<String> {
+    (!marks(record).is_empty() || record.state.has("NOT_RESPONDING")).then(|| shown(record))
+}
+
+/// What is on a node, and by whom.
+fn shown(record: &NodeRecord) -> String {
+    let marks = marks(record);
+    let verb = if record.state.is_draining() {
+        "drained".to_owned()
+    } else if !marks.is_empty() {
+        marks.join("+").to_ascii_lowercase().replace('_', " ")
+    } else if record.state.has("NOT_RESPONDING") {
+        "not responding".to_owned()
+    } else {
+        "marked".to_owned()
+    };
+    let Some(reason) = &record.reason else { return verb };
+    let who = match (held_by(record), &reason.by) {
+        (Some(marker), _) => format!("gpufleet run {}", marker.run),
+        (None, Some((user, _))) => user.clone(),
+        (None, None) => "somebody".to_owned(),
+    };
+    format!("{verb} by {who}: {}", reason.text)
+}
+
+/// Why a node must not be resumed yet.
+fn away(record: &NodeRecord, rebooted_after: Option<Timestamp>) -> Option<String> {
+    let state = &record.state;
+    if state.has("NOT_RESPONDING") || state.base == "UNKNOWN" {
+        return Some(format!("it does not answer Slurm (State={state})"));
+    }
+    if state.has("REBOOT_ISSUED") || state.has("REBOOT_REQUESTED") {
+        return Some(format!("Slurm's own reboot of it is not done (State={state})"));
+    }
+    let after = rebooted_after?;
+    match record.booted {
+        Some(booted) if booted > after => None,
+        Some(booted) => {
+            Some(format!("it has not registered since its reboot at {after} (BootTime={booted})"))
+        }
+        None => Some(format!("it has not registered since its reboot at {after}")),
+    }
+}
+
+fn evidence(record: &NodeRecord) -> String {
+    let mut text = format!("State={}", record.state);
+    if let Some(reason) = &record.reason {
+        text.push_str(&format!(" Reason={}", reason.text));
+        if let Some((user, when)) = &reason.by {
+            text.push_str(&format!(" [{user}@{when}Z]"));
+        }
+    }
+    if let Some(extra) = &record.extra {
+        text.push_str(&format!(" Extra={extra}"));
+    }
+    text
+}
+
+/// One line of bounded length.
+fn line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").chars().take(WHY_LENGTH).collect()
+}
+
+fn said(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let text = if stderr.trim().is_empty() { stdout } else { stderr };
+    let text = line(&text);
+    if text.is_empty() { "nothing".to_owned() } else { text }
+}
+
+/// A name that Slurm takes for one node: no list, no range, not its word for all.
+fn single(name: &str) -> Result<&str, DrainError> {
+    if is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all") {
+        Ok(name)
+    } else {
+        Err(DrainError(format!("`{name}` is no name of one Slurm node; nothing was run")))
+    }
+}
+
+fn lock_word(run: &str) -> Result<&str, DrainError> {
+    if is_word(run) {
+        Ok(run)
+    } else {
+        Err(DrainError(format!("`{run}` cannot be part of a reservation's name; nothing was run")))
+    }
+}
+
+fn writable(marker: &Marker) -> Result<(), DrainError> {
+    if marker.is_writable() {
+        Ok(())
+    } else {
+        Err(DrainError(format!("`{marker}` cannot be read back from Slurm; nothing was run")))
+    }
+}
