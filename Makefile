@@ -9,7 +9,7 @@ DEMO_GPU ?= h100-80gb,a100-80gb
 DEMO_DIR = target/demo
 RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 
-.PHONY: demo test test-full build setup lint bench release clean fmt reference
+.PHONY: demo test chaos test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -19,6 +19,11 @@ demo: targets
 ## test: installs what the tests need and runs them all
 test: setup
 	@tests/scripts/test.sh
+
+## chaos: kills the controller at every record of its journal, and at random instants; CHAOS_EVERY=20 takes a sample
+chaos: setup
+	$(CARGO) build --locked -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint -p gpufleet-tests
+	target/debug/gpufleet-chaos
 
 ## build: the controller with its node file inside
 build: targets
