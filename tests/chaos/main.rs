@@ -4,12 +4,15 @@
 //! `CHAOS_NODES` (12), `CHAOS_VARIANT` (`mig,command`), `CHAOS_HOW` (`before,after,torn`), `CHAOS_EVERY` (1: every record),
 //! `CHAOS_RANDOM` (200 instants), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_SECOND` (`resume --yes`),
 //! `CHAOS_KEEP` (`target/chaos`: where failed cases stay).
+//!
+//! With `faults` for its argument it breaks a node instead, in every way that the lab knows, and prints the table of
+//! docs/reliability.md.
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::process::ExitCode;
 use std::time::Instant;
 
-use gpufleet_tests::{Campaign, CampaignOptions, Kill, Variant};
+use gpufleet_tests::{Campaign, CampaignOptions, FAULTS, Kill, Variant};
 
 fn variable(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
@@ -23,6 +26,9 @@ fn number(name: &str, default: usize) -> Result<usize, String> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("faults") {
+        return faults();
+    }
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -31,6 +37,37 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn faults() -> ExitCode {
+    println!("| fault | what happened | node | fleet |\n|---|---|---|---|");
+    let mut well = true;
+    for case in FAULTS {
+        let seen = case.run();
+        let stopped = match seen.left_stopped.as_slice() {
+            [] => String::new(),
+            units => format!(", left stopped: {}", units.join(" ")),
+        };
+        let out = match seen.out_of_service.as_slice() {
+            [] => "none out".to_owned(),
+            names => format!("out: {}", names.join(", ")),
+        };
+        println!(
+            "| {} | {} | {}, {} reboots{stopped} | others {}; {out}; exit {}; {:.0} s |",
+            case.name,
+            if seen.message.is_empty() { "-" } else { &seen.message },
+            seen.state,
+            seen.reboots,
+            seen.others.join(", "),
+            seen.code.map_or_else(|| "none".to_owned(), |code| code.to_string()),
+            seen.took.as_secs_f64()
+        );
+        if let Some(problem) = seen.problem(case) {
+            println!("\nFAILED: {}: {problem}\n", case.name);
+            well = false;
+        }
+    }
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run() -> Result<bool, String> {

@@ -7,6 +7,7 @@
 mod binaries;
 mod campaign;
 mod document;
+mod faults;
 mod fleet;
 mod gpufleet;
 mod lines;
@@ -14,6 +15,7 @@ mod lines;
 pub use binaries::binary;
 pub use campaign::{Campaign, CampaignOptions, Kill, Outcome, Variant};
 pub use document::{Document, Row};
+pub use faults::{FAULTS, FaultCase, FaultResult};
 pub use fleet::{Fleet, FleetOptions};
 pub use gpufleet::{Command, Finished, Home, Running};
 pub use lines::{Events, Outage};
