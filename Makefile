@@ -9,7 +9,7 @@ DEMO_GPU ?= h100-80gb,a100-80gb
 DEMO_DIR = target/demo
 RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 
-.PHONY: demo test test-systems test-full build setup lint bench release clean fmt reference
+.PHONY: demo test test-systems chaos test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -23,6 +23,11 @@ test: setup
 ## test-systems: installs real schedulers and runs the tests against them
 test-systems: targets
 	@tests/scripts/systems.sh
+
+## chaos: kills the controller at every record of its journal, and at random instants; CHAOS_EVERY=20 takes a sample
+chaos: setup
+	$(CARGO) build --locked -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint -p gpufleet-tests
+	target/debug/gpufleet-chaos
 
 ## build: the controller with its node file inside
 build: targets

@@ -2,7 +2,7 @@
 # Runs all tests and ends with the runner's summary.
 set -eu
 mkdir -p /run/sshd 2>/dev/null || true
-cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
+cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint
 if cargo nextest --version >/dev/null 2>&1; then
     # Why the ignored ones too: they are measurements with a bound, which mean something in a process of their own,
     # and here every test has one.

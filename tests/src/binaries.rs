@@ -12,7 +12,7 @@ pub fn binary(name: &str) -> PathBuf {
     let found = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
     found.unwrap_or_else(|| {
         panic!(
-            "{name} is not beside {}: build it with `cargo build -p gpufleet -p gpufleet-lab -p nvml-sim`",
+            "{name} is not beside {}: build it with `cargo build -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint`",
             test.display()
         )
     })

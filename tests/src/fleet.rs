@@ -177,6 +177,45 @@ impl Fleet {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
+    /// The lab's own program on this fleet: what it printed, or what it complained of.
+    fn lab(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new(binary("gpufleet-lab"))
+            .args(arguments)
+            .arg("--dir")
+            .arg(self.dir())
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("gpufleet-lab {arguments:?}: {output:?}"));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Brings all nodes back to how they were at the start, their logs included.
+    ///
+    /// # Errors
+    /// A node that does not come back, by name.
+    pub fn restore(&self) -> Result<(), String> {
+        self.lab(&["restore"]).map(|_| ())
+    }
+
+    /// All that is declared of each node, a line each with the node's name first.
+    pub fn described(&self) -> String {
+        self.lab(&["hash", "--text"]).unwrap_or_else(|error| error)
+    }
+
+    /// A digest of that, a line a node.
+    pub fn digests(&self) -> String {
+        self.lab(&["hash"]).unwrap_or_else(|error| error)
+    }
+
+    /// Reboots, resets and who was out at once, from the nodes' own logs.
+    pub fn outages(&self) -> Value {
+        let text = self.lab(&["outages"]).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
     /// Runs a command in a node through OpenSSH's own client.
     pub fn ssh(&self, node: &str, command: &str) -> std::process::Output {
         Command::new("ssh")

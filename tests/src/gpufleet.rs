@@ -44,6 +44,18 @@ impl Home {
         self.dir.path().join("state/gpufleet/runs")
     }
 
+    /// The folder that holds all of it.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// How many whole records the journals of all runs have.
+    pub fn records(&self) -> usize {
+        let runs = std::fs::read_dir(self.runs()).into_iter().flatten().flatten();
+        let texts = runs.filter_map(|run| std::fs::read(run.path().join("journal.jsonl")).ok());
+        texts.map(|text| text.iter().filter(|byte| **byte == b'\n').count()).sum()
+    }
+
     /// What the latest run recorded; empty before there is one.
     pub fn journal(&self) -> Events {
         journal(&self.runs())
@@ -221,7 +233,15 @@ impl Running {
     ///
     /// # Panics
     /// When it takes too long.
-    pub fn wait(mut self) -> Finished {
+    pub fn wait(self) -> Finished {
+        self.ended().unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it takes too long; it is killed then.
+    pub fn ended(mut self) -> Result<Finished, String> {
         let status = loop {
             match self.child.try_wait().expect("the child can be asked") {
                 Some(status) => break Some(status),
@@ -235,9 +255,12 @@ impl Running {
         }
         let (stdout, stderr) = self.output();
         let Some(status) = status else {
-            panic!("{} did not end in {took:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", self.text);
+            return Err(format!(
+                "{} did not end in {took:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}",
+                self.text
+            ));
         };
-        Finished { text: std::mem::take(&mut self.text), code: status.code(), stdout, stderr, took }
+        Ok(Finished { text: std::mem::take(&mut self.text), code: status.code(), stdout, stderr, took })
     }
 }
 

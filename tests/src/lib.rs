@@ -5,13 +5,17 @@
 //! that cargo builds into, runs on loopback, and ends with the value that stands for it.
 
 mod binaries;
+mod campaign;
 mod document;
+mod faults;
 mod fleet;
 mod gpufleet;
 mod lines;
 
 pub use binaries::binary;
+pub use campaign::{Campaign, CampaignOptions, Kill, Outcome, Variant};
 pub use document::{Document, Row};
+pub use faults::{FAULTS, FaultCase, FaultResult};
 pub use fleet::{Fleet, FleetOptions};
 pub use gpufleet::{Command, Finished, Home, Running};
 pub use lines::{Events, Outage};

@@ -9,7 +9,7 @@ use nvml_sim::model::ModelKey;
 
 use crate::fleet::{Fleet, LabError, Options, serve_real_host};
 use crate::spec::SshServer;
-use crate::{enter, out, sys};
+use crate::{enter, out, restore, sys, view};
 
 /// A fleet of GPU nodes that is not there: real SSH, real processes, simulated GPUs.
 ///
@@ -33,6 +33,29 @@ enum Action {
         /// The command; its exit status becomes ours.
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<String>,
+    },
+    /// Bring all nodes of a running fleet back to how they were at its start; their logs start anew.
+    Restore {
+        /// The fleet's directory.
+        #[arg(long, env = "GPUFLEET_LAB_DIR")]
+        dir: PathBuf,
+    },
+    /// Print a digest of what is declared on each node: GPU settings, MIG layouts, files, services that run.
+    ///
+    /// Equal digests mean equal nodes, whatever happened on the way: boot ids, MIG identities, process ids and times are left out.
+    Hash {
+        /// The fleet's directory.
+        #[arg(long, env = "GPUFLEET_LAB_DIR")]
+        dir: PathBuf,
+        /// Print what the digests are made of.
+        #[arg(long)]
+        text: bool,
+    },
+    /// Print as JSON, from the nodes' own logs, reboots, resets and how many nodes were out at once.
+    Outages {
+        /// The fleet's directory.
+        #[arg(long, env = "GPUFLEET_LAB_DIR")]
+        dir: PathBuf,
     },
     /// Run `gpusimctl` inside a node of a running fleet (`gpufleet-lab ctl --dir DIR gpu001 show`).
     Ctl {
@@ -101,12 +124,48 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Action::Up(arguments) => up(&arguments),
         Action::Exec { fleet, command } => exec(&fleet, &command),
+        Action::Restore { dir } => return told(restore::restore(&dir).map(|()| String::new())),
+        Action::Hash { dir, text } => return told(hash(&dir, text)),
+        Action::Outages { dir } => {
+            let seen = restore::nodes(&dir).map(|nodes| view::outages(&nodes));
+            return told(seen.map(|seen| serde_json::to_string_pretty(&seen).unwrap_or_default()));
+        }
         Action::Ctl { dir, node, arguments } => return enter::ctl(&dir, &node, &arguments),
     };
     done.unwrap_or_else(|error| {
         out::error(format!("error: {error}"));
         ExitCode::FAILURE
     })
+}
+
+/// Prints what there is to say, or the error.
+fn told<E: std::fmt::Display>(outcome: Result<String, E>) -> ExitCode {
+    match outcome {
+        Ok(text) => {
+            if !text.is_empty() {
+                out::line(text.trim_end());
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            out::error(format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn hash(dir: &std::path::Path, text: bool) -> Result<String, String> {
+    let mut shown = String::new();
+    for node in restore::nodes(dir).map_err(|error| error.to_string())? {
+        let name = restore::name(&node);
+        let description = view::describe(&node).map_err(|error| format!("{name}: {error}"))?;
+        if text {
+            description.lines().for_each(|line| shown += &format!("{name} {line}\n"));
+        } else {
+            shown += &format!("{name} {}\n", view::digest(&description));
+        }
+    }
+    Ok(shown)
 }
 
 /// Whatever runs: a fleet, or this machine itself. The temporary directory goes when this is dropped, after the fleet.

@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use crate::keys;
 use crate::node::{files, ssh};
+use crate::restore;
 use crate::rules::{self, Extras, RuleError, StateRule};
 use crate::spec::{NodeSpec, SshServer, ending};
 
@@ -403,6 +404,7 @@ fn create_node(
     };
     store.create(&machine).map_err(failed)?;
     store.set_faults(faults).map_err(failed)?;
+    restore::keep(&spec.dir).map_err(io_at("keep a copy of", &spec.dir))?;
     spec.save().map_err(io_at("write", &spec.dir))
 }
 
@@ -468,7 +470,7 @@ fn wait_ready(node: &Supervised, limit: Instant) -> Result<(), LabError> {
     Err(LabError::NotReady { node: spec.name.clone(), tail })
 }
 
-fn speaks_ssh(port: u16) -> bool {
+pub fn speaks_ssh(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
     let mut start = [0; 4];
@@ -476,14 +478,14 @@ fn speaks_ssh(port: u16) -> bool {
 }
 
 /// Ends a node's process 1, and with it all of the node.
-fn kill_node(dir: &Path) {
+pub fn kill_node(dir: &Path) {
     let pid = fs::read_to_string(dir.join("init.pid")).ok().and_then(|text| text.trim().parse().ok());
     if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
-/// One node's life: boot, wait for its end, reboot or not.
+/// One node's life: boot, wait for its end, reboot or not. A node that is gone for good waits for its restoration.
 fn supervise(spec: &NodeSpec, stop: &Stop) {
     let store = Store::new(spec.state_file());
     let console = spec.dir.join("console.log");
@@ -496,30 +498,71 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
             break;
         }
         let code = boot(spec, &console);
-        match code {
+        let returns = match code {
+            _ if restore::asked(&spec.dir) => true,
             ending::REBOOT => {
                 failures = 0;
-                let boot_id = uuid::Uuid::new_v4().to_string();
-                let _ = store.update(|machine| machine.reboot(boot_id));
-                if faults.contains(&Effect::NeverBoot) {
-                    break;
-                }
+                let _ = store.update(|machine| reboot(machine, &faults));
                 let seconds =
                     faults.iter().find_map(|f| if let Effect::BootSeconds(s) = f { Some(*s) } else { None });
                 let pause =
                     Duration::from_secs_f64(seconds.unwrap_or(spec.boot_seconds).clamp(0.0, 86_400.0));
-                if stop.sleep(pause) {
-                    break;
-                }
+                !faults.contains(&Effect::NeverBoot) && !away(spec, stop, pause)
             }
-            ending::POWER_OFF | ending::VANISHED => break,
+            ending::POWER_OFF | ending::VANISHED => false,
             other => {
                 note(&console, &format!("the node's first process ended with {other}"));
                 failures += 1;
                 if failures >= 3 || stop.sleep(Duration::from_millis(200)) {
                     break;
                 }
+                true
             }
+        };
+        if !returns && !restore::asked(&spec.dir) && away(spec, stop, Duration::MAX) {
+            break;
+        }
+        if restore::asked(&spec.dir)
+            && let Err(error) = restore::put_back(&spec.dir)
+        {
+            note(&console, &format!("cannot restore the node: {error}"));
+            break;
+        }
+    }
+}
+
+/// Waits so long, or until the node is to be restored; answers whether the fleet is to end.
+fn away(spec: &NodeSpec, stop: &Stop, time: Duration) -> bool {
+    const LOOK: Duration = Duration::from_millis(20);
+    let begin = Instant::now();
+    while begin.elapsed() < time && !restore::asked(&spec.dir) {
+        if stop.sleep(LOOK.min(time - begin.elapsed().min(time))) {
+            return true;
+        }
+    }
+    stop.asked()
+}
+
+/// What a reboot makes of a machine, with what this node's faults make of the reboot.
+fn reboot(machine: &mut Machine, faults: &[Effect]) {
+    let before = machine.clone();
+    machine.reboot(uuid::Uuid::new_v4().to_string());
+    for fault in faults {
+        match fault {
+            Effect::SameBootId => machine.boot_id.clone_from(&before.boot_id),
+            Effect::GpuMissing(index) if *index < machine.gpus.len() => {
+                machine.gpus.remove(*index);
+            }
+            Effect::MigStaysPending => {
+                for gpu in &mut machine.gpus {
+                    if let Some(old) =
+                        before.gpus.iter().find(|old| old.uuid == gpu.uuid && old.mig.is_pending())
+                    {
+                        gpu.mig = old.mig;
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -598,4 +641,32 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(dir.join("inventory.yaml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use nvml_sim::state::Staged;
+
+    use super::*;
+
+    #[test]
+    fn a_faulty_reboot_changes_what_the_fault_says() {
+        let machine = || {
+            let mut machine = Machine::new("gpu001", &[ModelKey::A100; 2], "old".to_owned());
+            machine.gpus[1].mig = Staged { current: false, pending: true };
+            machine
+        };
+        let after = |faults: &[Effect]| {
+            let mut machine = machine();
+            reboot(&mut machine, faults);
+            machine
+        };
+        let sound = after(&[]);
+        assert!(sound.boot_id != "old" && sound.gpus[1].mig == Staged::settled(true));
+        assert_eq!(after(&[Effect::SameBootId]).boot_id, "old");
+        assert!(after(&[Effect::MigStaysPending]).gpus[1].mig.is_pending());
+        let missing = after(&[Effect::GpuMissing(0)]);
+        assert_eq!((missing.gpus.len(), missing.gpus[0].minor), (1, 1));
+        assert_eq!(after(&[Effect::GpuMissing(7)]).gpus.len(), 2);
+    }
 }

@@ -10,9 +10,11 @@ mod keys;
 mod node;
 mod out;
 mod programs;
+mod restore;
 mod rules;
 mod spec;
 mod sys;
+mod view;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -68,6 +68,16 @@ pub enum Effect {
     Vanish,
     /// The whole node stops; its connections stay open and silent.
     Freeze,
+    /// The calling process is killed.
+    Kill,
+    /// The calling process and its parent are killed: of the helper's GPU process, the helper.
+    KillParent,
+    /// The node's SSH server stops for this many seconds: connections stay open and silent, the node works on.
+    Cut(u64),
+    /// A process begins to work on the GPU with this index just before the call.
+    Job(u32),
+    /// The node loses its power and starts again.
+    PowerCut,
     /// The node dies this many seconds after its start.
     VanishAfter(u64),
     /// The node stops this many seconds after its start.
@@ -78,6 +88,20 @@ pub enum Effect {
     BootSeconds(f64),
     /// A reboot is accepted and does not happen.
     RebootIgnored,
+    /// A reboot ends every process and then hangs: nothing answers, and nothing starts again.
+    ShutdownHangs,
+    /// After a reboot the SSH server accepts connections and says nothing.
+    HangAfterBoot,
+    /// After a reboot the system says that it is still starting.
+    StartingForEver,
+    /// A reboot shows the boot id of before.
+    SameBootId,
+    /// After a reboot the GPU with this index is not there.
+    GpuMissing(usize),
+    /// A reboot does not make a pending MIG mode current.
+    MigStaysPending,
+    /// Nothing more fits below this directory; what lies there stays.
+    Full(String),
     /// Nothing listens on the SSH port.
     RefuseSsh,
     /// The SSH server accepts connections and says nothing.
@@ -168,6 +192,11 @@ impl Rule {
                 | Effect::Exit { .. }
                 | Effect::Vanish
                 | Effect::Freeze
+                | Effect::Kill
+                | Effect::KillParent
+                | Effect::Cut(_)
+                | Effect::Job(_)
+                | Effect::PowerCut
         );
         let node = self.concerns(Subject::Node);
         if node != node_only && !(node && matches!(self.effect, Effect::GpuLost)) {
@@ -177,6 +206,11 @@ impl Rule {
                 ("concerns the whole node", "leave `function` and `program` out")
             };
             return Some(format!("this effect {what}: {want}"));
+        }
+        if let Effect::Full(path) = &self.effect
+            && !(path.starts_with('/') && path.len() > 1 && !path.contains(".."))
+        {
+            return Some("`full` names a directory by its whole path".to_owned());
         }
         if self.function.is_some() && matches!(self.effect, Effect::Exit { .. }) {
             return Some("`exit` is an effect of programs; a function has `return`".to_owned());
@@ -302,5 +336,8 @@ mod tests {
         let mut function = rule(Effect::NoDriver);
         function.function = Some("*".to_owned());
         assert!(function.problem().unwrap().contains("whole node"));
+        assert!(rule(Effect::Full("/etc".to_owned())).problem().is_none());
+        assert!(rule(Effect::Full("etc".to_owned())).problem().unwrap().contains("whole path"));
+        assert!(rule(Effect::PowerCut).problem().unwrap().contains("name one with"));
     }
 }

@@ -170,8 +170,13 @@ impl Store {
 
     /// Tells the node's first process to end the node: `vanish` or `freeze`.
     pub fn end_node(&self, how: &str) {
-        self.log_event(how, Value::Null);
-        let _ = std::fs::write(self.beside(how), b"");
+        self.order(how, "");
+    }
+
+    /// Tells the node's first process what shall happen: `vanish`, `freeze`, `cut` (with seconds) or `power-cut`.
+    pub fn order(&self, what: &str, detail: &str) {
+        self.log_event(what, if detail.is_empty() { Value::Null } else { json!(detail) });
+        let _ = std::fs::write(self.beside(what), detail);
         if std::env::var_os("GPUSIM_STATE").is_none() {
             let _ = rustix::process::kill_process(rustix::process::Pid::INIT, rustix::process::Signal::USR1);
         }

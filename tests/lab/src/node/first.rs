@@ -88,14 +88,15 @@ pub fn init(dir: &Path) -> Result<i32, Box<dyn std::error::Error>> {
     let mut server = if faults.contains(&Effect::RefuseSsh) {
         None
     } else {
-        Some(start_ssh(&spec, &faults).map_err(to("start the SSH server"))?)
+        Some(start_ssh(&spec, &faults, machine.boots).map_err(to("start the SSH server"))?)
     };
     let end = faults.iter().find_map(|fault| match fault {
         Effect::VanishAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), false)),
         Effect::FreezeAfter(seconds) => Some((Instant::now() + Duration::from_secs(*seconds), true)),
         _ => None,
     });
-    Ok(watch(&spec, &faults, &store, &mut server, end).map_err(to("start the SSH server again"))?)
+    Ok(watch(&spec, &faults, &store, &mut server, end, machine.boots)
+        .map_err(to("start the SSH server again"))?)
 }
 
 /// Waits for the end of the node: a reboot, a power-off, or a fault.
@@ -105,25 +106,47 @@ fn watch(
     store: &Store,
     server: &mut Option<Child>,
     end: Option<(Instant, bool)>,
+    boots: u32,
 ) -> io::Result<i32> {
+    // When the SSH server is to go on after a cut.
+    let mut heals: Option<Instant> = None;
     loop {
-        let signal = match end {
+        let next = end.map(|(at, _)| at).into_iter().chain(heals).min();
+        let signal = match next {
             None => Some(sys::wait_signal(&SIGNALS)),
-            Some((at, _)) => sys::wait_signal_for(&SIGNALS, at.saturating_duration_since(Instant::now())),
+            Some(at) => sys::wait_signal_for(&SIGNALS, at.saturating_duration_since(Instant::now())),
         };
+        if heals.is_some_and(|at| Instant::now() >= at) {
+            heals = None;
+            tell_ssh(server.as_ref(), Signal::CONT);
+            store.log_event("healed", json!({}));
+            if signal.is_none() {
+                continue;
+            }
+        }
         match signal {
-            None if end.is_some_and(|(at, _)| Instant::now() < at) => {}
+            None if end.is_none_or(|(at, _)| Instant::now() < at) => {}
             None if end.is_some_and(|(_, freeze)| freeze) => freeze_all(),
             None => return Ok(ending::VANISHED),
             Some(libc::SIGCHLD) => {
                 while let Some((pid, _)) = sys::reap() {
                     if server.as_ref().is_some_and(|child| child.id() == pid as u32) {
                         out::error("the SSH server ended; starting it again");
-                        *server = Some(start_ssh(spec, faults)?);
+                        *server = Some(start_ssh(spec, faults, boots)?);
                     }
                 }
             }
             Some(libc::SIGUSR1) if store.beside("freeze").exists() => freeze_all(),
+            Some(libc::SIGUSR1) if store.beside("cut").exists() => {
+                let seconds = fs::read_to_string(store.beside("cut")).unwrap_or_default();
+                let _ = fs::remove_file(store.beside("cut"));
+                heals = Some(Instant::now() + Duration::from_secs(seconds.trim().parse().unwrap_or(0)));
+                tell_ssh(server.as_ref(), Signal::STOP);
+            }
+            Some(libc::SIGUSR1) if store.beside("power-cut").exists() => {
+                let _ = fs::remove_file(store.beside("power-cut"));
+                return Ok(ending::REBOOT);
+            }
             Some(libc::SIGUSR1) => return Ok(ending::VANISHED),
             Some(libc::SIGTERM) => return Ok(ending::POWER_OFF),
             Some(_) => {
@@ -135,6 +158,11 @@ fn watch(
                 // Why: whoever asked gets an answer, as from a real machine, which has much to stop before its SSH server.
                 std::thread::sleep(Duration::from_millis(100));
                 say_goodbye();
+                if faults.contains(&Effect::ShutdownHangs) {
+                    store.log_event("shutdown hangs", json!({}));
+                    kill_all();
+                    sleep_for_ever();
+                }
                 return Ok(ending::REBOOT);
             }
         }
@@ -163,8 +191,36 @@ fn freeze_all() {
             let _ = rustix::process::kill_process(pid, Signal::STOP);
         }
     }
+    sleep_for_ever()
+}
+
+fn sleep_for_ever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+fn kill_all() {
+    for pid in nvml_sim::holders::processes().into_iter().filter(|pid| *pid != 1) {
+        if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Stops the SSH server with all its connections, or lets it go on. What runs on behalf of a connection is left alone.
+fn tell_ssh(server: Option<&Child>, signal: Signal) {
+    let own = server.map(std::process::Child::id);
+    let is_sshd = |pid: u32| {
+        fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.starts_with("sshd:") || line.starts_with("/usr/sbin/sshd"))
+    };
+    for pid in nvml_sim::holders::processes() {
+        if (Some(pid) == own || is_sshd(pid))
+            && let Some(pid) = rustix::process::Pid::from_raw(pid as i32)
+        {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 }
 
@@ -209,10 +265,11 @@ fn apply_sysctls() {
     }
 }
 
-fn start_ssh(spec: &NodeSpec, faults: &[Effect]) -> io::Result<Child> {
+fn start_ssh(spec: &NodeSpec, faults: &[Effect], boots: u32) -> io::Result<Child> {
     match spec.ssh_server {
         SshServer::Builtin => {
-            let settings = ssh::Settings::of_node(spec, faults);
+            let mut settings = ssh::Settings::of_node(spec, faults);
+            settings.hang |= boots > 1 && faults.contains(&Effect::HangAfterBoot);
             let mut command = Command::new(format!("{SHARE}/gpufleet-lab"));
             command.arg("__sshd").env_clear().env("PATH", PATH).stdin(Stdio::piped());
             let mut child = sys::unblocked(&mut command).spawn()?;

@@ -90,8 +90,39 @@ pub fn enter(spec: &NodeSpec, machine: &Machine, faults: &[Effect]) -> Result<()
             let _ = fs::write(root.join(dir).join("full"), vec![0; 1 << 16]);
         }
     }
+    for path in faults.iter().filter_map(|f| if let Effect::Full(path) = f { Some(path) } else { None }) {
+        fill(&root.join("mnt"), &root.join(path.trim_start_matches('/')))?;
+    }
     pivot(&root)?;
     rustix::system::sethostname(spec.name.as_bytes()).doing(|| "set the host name".to_owned())
+}
+
+/// Puts a full file system in the place of a directory, with what lies there; `beside` serves for building it.
+fn fill(beside: &Path, at: &Path) -> Result<(), MountError> {
+    fs::create_dir_all(at).doing(|| format!("make {}", at.display()))?;
+    let mode = fs::metadata(at).doing(|| format!("look at {}", at.display()))?.permissions().mode() & 0o7777;
+    tmpfs(beside, &format!("mode={mode:o},size=64m"), MountFlags::empty())?;
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(at.join("."))
+        .arg(beside)
+        .stdin(std::process::Stdio::null())
+        .status()
+        .doing(|| format!("copy {}", at.display()))?;
+    if !copied.success() {
+        return Err(MountError {
+            what: format!("copy {}", at.display()),
+            source: io::Error::other(copied.to_string()),
+        });
+    }
+    // Why down to single bytes: a page may be left over for a small file otherwise.
+    if let Ok(mut file) = File::create(beside.join(".full")) {
+        for size in [1 << 20, 4096, 1] {
+            while io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
+        }
+    }
+    mount_bind(beside, at).doing(|| format!("bind {}", at.display()))?;
+    unmount(beside, UnmountFlags::DETACH).doing(|| format!("leave {}", beside.display()))
 }
 
 fn noexec(faults: &[Effect]) -> MountFlags {

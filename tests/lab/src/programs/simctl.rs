@@ -19,7 +19,8 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl machine KEY VALUE            KEY: driver_loaded module_version library_version nvidia_drm_refs passthrough
   gpusimctl fault add RULE               RULE as one line of YAML or JSON, such as '{function: nvmlInit*, effect: hang}'
   gpusimctl fault list | clear
-  gpusimctl vanish | freeze              end the node at once";
+  gpusimctl vanish | freeze | power-cut  end the node at once; after a power cut it starts again
+  gpusimctl cut SECONDS                  silence its connections for so long";
 
 pub fn run(store: &Store, arguments: &[String]) -> u8 {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -101,7 +102,12 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
             rules.push(rule);
             store.set_faults(&rules).map_err(say).map(|()| String::new())
         }
-        ["vanish" | "freeze"] => {
+        ["cut", seconds] => {
+            let seconds: u64 = seconds.parse().map_err(|_| format!("`{seconds}` is no number"))?;
+            store.order("cut", &seconds.to_string());
+            Ok(String::new())
+        }
+        ["vanish" | "freeze" | "power-cut"] => {
             store.end_node(words.first().unwrap_or(&"vanish"));
             Ok(String::new())
         }

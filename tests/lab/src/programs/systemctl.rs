@@ -88,8 +88,10 @@ pub fn run(arguments: &[String]) -> u8 {
         "is-failed" => query(&request, |unit| unit.state(), "inactive", |state| state == "failed", 1),
         "is-enabled" => is_enabled(&request),
         "is-system-running" => {
-            out::line("running");
-            0
+            let starting = store.node_faults().contains(&nvml_sim::fault::Effect::StartingForEver)
+                && store.read().is_ok_and(|machine| machine.boots > 1);
+            out::line(if starting { "starting" } else { "running" });
+            u8::from(starting)
         }
         "get-default" => {
             out::line("multi-user.target");

@@ -293,6 +293,36 @@ pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
             store.end_node("freeze");
             hang()
         }
+        Effect::Kill | Effect::KillParent => {
+            store.log_event("kill", serde_json::json!({"parent": *effect == Effect::KillParent}));
+            if *effect == Effect::KillParent
+                && let Some(parent) = rustix::process::getppid().filter(|parent| !parent.is_init())
+            {
+                let _ = rustix::process::kill_process(parent, rustix::process::Signal::KILL);
+            }
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            hang()
+        }
+        Effect::Cut(seconds) => {
+            store.order("cut", &seconds.to_string());
+            // Why: the call goes on when the server is deaf, as after a cable was pulled.
+            std::thread::sleep(Duration::from_millis(100));
+            None
+        }
+        Effect::Job(gpu) => {
+            // Why through the program: the process must outlive this one.
+            let _ = std::process::Command::new("/usr/bin/gpusimctl")
+                .args(["client", "add", &gpu.to_string()])
+                .stdin(std::process::Stdio::null())
+                .stdout(std::process::Stdio::null())
+                .status();
+            store.log_event("job", serde_json::json!({"gpu": gpu}));
+            None
+        }
+        Effect::PowerCut => {
+            store.order("power-cut", "");
+            hang()
+        }
         _ => None,
     }
 }

@@ -1,0 +1,381 @@
+//! The kill campaign: the controller of a rolling MIG reconfiguration dies, and a second command ends what it began.
+//!
+//! Owns the fleet, the playbook, the run that nobody interrupted, and the judgement of a case. A case is judged by what the
+//! lab saw ([`Fleet::described`], [`Fleet::outages`]), never by what gpufleet recorded.
+
+mod kill;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+pub use kill::Kill;
+
+use crate::{Finished, Fleet, FleetOptions, Home, binary};
+
+/// How long a run may take, killed or not.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What the playbook has besides the MIG layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Declared state only: whatever was interrupted is planned again.
+    Mig,
+    /// And a command that adds a line to a file of the node: it must never run twice.
+    Command,
+}
+
+impl Variant {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mig => "mig",
+            Self::Command => "command",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Mig, Self::Command].into_iter().find(|variant| variant.name() == text)
+    }
+}
+
+/// What a campaign is to be.
+#[derive(Clone, Debug)]
+pub struct CampaignOptions {
+    pub nodes: usize,
+    pub variant: Variant,
+    /// How many nodes may be out at once.
+    pub budget: usize,
+    /// The command that ends what the killed one began, without the inventory: `resume --yes`, or `run play.yaml --yes`.
+    pub second: Vec<String>,
+    /// Where the folders of failed cases go.
+    pub keep: PathBuf,
+}
+
+/// The file to which the command adds a line.
+const MARKS: &str = "/srv/marks";
+
+fn playbook(options: &CampaignOptions) -> String {
+    let budget = options.budget;
+    let command = match options.variant {
+        Variant::Mig => "",
+        Variant::Command => "    - name: Mark\n      command: sh -c 'hostname >> /srv/marks'\n",
+    };
+    format!(
+        "- name: Rolling MIG reconfiguration
+  hosts: gpu
+  become: true
+  waves: [{budget}, 100%]
+  max_unavailable: {budget}
+  tasks:
+    - name: MIG layout
+      gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
+    - name: Swappiness
+      sysctl: {{name: vm.swappiness, value: 10}}
+    - name: Reboot where needed
+      reboot: {{when: required, timeout: 60s}}
+{command}"
+    )
+}
+
+/// Ampere and Hopper in turn, a service that holds the GPUs, layouts that must go, and every second Ampere node without a way to
+/// reset its GPUs, so that only a reboot makes the mode current.
+fn fleet(options: &CampaignOptions) -> FleetOptions {
+    let names = |pick: fn(usize) -> bool| {
+        let names = (1..=options.nodes).filter(|n| pick(*n)).map(|n| format!("gpu{n:03}"));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (reboots, laid_out) = (names(|n| n % 4 == 0), names(|n| n % 3 == 0));
+    FleetOptions {
+        nodes: options.nodes,
+        gpus: "h100-80gb,a100-80gb",
+        gpus_per_node: 2,
+        boot_seconds: 0.3,
+        faults: format!("- {{nodes: \"{reboots}\", effect: no_reset}}\n"),
+        states: format!(
+            "- enable: [nvidia-dcgm]\n- nodes: \"{reboots}\"\n  machine: {{passthrough: true}}\n\
+             - nodes: \"{laid_out}\"\n  mig_layout: [1g.10gb]\n"
+        ),
+        ..FleetOptions::default()
+    }
+}
+
+/// How a fleet looks: for every node, lines.
+type Described = BTreeMap<String, Vec<String>>;
+
+/// A fleet and the run that nobody interrupted.
+pub struct Campaign {
+    options: CampaignOptions,
+    fleet: Fleet,
+    initial: Described,
+    wanted: Described,
+    reboots: BTreeMap<String, u64>,
+    code: Option<i32>,
+    records: usize,
+    took: Duration,
+}
+
+/// What became of one case.
+#[derive(Debug)]
+pub struct Outcome {
+    pub kill: Kill,
+    /// Whether the controller died of it; a run that is over earlier than another one does not.
+    pub reached: bool,
+    /// Records that the killed controller left.
+    pub records: usize,
+    pub problems: Vec<String>,
+    /// Nodes on which the second command held the interrupted task instead of running it again.
+    pub held: usize,
+    pub took: Duration,
+    /// What a failed case left, to look at.
+    pub folder: Option<PathBuf>,
+}
+
+impl Campaign {
+    /// Starts the fleet and runs the playbook once, to its end.
+    ///
+    /// # Errors
+    /// A run that fails without anybody killing it, or that does not do what the campaign needs.
+    pub fn start(options: CampaignOptions) -> Result<Self, String> {
+        let fleet = Fleet::start(&fleet(&options));
+        let job = options.nodes;
+        let mut campaign = Self {
+            options,
+            fleet,
+            initial: Described::new(),
+            wanted: Described::new(),
+            reboots: BTreeMap::new(),
+            code: None,
+            records: 0,
+            took: Duration::ZERO,
+        };
+        campaign.reset()?;
+        campaign.initial = campaign.described();
+        let home = campaign.home();
+        let begin = Instant::now();
+        let done = campaign.first(&home).within(LIMIT).start().ended()?;
+        campaign.took = begin.elapsed();
+        campaign.records = home.records();
+        campaign.wanted = campaign.described();
+        let outages = campaign.fleet.outages();
+        campaign.reboots = reboots(&outages);
+        campaign.code = done.code;
+        let busy = format!("gpu{job:03}");
+        let sound = done.code == Some(5)
+            && campaign
+                .wanted
+                .iter()
+                .all(|(node, lines)| (lines == &campaign.initial[node]) == (*node == busy))
+            && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4;
+        if !sound {
+            return Err(format!("the uninterrupted run is not as it should be: {done}\n{outages:#}"));
+        }
+        campaign.judge_outages(&outages).map_or(Ok(campaign), Err)
+    }
+
+    /// Records that the uninterrupted run left.
+    pub const fn records(&self) -> usize {
+        self.records
+    }
+
+    /// How long the uninterrupted run took.
+    pub const fn took(&self) -> Duration {
+        self.took
+    }
+
+    fn home(&self) -> Home {
+        let home = Home::new();
+        home.write("play.yaml", &playbook(&self.options));
+        home
+    }
+
+    fn first<'a>(&self, home: &'a Home) -> crate::Command<'a> {
+        home.gpufleet(["run", "play.yaml", "--yes", "-i", &self.fleet.inventory()])
+    }
+
+    fn second<'a>(&self, home: &'a Home) -> crate::Command<'a> {
+        let command = home.gpufleet(&self.options.second);
+        // Why only there: a resumed run has its inventory in its record.
+        if self.options.second.first().is_some_and(|word| word == "run") {
+            command.args(["-i", &self.fleet.inventory()])
+        } else {
+            command
+        }
+    }
+
+    /// The fleet as it was, and a job on its last node, which must outlive everything.
+    fn reset(&self) -> Result<(), String> {
+        self.fleet.restore()?;
+        self.fleet.control(&format!("gpu{:03}", self.options.nodes), &["client", "add", "0", "4000"]);
+        Ok(())
+    }
+
+    fn described(&self) -> Described {
+        let mut all = Described::new();
+        for line in self.fleet.described().lines() {
+            if let Some((node, rest)) = line.split_once(' ')
+                // How often the command ran is counted apart.
+                && !rest.starts_with(&format!("file {MARKS} "))
+            {
+                all.entry(node.to_owned()).or_default().push(rest.to_owned());
+            }
+        }
+        all
+    }
+
+    /// Kills a run in one way, ends it with the second command, and judges the fleet.
+    pub fn case(&self, kill: Kill) -> Outcome {
+        let begin = Instant::now();
+        let home = self.home();
+        let mut outcome = Outcome {
+            kill,
+            reached: false,
+            records: 0,
+            problems: Vec::new(),
+            held: 0,
+            took: Duration::ZERO,
+            folder: None,
+        };
+        let said = match self.run(&home, &mut outcome) {
+            Ok((first, second)) => format!("{first}\n\n{second}"),
+            Err(problem) => {
+                outcome.problems.push(problem);
+                String::new()
+            }
+        };
+        if !outcome.problems.is_empty() {
+            outcome.folder = self.keep(&home, &outcome, &said).ok();
+        }
+        outcome.took = begin.elapsed();
+        outcome
+    }
+
+    fn run(&self, home: &Home, outcome: &mut Outcome) -> Result<(Finished, Finished), String> {
+        self.reset()?;
+        let mut command = self.first(home).within(LIMIT);
+        if let Some((at, how)) = outcome.kill.orders() {
+            let shim = binary("libcrashpoint.so");
+            command = command.env("LD_PRELOAD", shim).env("CRASH_AT", at).env("CRASH_HOW", how);
+        }
+        let running = command.start();
+        if let Kill::Instant(time) = outcome.kill {
+            std::thread::sleep(time);
+            running.signal(Signal::KILL);
+        }
+        let first = running.ended()?;
+        outcome.reached = first.code.is_none();
+        outcome.records = home.records();
+        if let Some(left) = outcome.kill.leaves()
+            && outcome.reached
+            && outcome.records != left
+        {
+            outcome.problems.push(format!("the shim left {} records instead of {left}", outcome.records));
+        }
+        let (began, over) = (home.journal().has("run_started"), home.journal().has("run_finished"));
+        let second = self.second(home).within(LIMIT).start().ended()?;
+        let now = self.described();
+        let nothing_to_end = !began && now == self.initial;
+        if !nothing_to_end {
+            self.judge_end(&now, over, &second, outcome);
+        }
+        let outages = self.fleet.outages();
+        outcome.problems.extend(self.judge_outages(&outages));
+        for (node, count) in reboots(&outages) {
+            let wanted = self.reboots.get(&node).copied().unwrap_or_default();
+            if !nothing_to_end && count != wanted {
+                outcome.problems.push(format!("{node} was rebooted {count} times instead of {wanted}"));
+            }
+        }
+        Ok((first, second))
+    }
+
+    /// The fleet's state and the commands, after the second command.
+    fn judge_end(&self, now: &Described, over: bool, second: &Finished, outcome: &mut Outcome) {
+        let said = format!("{}{}", second.stdout, second.stderr);
+        if second.code != self.code && !(over && second.code == Some(0)) {
+            outcome.problems.push(format!("the second command ended with {:?}", second.code));
+        }
+        for (node, lines) in &self.wanted {
+            let has = now.get(node).map(Vec::as_slice).unwrap_or_default();
+            let missing = lines.iter().find(|line| !has.contains(line));
+            let surplus = has.iter().find(|line| !lines.contains(line));
+            if missing.is_some() || surplus.is_some() {
+                outcome.problems.push(format!("{node} differs: {}", difference(missing, surplus)));
+            }
+        }
+        if self.options.variant == Variant::Command {
+            let busy = self.wanted.keys().next_back().cloned().unwrap_or_default();
+            for node in self.wanted.keys().filter(|node| **node != busy) {
+                let times = self.fleet.text(node, MARKS).unwrap_or_default().lines().count();
+                let named = said.lines().any(|line| line.contains(node) && line.contains("held"));
+                match times {
+                    1 => outcome.held += usize::from(named),
+                    0 if named => outcome.held += 1,
+                    0 => {
+                        outcome.problems.push(format!("the command never ran on {node}, and nobody says so"))
+                    }
+                    times => outcome.problems.push(format!("the command ran {times} times on {node}")),
+                }
+            }
+        }
+    }
+
+    fn judge_outages(&self, outages: &Value) -> Option<String> {
+        let most = |what: &str| outages[what].as_u64().unwrap_or(u64::MAX);
+        let (down, disturbed) = (most("most_down"), most("most_disturbed"));
+        let budget = self.options.budget as u64;
+        (down > budget || disturbed > budget)
+            .then(|| format!("{down} nodes were down and {disturbed} disturbed at once; {budget} may be"))
+    }
+
+    /// Keeps what a failed case left: the home with its journal, the nodes' logs and states, what was said.
+    fn keep(&self, home: &Home, outcome: &Outcome, said: &str) -> std::io::Result<PathBuf> {
+        let variant = self.options.variant.name();
+        let folder =
+            self.options.keep.join(format!("{variant}-{}", outcome.kill.to_string().replace(':', "-")));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder)?;
+        copy(home.dir(), &folder.join("home"))?;
+        for node in self.fleet.names() {
+            copy(
+                &self.fleet.dir().join("nodes").join(&node).join("state"),
+                &folder.join("nodes").join(&node),
+            )?;
+        }
+        std::fs::write(folder.join("said.txt"), said)?;
+        std::fs::write(folder.join("problems.txt"), outcome.problems.join("\n"))?;
+        std::fs::write(folder.join("described.txt"), self.fleet.described())?;
+        std::fs::write(folder.join("outages.json"), format!("{:#}", self.fleet.outages()))?;
+        Ok(folder)
+    }
+}
+
+/// Where two lines part, with what is around.
+fn difference(wanted: Option<&String>, found: Option<&String>) -> String {
+    let text = |line: Option<&String>| line.map_or_else(|| "nothing".to_owned(), Clone::clone);
+    let (wanted, found) = (text(wanted), text(found));
+    let same = wanted.chars().zip(found.chars()).take_while(|(a, b)| a == b).count();
+    let part = |line: &str| line.chars().skip(same.saturating_sub(40)).take(110).collect::<String>();
+    format!("`{}` instead of `{}`", part(&found), part(&wanted))
+}
+
+fn reboots(outages: &Value) -> BTreeMap<String, u64> {
+    let nodes = outages["nodes"].as_object().into_iter().flatten();
+    nodes.map(|(node, history)| (node.clone(), history["reboots"].as_u64().unwrap_or_default())).collect()
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! Faults of a node in the middle of a rolling MIG reconfiguration: what is done to it, and what must come of it.
+//!
+//! In each case the first of three nodes is faulty. The other two must be done, whatever the first does.
+
+use std::time::{Duration, Instant};
+
+use crate::{Finished, Fleet, FleetOptions, Home};
+
+/// One fault and what it must lead to.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultCase {
+    pub name: &'static str,
+    /// The rule, without the node.
+    rule: &'static str,
+    /// How the faulty node must end: any of these states.
+    pub states: &'static [&'static str],
+    /// What its message must hold, unless it is done.
+    pub says: &'static str,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub struct FaultResult {
+    pub state: String,
+    pub message: String,
+    pub code: Option<i32>,
+    /// States of the others.
+    pub others: Vec<String>,
+    pub out_of_service: Vec<String>,
+    pub reboots: u64,
+    /// Processes that work on the faulty node's GPUs at the end.
+    pub jobs: u64,
+    /// Services of the faulty node that were stopped and not started again.
+    pub left_stopped: Vec<String>,
+    pub took: Duration,
+    pub said: String,
+}
+
+macro_rules! cases {
+    ($($name:literal: $rule:literal => $states:expr, $says:literal;)*) => {
+        /// All cases.
+        pub const FAULTS: &[FaultCase] = &[$(FaultCase { name: $name, rule: $rule, states: &$states, says: $says }),*];
+    };
+}
+
+cases! {
+    "does not go down": "effect: reboot_ignored" => ["failed"], "does not go down";
+    "hangs while it goes down": "effect: shutdown_hangs" => ["unreachable", "failed"], "reboot";
+    "hangs while it boots": "effect: never_boot" => ["unreachable", "failed"], "reboot";
+    "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable", "failed"], "reboot";
+    // Why done too: whether the system is up is not asked yet.
+    "never finishes starting": "effect: starting_for_ever" => ["failed", "unreachable", "held", "done"], "";
+    "comes back with the old boot id": "effect: same_boot_id" => ["failed", "unreachable"], "boot";
+    "comes back with a missing GPU": "effect: {gpu_missing: 1}" => ["failed", "held"], "";
+    "comes back with MIG mode still pending": "effect: mig_stays_pending" => ["failed", "held"], "";
+    "network cut for 5 s in mid-apply": "function: nvmlDeviceSetMigMode, nth: 1, effect: {cut: 5}" => ["done"], "";
+    "helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill_parent" => ["failed", "unreachable", "held"], "";
+    "GPU process of the helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill" => ["failed", "held", "done"], "";
+    "disk full in /var/lib/gpufleet": "effect: {full: /var/lib/gpufleet}" => ["failed", "held", "unreachable", "done"], "";
+    "disk full in /etc": "effect: {full: /etc}" => ["failed"], "space";
+    "job appears between permit and act": "function: nvmlDeviceSetMigMode, nth: 1, effect: {job: 0}" => ["held", "failed"], "holds";
+    "unexpected reboot in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: power_cut" => ["failed", "unreachable", "held"], "";
+}
+
+const PLAY: &str = "
+- name: Rolling MIG reconfiguration
+  hosts: gpu
+  become: true
+  max_unavailable: 2
+  tasks:
+    - gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}
+    - sysctl: {name: vm.swappiness, value: 10}
+    - reboot: {when: required, timeout: 8s}
+";
+
+impl FaultCase {
+    /// Runs the case on a fleet of its own.
+    pub fn run(&self) -> FaultResult {
+        let fleet = Fleet::start(&FleetOptions {
+            nodes: 3,
+            gpus: "a100-80gb",
+            faults: format!("- {{nodes: gpu001, {}}}\n- effect: no_reset\n", self.rule),
+            states: "- machine: {passthrough: true}\n  enable: [nvidia-dcgm]\n".to_owned(),
+            ..FleetOptions::default()
+        });
+        let home = Home::new();
+        home.write("play.yaml", PLAY);
+        let begin = Instant::now();
+        let done = home
+            .gpufleet(["run", "play.yaml", "--yes", "--format", "json", "-i", &fleet.inventory()])
+            .within(Duration::from_secs(150))
+            .run();
+        judge(&fleet, &done, begin.elapsed())
+    }
+}
+
+impl FaultResult {
+    /// What is not as it must be, if anything.
+    pub fn problem(&self, case: &FaultCase) -> Option<String> {
+        if !case.states.contains(&self.state.as_str()) {
+            return Some(format!("the node is {} instead of {}", self.state, case.states.join(" or ")));
+        }
+        if self.state != "done" && !self.message.contains(case.says) {
+            return Some(format!("`{}` is not said: {}", case.says, self.message));
+        }
+        if self.others.iter().any(|state| state != "done") {
+            return Some(format!("the others are {}", self.others.join(", ")));
+        }
+        if self.reboots > 1 {
+            return Some(format!("the node was rebooted {} times", self.reboots));
+        }
+        let killed = case.rule.contains("job") && self.jobs == 0;
+        killed.then(|| "the job was killed".to_owned())
+    }
+}
+
+fn judge(fleet: &Fleet, done: &Finished, took: Duration) -> FaultResult {
+    let document = done.document();
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        let list = list.as_array().into_iter().flatten();
+        list.filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    };
+    let history = fleet.outages()["nodes"]["gpu001"].clone();
+    let described = fleet.described();
+    let jobs = described.lines().find_map(|line| line.strip_prefix("gpu001 gpu clients "));
+    FaultResult {
+        state: document.state("gpu001").to_owned(),
+        message: document.message("gpu001").to_owned(),
+        code: done.code,
+        others: ["gpu002", "gpu003"].map(|name| document.state(name).to_owned()).to_vec(),
+        out_of_service: names(&document.value()["out_of_service"]),
+        reboots: history["reboots"].as_u64().unwrap_or_default(),
+        left_stopped: names(&history["left_stopped"]),
+        jobs: jobs.and_then(|text| text.trim().parse().ok()).unwrap_or_default(),
+        took,
+        said: done.to_string(),
+    }
+}

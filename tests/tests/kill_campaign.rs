@@ -1,0 +1,40 @@
+//! A sample of `make chaos`: the controller dies, and a second command ends what it began.
+
+use std::path::Path;
+
+use gpufleet_tests::{Campaign, CampaignOptions, Home, Kill, Variant};
+
+/// Kills and what came of them; every case is judged from the lab's own logs.
+fn sample(variant: Variant, cases: usize, ways: &[&str]) {
+    let resumes = Home::new().gpufleet(["resume", "--help"]).run().code == Some(0);
+    // Without `resume` a run from the start stands in; it cannot know what was under way, so only the kills are judged.
+    let second = if resumes { "resume --yes" } else { "run play.yaml --yes" };
+    let campaign = Campaign::start(CampaignOptions {
+        nodes: 4,
+        variant,
+        budget: 1,
+        second: second.split(' ').map(str::to_owned).collect(),
+        keep: Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"),
+    })
+    .unwrap_or_else(|problem| panic!("{problem}"));
+    let every = (campaign.records() * ways.len()).div_ceil(cases);
+    for kill in Kill::at_records(campaign.records(), every, ways) {
+        let outcome = campaign.case(kill);
+        // The number of records differs a little between runs, so the last kills may come too late.
+        assert!(outcome.reached || outcome.records + 20 > campaign.records(), "{outcome:?}");
+        let of_the_shim = |problem: &&String| problem.contains("shim");
+        let problems: Vec<&String> =
+            outcome.problems.iter().filter(|problem| resumes || of_the_shim(problem)).collect();
+        assert!(problems.is_empty(), "{kill}: {problems:#?}\nkept in {:?}", outcome.folder);
+    }
+}
+
+#[test]
+fn a_rolling_reconfiguration_survives_kills_of_its_controller() {
+    sample(Variant::Mig, 12, &["before", "after", "torn"]);
+}
+
+#[test]
+fn a_command_never_runs_twice_whenever_its_controller_is_killed() {
+    sample(Variant::Command, 6, &["before", "after"]);
+}
