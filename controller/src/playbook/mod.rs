@@ -9,12 +9,17 @@ mod check;
 mod names;
 mod params;
 mod parse;
+mod policy;
 mod program;
 mod tags;
 
 pub use check::Known;
 pub use params::{ParamProblem, read_params};
 pub use parse::Reader;
+pub use policy::{
+    CommandDrain, Drain, Gate, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle, RebootPolicy,
+    RebootVia, SlurmDrain,
+};
 pub use program::{
     Amount, Block, Condition, Flag, Item, Items, Loop, Order, Parameter, Parameters, Play, Privilege,
     Program, Section, SectionName, Strategy, Task, Wave,

@@ -8,6 +8,7 @@ use gpufleet_protocol::tasks::{KindInfo, Params};
 use serde::{Deserialize, Serialize};
 
 use super::names::Reference;
+use super::policy::{OnInterrupt, Policy};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use crate::template::{self, Dict, Scope, TemplateError, Truth, Value};
 
@@ -39,6 +40,8 @@ pub struct Play {
     pub(super) max_unavailable_span: Option<Span>,
     pub max_fail_percentage: Option<f64>,
     pub max_failures: Option<u32>,
+    /// How the rollout treats the fleet beyond that.
+    pub policy: Arc<Policy>,
     pub any_errors_fatal: bool,
     pub strategy: Strategy,
     pub(super) strategy_span: Option<Span>,
@@ -145,6 +148,8 @@ pub struct Task {
     pub timeout_s: Option<u64>,
     pub run_once: bool,
     pub any_errors_fatal: bool,
+    /// What a resumed run does where the controller died while this ran; for command kinds.
+    pub on_interrupt: OnInterrupt,
     pub(super) references: Vec<Reference>,
 }
 

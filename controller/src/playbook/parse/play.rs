@@ -120,6 +120,7 @@ impl Parser<'_> {
             max_unavailable_span: node.get("max_unavailable").map(|value| value.span.clone()),
             max_fail_percentage,
             max_failures,
+            policy: Arc::default(),
             any_errors_fatal,
             strategy: Strategy::Linear,
             strategy_span: node.get("strategy").map(|value| value.span.clone()),

@@ -10,6 +10,7 @@ use super::{Parser, join, keys, words};
 use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::names::Reference;
 use crate::playbook::params::{ParamProblem, check_one, whole};
+use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
     Block, Condition, Flag, Item, Items, Loop, Parameter, Parameters, Privilege, SectionName, Task, is_gpu,
 };
@@ -341,6 +342,7 @@ impl Parser<'_> {
             timeout_s: own.timeout_s,
             run_once: own.run_once,
             any_errors_fatal: own.any_errors_fatal,
+            on_interrupt: OnInterrupt::default(),
             references,
         })
     }

@@ -1,0 +1,286 @@
+//! How a play's rollout treats the fleet: who may be out, how nodes are drained, rebooted and given back.
+//!
+//! Owns the meaning and the defaults of the `rollout` block; waves, `max_unavailable`, `max_failures` and
+//! `max_fail_percentage` are keys of the play, wherever they were written. Must not know hosts, schedulers or time.
+//! Templates are kept as written: whoever carries a hook out renders it with the node's variables.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::program::Amount;
+use crate::diagnostic::Span;
+use crate::template::Value;
+
+/// How long a drain by Slurm may take unless the play says otherwise.
+pub const SLURM_DRAIN_TIMEOUT_S: u64 = 2 * 60 * 60;
+/// How long a drain by commands may take unless the play says otherwise.
+pub const COMMAND_DRAIN_TIMEOUT_S: u64 = 30 * 60;
+/// How long a reboot may take unless the play says otherwise.
+pub const REBOOT_TIMEOUT_S: u64 = 20 * 60;
+/// How long jobs have after a notice unless the play says otherwise.
+pub const NOTICE_DEADLINE_S: u64 = 5 * 60;
+/// How long a power hook and what follows it may take unless the play says otherwise.
+pub const POWER_CYCLE_TIMEOUT_S: u64 = 20 * 60;
+/// The node's name at the scheduler unless the play says otherwise.
+pub const SLURM_NODE: &str = "{{ inventory_hostname }}";
+
+/// The policy of one play.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// The host variable whose value names the host's failure domain.
+    pub failure_domain: Option<Arc<str>>,
+    pub(super) failure_domain_span: Option<Span>,
+    /// Some where `failure_domain` is; a count.
+    pub max_unavailable_per_domain: Option<Amount>,
+    /// Bounds hosts that cannot be reached, over the whole run.
+    pub max_unreachable: Option<u32>,
+    /// How long a wave is watched after its last node is back.
+    pub soak_s: u64,
+    /// When nodes may be disturbed.
+    pub window: Option<String>,
+    pub drain: Drain,
+    pub reboot: RebootPolicy,
+    /// What must hold before a node is given back, and at the end of the soak.
+    pub health_gate: Vec<Gate>,
+    /// Whether nothing was written, so that the gate is gpufleet's own.
+    pub gate_is_default: bool,
+    pub power_cycle: Option<PowerCycle>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            failure_domain: None,
+            failure_domain_span: None,
+            max_unavailable_per_domain: None,
+            max_unreachable: None,
+            soak_s: 0,
+            window: None,
+            drain: Drain::None,
+            reboot: RebootPolicy::default(),
+            health_gate: Gate::usual(),
+            gate_is_default: true,
+            power_cycle: None,
+        }
+    }
+}
+
+/// Who keeps work off a node while it is disturbed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Drain {
+    /// Nobody: GPU processes and open device files decide alone whether a node is idle.
+    #[default]
+    None,
+    Slurm(SlurmDrain),
+    Command(CommandDrain),
+}
+
+impl Drain {
+    /// As it is written in a playbook.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Slurm(_) => "slurm",
+            Self::Command(_) => "command",
+        }
+    }
+
+    /// How long a node may take from the cordon to idle, a notice's deadline included.
+    pub fn worst_case_s(&self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Slurm(slurm) => {
+                let notice = slurm.notice.as_ref().map_or(0, |notice| notice.deadline_s);
+                slurm.timeout_s.saturating_add(notice)
+            }
+            Self::Command(command) => {
+                let notice = command.notice.as_ref().map_or(0, |_| command.notice_deadline_s);
+                command.timeout_s.saturating_add(notice)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Drain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// `drain: slurm`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlurmDrain {
+    /// From the cordon until no job is left.
+    pub timeout_s: u64,
+    /// A template for the node's name at Slurm.
+    pub node: Value,
+    /// The inventory host where `scontrol` runs; none is the machine of gpufleet.
+    pub login: Option<String>,
+    pub(super) login_span: Option<Span>,
+    pub notice: Option<Notice>,
+}
+
+impl Default for SlurmDrain {
+    fn default() -> Self {
+        Self {
+            timeout_s: SLURM_DRAIN_TIMEOUT_S,
+            node: Value::text(SLURM_NODE),
+            login: None,
+            login_span: None,
+            notice: None,
+        }
+    }
+}
+
+/// What jobs are told before their node is drained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub how: NoticeHow,
+    /// How long jobs have after it.
+    pub deadline_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoticeHow {
+    /// The name of a signal without `SIG`, such as `USR1`.
+    Signal(String),
+    Requeue,
+}
+
+/// `drain: command`: hooks that run on the machine of gpufleet, each a template for a line for `sh -c`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandDrain {
+    pub drain: Value,
+    pub is_idle: Value,
+    pub resume: Value,
+    pub still_ours: Option<Value>,
+    /// Prints the nodes that are out, a name a line.
+    pub out: Option<Value>,
+    pub notice: Option<Value>,
+    pub timeout_s: u64,
+    pub notice_deadline_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RebootPolicy {
+    /// From the order until the node answers with a new boot id; a task's own `timeout` wins.
+    pub timeout_s: u64,
+    pub via: RebootVia,
+}
+
+impl Default for RebootPolicy {
+    fn default() -> Self {
+        Self { timeout_s: REBOOT_TIMEOUT_S, via: RebootVia::Ssh }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RebootVia {
+    #[default]
+    Ssh,
+    /// `scontrol reboot nextstate=DOWN`; only with `drain: slurm`.
+    Slurm,
+}
+
+/// One condition for giving a node back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gate {
+    /// As many GPUs as before.
+    GpuCount,
+    /// The layout that the play declares, and nothing pending.
+    MigLayout,
+    /// ECC as declared, no uncorrected errors, no rows waiting to be remapped.
+    Ecc,
+    /// No critical Xid since the last boot.
+    Xid,
+    Persistence,
+    FabricManager,
+    /// A template for a line for `sh -c` on the node; exit code 0 holds.
+    Command(Value),
+}
+
+impl Gate {
+    /// What is asked for where a play says nothing.
+    pub fn usual() -> Vec<Self> {
+        vec![Self::GpuCount, Self::MigLayout, Self::Ecc, Self::Xid]
+    }
+
+    /// As it is written in a playbook.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::GpuCount => "gpu_count",
+            Self::MigLayout => "mig_layout",
+            Self::Ecc => "ecc",
+            Self::Xid => "xid",
+            Self::Persistence => "persistence",
+            Self::FabricManager => "fabric_manager",
+            Self::Command(_) => "command",
+        }
+    }
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The last resort for a node that does not come back; hooks run on the machine of gpufleet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PowerCycle {
+    /// A template for a line for `sh -c`.
+    pub command: Value,
+    /// Prints the power state; without it the hook runs blindly.
+    pub status: Option<Value>,
+    /// From the command until the node answers with a new boot id.
+    pub timeout_s: u64,
+}
+
+/// What the command line says over every play.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    pub window: Option<String>,
+    pub soak_s: Option<u64>,
+    pub max_failures: Option<u32>,
+    /// Goes on where a safety check says no; each time is printed and journalled.
+    pub force: bool,
+    /// Takes over locks of a run that is known dead.
+    pub steal: bool,
+}
+
+impl Policy {
+    /// This policy with what the command line says over it; `max_failures` is the play's, and not in here.
+    #[must_use]
+    pub fn overridden(&self, overrides: &Overrides) -> Self {
+        let mut policy = self.clone();
+        if let Some(window) = &overrides.window {
+            policy.window = Some(window.clone());
+        }
+        if let Some(soak_s) = overrides.soak_s {
+            policy.soak_s = soak_s;
+        }
+        policy
+    }
+}
+
+/// What an interrupted command means for the run that is resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInterrupt {
+    /// Its node is held and named; a person decides.
+    #[default]
+    Hold,
+    Rerun,
+    Fail,
+}
+
+impl OnInterrupt {
+    pub const ALL: [Self; 3] = [Self::Hold, Self::Rerun, Self::Fail];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::Rerun => "rerun",
+            Self::Fail => "fail",
+        }
+    }
+}
