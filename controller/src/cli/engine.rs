@@ -15,7 +15,7 @@ use gpufleet::{
     interpreter::CachedFiles,
     inventory::Inventory,
     journal::{Journal, RunDir, RunId},
-    playbook::{Known, Order, Program, TagFilter},
+    playbook::{Known, Order, Overrides, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -52,6 +52,7 @@ struct Request<'a> {
     node: Option<&'a str>,
     fail_on_change: bool,
     max_unavailable: Option<Amount>,
+    overrides: Overrides,
 }
 
 pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -65,6 +66,13 @@ pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<
         node: None,
         fail_on_change: args.fail_on_change,
         max_unavailable: args.max_unavailable,
+        overrides: Overrides {
+            window: args.window,
+            soak_s: args.soak,
+            max_failures: args.max_failures,
+            force: args.force,
+            steal: args.steal,
+        },
     };
     carry_out(&request, environment, output)
 }
@@ -79,7 +87,8 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         diff: args.diff,
         node: args.node.as_deref(),
         fail_on_change: args.fail_on_change,
-        max_unavailable: None,
+        max_unavailable: args.max_unavailable,
+        overrides: Overrides { window: args.window, ..Overrides::default() },
     };
     carry_out(&request, environment, output)
 }
@@ -95,6 +104,7 @@ pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Res
         node: None,
         fail_on_change: false,
         max_unavailable: None,
+        overrides: Overrides::default(),
     };
     carry_out(&request, environment, output)
 }
@@ -336,6 +346,7 @@ fn carry_out(request: &Request<'_>, environment: &Environment, output: &Output) 
             verb: request.verb,
             forks: request.connection.forks.max(1),
             max_unavailable: request.max_unavailable,
+            overrides: request.overrides.clone(),
             task_timeout_s: request.connection.task_timeout,
             default_become: request.source.r#become,
             tags: Arc::new(TagFilter {

@@ -73,6 +73,7 @@ impl Stream {
             hosts: hosts.to_vec(),
             waves: shapes,
             max_unavailable: 1,
+            policy: None,
         }))
     }
 

@@ -150,10 +150,12 @@ impl Parser<'_> {
         let rolled = block.and_then(|block| block.entry("waves"));
         let serial = node.entry("serial");
         match (node.entry("waves").or(rolled), serial) {
-            (Some(_), Some((key, _))) => {
+            (Some((waves, _)), Some((key, _))) => {
+                let at = &waves.span;
                 self.error(
                     Diagnostic::error("`serial` and `waves` are the same thing: give one of them")
-                        .at(&key.span),
+                        .at(&key.span)
+                        .note(format!("`waves` is at {}:{}:{}", at.file(), at.line, at.column)),
                 );
                 Vec::new()
             }

@@ -275,6 +275,7 @@ impl Parser<'_> {
                 .at(span)
                 .label("none, slurm or command")
                 .suggest(name, DRAINERS.iter().copied())
+                .help("for example `drain: none` or `drain: {slurm: {timeout: 2h}}`")
         });
     }
 

@@ -88,6 +88,7 @@ fn an_unknown_drainer() {
      3 |     drain: slrum
        |            ^^^^^ none, slurm or command
     help: did you mean `slurm`?
+    help: for example `drain: none` or `drain: {slurm: {timeout: 2h}}`
     "#);
 }
 
@@ -99,6 +100,7 @@ fn an_unknown_drainer_with_settings() {
        |
      3 |     drain: {timeout: 2h}
        |             ^^^^^^^ none, slurm or command
+    help: for example `drain: none` or `drain: {slurm: {timeout: 2h}}`
     "#);
 }
 
@@ -409,7 +411,7 @@ fn a_number_per_no_domain() {
 #[test]
 fn unreachable_below_none() {
     insta::assert_snapshot!(refused("    max_unreachable: -1\n"), @r#"
-    error: `max_unreachable` wants a whole number from 0, got a whole number
+    error: `max_unreachable` wants a whole number from 0, got "-1"
       --> play.yml:3:22
        |
      3 |     max_unreachable: -1
@@ -420,7 +422,7 @@ fn unreachable_below_none() {
 #[test]
 fn failures_as_a_share() {
     insta::assert_snapshot!(refused("    max_failures: 5%\n"), @r#"
-    error: `max_failures` wants a whole number from 0, got a string
+    error: `max_failures` wants a whole number from 0, got "5%"
       --> play.yml:3:19
        |
      3 |     max_failures: 5%
@@ -635,6 +637,7 @@ fn serial_and_waves() {
        |
      2 |   serial: 2
        |   ^^^^^^
+    note: `waves` is at play.yml:3:13
     "#);
 }
 
