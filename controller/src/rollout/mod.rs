@@ -14,7 +14,9 @@ mod core;
 #[cfg(test)]
 mod tests;
 mod waves;
+mod window;
 
 pub use budget::{Amount, BudgetError};
 pub use core::{Action, Denial, End, Input, Rollout, RolloutError, StopReason, Thresholds};
 pub use waves::{Batch, Wave, WaveHost, plan_waves};
+pub use window::{Opening, Window, WindowError};

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod window;
+
 /// What a simulated node will do when it is started.
 #[derive(Clone, Copy, Debug)]
 struct Script {
