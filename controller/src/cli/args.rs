@@ -153,6 +153,10 @@ fn duration(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a duration such as 90s, 20m or 2h".to_owned())
 }
 
+fn window(text: &str) -> Result<gpufleet::rollout::Window, String> {
+    gpufleet::rollout::Window::parse(text).map_err(|error| error.to_string())
+}
+
 /// A duration that may be none at all.
 fn soak(text: &str) -> Result<u64, String> {
     gpufleet_protocol::lenient::parse_seconds(text)
@@ -201,8 +205,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N|%", value_parser = amount)]
     pub max_unavailable: Option<gpufleet::rollout::Amount>,
     /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
-    #[arg(long, value_name = "TEXT")]
-    pub window: Option<String>,
+    #[arg(long, value_name = "TEXT", value_parser = window)]
+    pub window: Option<gpufleet::rollout::Window>,
     /// How long a wave is watched before the next begins, such as `10m`; wins over the plays'.
     #[arg(long, value_name = "TIME", value_parser = soak)]
     pub soak: Option<u64>,
@@ -241,8 +245,8 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N|%", value_parser = amount)]
     pub max_unavailable: Option<gpufleet::rollout::Amount>,
     /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
-    #[arg(long, value_name = "TEXT")]
-    pub window: Option<String>,
+    #[arg(long, value_name = "TEXT", value_parser = window)]
+    pub window: Option<gpufleet::rollout::Window>,
     /// Exit code 3 when something would change.
     #[arg(long)]
     pub fail_on_change: bool,

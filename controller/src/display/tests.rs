@@ -10,7 +10,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::*;
 use crate::{
-    event::{DomainShape, NodeState, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase},
+    event::{NodeState, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase},
     report::{
         RunModel,
         sample::{self, Stream},
@@ -61,33 +61,9 @@ fn planned(policy: PolicyShape) -> String {
     screen[from..to].to_owned()
 }
 
-fn slurm_policy() -> PolicyShape {
-    let domain = |name: &str, hosts: std::ops::Range<u32>| DomainShape {
-        name: name.to_owned(),
-        hosts: hosts.map(|n| format!("gpu{n:03}")).collect(),
-    };
-    let case = |class, seconds| WorstCase { class, seconds };
-    PolicyShape {
-        failure_domain: Some("rack".to_owned()),
-        max_per_domain: Some(1),
-        domains: vec![domain("r1", 33..41), domain("r2", 41..48)],
-        soak_s: 600,
-        window: Some("Sat 02:00-06:00 Europe/Berlin".to_owned()),
-        window_longest_s: Some(4 * 3600),
-        drain: "slurm".to_owned(),
-        drain_s: 7200,
-        health_gate: ["gpu_count", "mig_layout", "ecc", "xid"].map(str::to_owned).to_vec(),
-        worst_case: vec![
-            case(Disruption::Clients, 7800),
-            case(Disruption::GpuReset, 7800),
-            case(Disruption::Reboot, 9000),
-        ],
-    }
-}
-
 #[test]
 fn plan_with_a_policy() {
-    insta::assert_snapshot!(planned(slurm_policy()), @r#"
+    insta::assert_snapshot!(planned(sample::policy()), @r#"
     Waves       1    canary  2 nodes   gpu[033,034]  one of each class
                 2    10%     1 node    gpu035
                 3-6  25%     13 nodes  gpu[036-048]  4 at a time
@@ -103,7 +79,7 @@ fn plan_with_a_policy() {
 #[test]
 fn plan_with_a_window_that_is_too_short() {
     let short =
-        PolicyShape { window_longest_s: Some(2 * 3600), soak_s: 0, failure_domain: None, ..slurm_policy() };
+        PolicyShape { window_longest_s: Some(2 * 3600), soak_s: 0, failure_domain: None, ..sample::policy() };
     insta::assert_snapshot!(planned(short), @r#"
     Waves       1    canary  2 nodes   gpu[033,034]  one of each class
                 2    10%     1 node    gpu035

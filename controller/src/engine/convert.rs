@@ -106,10 +106,79 @@ pub(super) fn policy(
         domains,
         soak_s: policy.soak_s,
         window: policy.window.as_ref().map(ToString::to_string),
-        window_longest_s: None,
+        window_longest_s: policy
+            .window
+            .as_ref()
+            .map(|window| u64::try_from(window.longest().as_secs()).unwrap_or_default()),
         drain: policy.drain.to_string(),
         drain_s: policy.drain.worst_case_s(),
         health_gate: policy.health_gate.iter().map(ToString::to_string).collect(),
         worst_case: classes.into_iter().filter_map(|class| worst_case(play, &policy, class)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{playbook::Program, rollout::Window, template::Dict};
+
+    fn play(text: &str) -> Arc<Play> {
+        let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
+        Arc::clone(&Program::load(&["play.yml"], &files).unwrap().plays[0])
+    }
+
+    /// Hosts whose racks these are; the empty one has none.
+    fn contexts(racks: &[(&str, &str)]) -> (Vec<String>, HashMap<String, Arc<HostContext>>) {
+        let hosts = racks.iter().map(|(host, _)| (*host).to_owned()).collect();
+        let context = |(host, rack): &(&str, &str)| {
+            let mut vars = Dict::default();
+            if !rack.is_empty() {
+                vars.insert("rack", template::Value::text(rack));
+            }
+            vars.insert("row", template::Value::text("b"));
+            let context = HostContext { vars: Arc::new(vars), ..HostContext::default() };
+            ((*host).to_owned(), Arc::new(context))
+        };
+        (hosts, racks.iter().map(context).collect())
+    }
+
+    #[test]
+    fn the_shape_of_a_policy() {
+        let play = play(
+            "- hosts: all\n  rollout:\n    failure_domain: rack\n    soak: 5m\n    drain: {slurm: {timeout: 1h, notice: requeue}}\n    reboot: {timeout: 30m}\n  tasks:\n    - reboot:\n",
+        );
+        let (hosts, contexts) =
+            contexts(&[("a", "r{{ 1 }}-{{ row }}"), ("b", "r2"), ("c", ""), ("d", "r1-b")]);
+        let overrides = Overrides {
+            window: Window::parse("Sat 02:00-06:00 UTC").ok(),
+            soak_s: Some(60),
+            ..Overrides::default()
+        };
+        let shape = policy(&play, &overrides, &hosts, &contexts);
+        let domain = |name: &str, hosts: &[&str]| DomainShape {
+            name: name.to_owned(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(shape.domains, [domain("r1-b", &["a", "d"]), domain("r2", &["b"])]);
+        assert_eq!((shape.max_per_domain, shape.soak_s), (Some(1), 60));
+        assert_eq!(
+            (shape.window.as_deref(), shape.window_longest_s),
+            (Some("Sat 02:00-06:00 UTC"), Some(14_400))
+        );
+        assert_eq!((shape.drain.as_str(), shape.drain_s), ("slurm", 3900));
+        assert_eq!(shape.worst_case_s(Disruption::Live), None);
+        assert_eq!(shape.worst_case_s(Disruption::Clients), Some(3900 + 600));
+        assert_eq!(shape.worst_case_s(Disruption::Reboot), Some(3900 + 1800 + 600));
+    }
+
+    #[test]
+    fn a_reboot_task_says_how_long_it_takes() {
+        let (hosts, contexts) = contexts(&[("a", "")]);
+        let seconds = |tasks: &str| {
+            let play = play(&format!("- hosts: all\n  tasks:\n{tasks}"));
+            policy(&play, &Overrides::default(), &hosts, &contexts).worst_case_s(Disruption::Reboot)
+        };
+        assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
+        assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
     }
 }

@@ -12,6 +12,7 @@ use crate::playbook::policy::{
     POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain,
 };
 use crate::playbook::program::Amount;
+use crate::rollout::Window;
 use crate::template::{Value, is_template};
 use crate::yaml::Node;
 
@@ -195,7 +196,7 @@ impl Parser<'_> {
         count.map(Amount::Count)
     }
 
-    fn window(&mut self, node: &Node) -> Option<String> {
+    fn window(&mut self, node: &Node) -> Option<Window> {
         let Some(text) = node.as_str() else {
             self.error(
                 node.wrong_type("`window`", "text")
@@ -203,7 +204,18 @@ impl Parser<'_> {
             );
             return None;
         };
-        Some(text.to_owned())
+        match Window::parse(text) {
+            Ok(window) => Some(window),
+            Err(error) => {
+                let text = error.to_string();
+                let diagnostic = match text.rsplit_once("; write ") {
+                    Some((what, next)) => Diagnostic::error(what).help(format!("write {next}")),
+                    None => Diagnostic::error(text),
+                };
+                self.error(diagnostic.at(&node.span));
+                None
+            }
+        }
     }
 
     fn drain(&mut self, node: &Node) -> Drain {

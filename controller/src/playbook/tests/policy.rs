@@ -6,9 +6,10 @@ use proptest::prelude::*;
 
 use super::{errors_of, load, play};
 use crate::playbook::{
-    Amount, CommandDrain, Drain, Gate, Known, Notice, NoticeHow, OnInterrupt, Policy, PowerCycle,
+    Amount, CommandDrain, Drain, Gate, Known, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
     RebootPolicy, RebootVia, SlurmDrain, Wave,
 };
+use crate::rollout::Window;
 use crate::template::Value;
 
 /// A play with this block, indented as it stands.
@@ -71,7 +72,7 @@ fn the_whole_block() {
     assert_eq!(policy.failure_domain.as_deref(), Some("rack"));
     assert_eq!(policy.max_unavailable_per_domain, Some(Amount::Count(2)));
     assert_eq!((policy.max_unreachable, policy.soak_s), (Some(3), 600));
-    assert!(policy.window.is_some());
+    assert_eq!(policy.window, Window::parse("Sat 02:00-06:00 Europe/Berlin").ok());
     assert_eq!(policy.drain, Drain::Slurm(SlurmDrain { timeout_s: 7200, ..SlurmDrain::default() }));
     assert_eq!(policy.reboot, RebootPolicy { timeout_s: 1500, via: RebootVia::Slurm });
     assert_eq!(
@@ -90,6 +91,32 @@ fn the_whole_block() {
         timeout_s: 900,
     };
     assert_eq!(policy.power_cycle, Some(cycle));
+}
+
+#[test]
+fn the_command_line_wins() {
+    let written = policy("    window: daily 01:00-02:00 UTC\n    soak: 10m\n");
+    assert_eq!(written.overridden(&Overrides::default()), written);
+    let window = Window::parse("Sat 02:00-06:00 UTC").ok();
+    let said = Overrides { window: window.clone(), soak_s: Some(0), ..Overrides::default() };
+    assert_eq!(written.overridden(&said), Policy { window, soak_s: 0, ..written });
+}
+
+#[test]
+fn the_examples_of_the_guide() {
+    let guide = include_str!("../../../../docs/guide/waves-and-reboots.md");
+    let mut read = 0;
+    for block in guide.split("```yaml\n").skip(1) {
+        let text = block.split("```").next().unwrap_or_default();
+        let whole = text.starts_with("- ");
+        let indented: String = text.lines().map(|line| format!("    {line}\n")).collect();
+        let text = if whole { text.to_owned() } else { with_rollout(&indented) };
+        if let Err(errors) = load(&text) {
+            panic!("{errors}");
+        }
+        read += 1;
+    }
+    assert_eq!(read, 5);
 }
 
 #[test]

@@ -596,6 +596,54 @@ fn a_window_that_is_a_list() {
 }
 
 #[test]
+fn a_window_without_a_zone() {
+    insta::assert_snapshot!(refused("    window: \"Sat 02:00-06:00\"\n"), @r#"
+    error: `Sat 02:00-06:00` has no time zone
+      --> play.yml:3:13
+       |
+     3 |     window: "Sat 02:00-06:00"
+       |             ^^^^^^^^^^^^^^^^^
+    help: write for example `Sat 02:00-06:00 UTC` or `Sat 02:00-06:00 Europe/Berlin`
+    "#);
+}
+
+#[test]
+fn a_window_of_an_unknown_day() {
+    insta::assert_snapshot!(refused("    window: \"Sta 02:00-06:00 UTC\"\n"), @r#"
+    error: `Sta` is no day (did you mean `Sat`?)
+      --> play.yml:3:13
+       |
+     3 |     window: "Sta 02:00-06:00 UTC"
+       |             ^^^^^^^^^^^^^^^^^^^^^
+    help: write `Mon` to `Sun`, a range such as `Mon-Fri`, or `daily`
+    "#);
+}
+
+#[test]
+fn a_window_of_an_unknown_zone() {
+    insta::assert_snapshot!(refused("    window: \"Sat 02:00-06:00 Europe/Berln\"\n"), @r#"
+    error: `Europe/Berln` is no time zone (did you mean `Europe/Berlin`?)
+      --> play.yml:3:13
+       |
+     3 |     window: "Sat 02:00-06:00 Europe/Berln"
+       |             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    help: write `UTC` or a name of the IANA database, for example `Europe/Berlin`
+    "#);
+}
+
+#[test]
+fn an_empty_window() {
+    insta::assert_snapshot!(refused("    window: \"\"\n"), @r#"
+    error: a window without times
+      --> play.yml:3:13
+       |
+     3 |     window: ""
+       |             ^^
+    help: write for example `Sat 02:00-06:00 Europe/Berlin`
+    "#);
+}
+
+#[test]
 fn a_block_that_is_none() {
     insta::assert_snapshot!(errors_of("- hosts: all\n  rollout: fast\n  tasks: []\n"), @r#"
     error: `rollout` wants a mapping, got a string
