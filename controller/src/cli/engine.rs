@@ -152,8 +152,10 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let hosts: Vec<String> =
         inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
-    program.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) }).into_result(())?;
-    program.check_logins(|host| inventory.host_vars(host).is_some()).into_result(())?;
+    let known = Known { variables: known_names(&inventory, &hosts, &extra) };
+    let mut wrong = program.check_variables(&known);
+    wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
+    wrong.into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
