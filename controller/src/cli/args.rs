@@ -50,6 +50,9 @@ pub enum Format {
     Jsonl,
 }
 
+/// As in a play.
+const MAX_SOAK_S: u64 = 30 * 24 * 60 * 60;
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Brings the nodes to the state that playbooks declare.
@@ -155,6 +158,17 @@ fn duration(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a duration such as 90s, 20m or 2h".to_owned())
 }
 
+fn window(text: &str) -> Result<gpufleet::rollout::Window, String> {
+    gpufleet::rollout::Window::parse(text).map_err(|error| error.to_string())
+}
+
+/// A duration that may be none at all.
+fn soak(text: &str) -> Result<u64, String> {
+    gpufleet_protocol::lenient::parse_seconds(text)
+        .filter(|seconds| *seconds <= MAX_SOAK_S)
+        .ok_or_else(|| "a duration such as 90s, 20m or 2h, and at most 30d".to_owned())
+}
+
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub struct PlaybookSource {
     /// Playbooks, run one after the other.
@@ -195,6 +209,21 @@ pub struct RunArgs {
     /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
     #[arg(long, value_name = "N|%", value_parser = amount)]
     pub max_unavailable: Option<gpufleet::rollout::Amount>,
+    /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
+    #[arg(long, value_name = "TEXT", value_parser = window)]
+    pub window: Option<gpufleet::rollout::Window>,
+    /// How long a wave is watched before the next begins, such as `10m`; wins over the plays'.
+    #[arg(long, value_name = "TIME", value_parser = soak)]
+    pub soak: Option<u64>,
+    /// Nodes that may fail before nothing new starts; wins over the plays'.
+    #[arg(long, value_name = "N")]
+    pub max_failures: Option<u32>,
+    /// Goes on where a safety check says no; prints and journals what it overrides.
+    #[arg(long)]
+    pub force: bool,
+    /// Takes over locks of a run that is known dead; prints and journals whose they were.
+    #[arg(long)]
+    pub steal: bool,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
@@ -217,6 +246,12 @@ pub struct PlanArgs {
     /// Shows one node in full.
     #[arg(long, value_name = "HOST")]
     pub node: Option<String>,
+    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
+    #[arg(long, value_name = "N|%", value_parser = amount)]
+    pub max_unavailable: Option<gpufleet::rollout::Amount>,
+    /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
+    #[arg(long, value_name = "TEXT", value_parser = window)]
+    pub window: Option<gpufleet::rollout::Window>,
     /// Exit code 3 when something would change.
     #[arg(long)]
     pub fail_on_change: bool,

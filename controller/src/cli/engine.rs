@@ -15,7 +15,7 @@ use gpufleet::{
     interpreter::CachedFiles,
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Known, Order, Program, TagFilter},
+    playbook::{Known, Order, Overrides, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -53,6 +53,7 @@ struct Request<'a> {
     node: Option<&'a str>,
     fail_on_change: bool,
     max_unavailable: Option<Amount>,
+    overrides: Overrides,
     /// What a resume needs to load the same again.
     record: Option<&'a RunArgs>,
 }
@@ -90,6 +91,13 @@ fn request_of(args: &RunArgs) -> Request<'_> {
         fail_on_change: args.fail_on_change,
         max_unavailable: args.max_unavailable,
         record: Some(args),
+        overrides: Overrides {
+            window: args.window.clone(),
+            soak_s: args.soak,
+            max_failures: args.max_failures,
+            force: args.force,
+            steal: args.steal,
+        },
     }
 }
 
@@ -103,7 +111,8 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         diff: args.diff,
         node: args.node.as_deref(),
         fail_on_change: args.fail_on_change,
-        max_unavailable: None,
+        max_unavailable: args.max_unavailable,
+        overrides: Overrides { window: args.window, ..Overrides::default() },
         record: None,
     };
     carry_out(&request, None, environment, output)
@@ -121,6 +130,7 @@ pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Res
         fail_on_change: false,
         max_unavailable: None,
         record: None,
+        overrides: Overrides::default(),
     };
     carry_out(&request, None, environment, output)
 }
@@ -168,7 +178,10 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let hosts: Vec<String> =
         inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
-    program.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) }).into_result(())?;
+    let known = Known { variables: known_names(&inventory, &hosts, &extra) };
+    let mut wrong = program.check_variables(&known);
+    wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
+    wrong.into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
@@ -385,6 +398,7 @@ fn carry_out(
             verb: request.verb,
             forks: request.connection.forks.max(1),
             max_unavailable: request.max_unavailable,
+            overrides: request.overrides.clone(),
             task_timeout_s: request.connection.task_timeout,
             default_become: request.source.r#become,
             tags: Arc::new(TagFilter {

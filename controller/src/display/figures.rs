@@ -16,6 +16,20 @@ pub fn clock(seconds: u64) -> String {
     }
 }
 
+/// Seconds as a person writes them: `45s`, `20m`, `2h 50m`, `1d 4h`.
+pub fn length(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let mut left = seconds;
+    let mut parts = Vec::new();
+    for (size, unit) in units {
+        if left >= size {
+            parts.push(format!("{}{unit}", left / size));
+            left %= size;
+        }
+    }
+    if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
+}
+
 /// The text in at most `width` columns, `…` where something is missing.
 pub fn clip(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
@@ -72,6 +86,12 @@ mod tests {
     #[test]
     fn durations_read_like_a_clock() {
         assert_eq!([clock(0), clock(161), clock(3761)], ["00:00", "02:41", "1:02:41"]);
+    }
+
+    #[test]
+    fn lengths_read_as_they_are_written() {
+        let lengths = [0, 45, 1200, 10_200, 86_400, 100_801].map(length);
+        assert_eq!(lengths, ["0s", "45s", "20m", "2h 50m", "1d", "1d 4h 1s"]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod plan;
 mod progress;
 mod recap;
 mod runs;
+mod schedule;
 mod style;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use gpufleet_protocol::{Certainty, Disruption};
 
-use super::{Role, Style, clean, clip, count, figures::wrap};
+use super::{Role, Style, clean, clip, count, figures::wrap, schedule::schedule};
 use crate::{
-    event::{NodeState, PlayStarted, TaskStatus},
+    event::{NodeState, TaskStatus},
     report::{
         Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
     },
@@ -23,7 +23,7 @@ pub enum PlanView {
 }
 
 /// Columns of the two left-hand cells.
-const LABEL: usize = 11;
+pub(super) const LABEL: usize = 11;
 const NODES: usize = 10;
 /// Most columns of the names, and most lines of the reasons.
 const NAMES: usize = 28;
@@ -36,7 +36,7 @@ pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
     groups(model, style, &mut out);
     let mut notes = String::new();
     for play in &model.plays {
-        note("Waves", &waves(play), style, &mut notes);
+        schedule(play, model, style, &mut notes);
     }
     for line in not_sure(model) {
         note("Not sure", &line, style, &mut notes);
@@ -163,37 +163,12 @@ pub(super) fn cause_text(cause: &Cause) -> String {
     }
 }
 
-fn note(label: &str, text: &str, style: &Style, out: &mut String) {
+/// A heading and its text, in lines that fit.
+pub(super) fn note(label: &str, text: &str, style: &Style, out: &mut String) {
     for (at, part) in wrap(text, style.width.saturating_sub(LABEL + 3)).into_iter().enumerate() {
         let label = if at == 0 { label } else { "" };
         out.push_str(&format!("  {} {part}\n", style.paint(Role::Strong, format!("{label:LABEL$}"))));
     }
-}
-
-/// `canary gpu033 gpu035, then 10% = 1, then 25% = 4 at a time; at most 1 out at once`.
-fn waves(play: &PlayStarted) -> String {
-    let mut parts: Vec<(String, usize)> = Vec::new();
-    for (at, wave) in play.waves.iter().enumerate() {
-        if at > 0 && play.waves[at - 1].label == wave.label {
-            if let Some((_, times)) = parts.last_mut() {
-                *times += 1;
-            }
-            continue;
-        }
-        let size = wave.hosts.len();
-        let text = match wave.label.as_str() {
-            "canary" => format!("canary {} (one of each class)", clip(&fold_names(&wave.hosts), 60)),
-            label if label.parse() == Ok(size) => format!("{size}"),
-            label => format!("{label} = {size}"),
-        };
-        parts.push((text, 1));
-    }
-    let parts: Vec<String> = parts
-        .into_iter()
-        .map(|(text, times)| if times > 1 { format!("{text} at a time") } else { text })
-        .collect();
-    let order = if parts.is_empty() { "all at once".to_owned() } else { parts.join(", then ") };
-    format!("{order}; at most {} out at once", play.max_unavailable)
 }
 
 /// What only the run itself can tell, each task once.

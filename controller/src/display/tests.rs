@@ -10,7 +10,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::*;
 use crate::{
-    event::{NodeState, TaskReport, TaskStatus, Verb, What},
+    event::{NodeState, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase},
     report::{
         RunModel,
         sample::{self, Stream},
@@ -35,12 +35,78 @@ fn plan() {
                                                       was killed (playbooks/bringup.yaml:12); counted as
                                                       not compliant
 
-      Waves       canary gpu[033,034] (one of each class), then 10% = 1, then 25% = 4 at a time; at most
-                  1 out at once
+      Waves       1    canary  2 nodes   gpu[033,034]  one of each class
+                  2    10%     1 node    gpu035
+                  3-6  25%     13 nodes  gpu[036-048]  4 at a time
+                  at most 1 out at once
       Not sure    task "tune fabric" (playbooks/bringup.yaml:41): depends on the output of a command:
                   may add live changes; on 15 nodes
 
       --diff shows every change; --node HOST shows one node; --format json is the same for programs.
+    "#);
+}
+
+/// The plan of the sample with this policy.
+fn planned(policy: PolicyShape) -> String {
+    let mut events = sample::plan();
+    for event in &mut events {
+        if let What::PlayStarted(play) = &mut event.what {
+            play.policy = Some(policy.clone());
+            play.max_unavailable = 2;
+        }
+    }
+    let screen = plan_screen(&RunModel::of(&events), PlanView::Summary, &style());
+    let from = screen.find("  Waves").unwrap();
+    let to = screen.find("  Not sure").unwrap();
+    screen[from..to].to_owned()
+}
+
+#[test]
+fn plan_with_a_policy() {
+    insta::assert_snapshot!(planned(sample::policy()), @r#"
+    Waves       1    canary  2 nodes   gpu[033,034]  one of each class
+                2    10%     1 node    gpu035
+                3-6  25%     13 nodes  gpu[036-048]  4 at a time
+                at most 2 out at once, 1 of each rack (2 of them; 1 node in none); each wave is
+                watched for 10m
+    Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
+    Time        a node is out for up to 2h 30m (reboot); all of them take up to 8h
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 2h 30m before its
+                end
+    "#);
+}
+
+#[test]
+fn plan_with_a_window_that_is_too_short() {
+    let short =
+        PolicyShape { window_longest_s: Some(2 * 3600), soak_s: 0, failure_domain: None, ..sample::policy() };
+    insta::assert_snapshot!(planned(short), @r#"
+    Waves       1    canary  2 nodes   gpu[033,034]  one of each class
+                2    10%     1 node    gpu035
+                3-6  25%     13 nodes  gpu[036-048]  4 at a time
+                at most 2 out at once
+    Drain       slurm, up to 2h a node; given back when gpu_count, mig_layout, ecc, xid hold
+    Time        a node is out for up to 2h 30m (reboot); all of them take up to 7h 30m
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 2h, which is too short: no node is begun that
+                may need 2h 30m; shorten the timeouts or widen the window
+    "#);
+}
+
+#[test]
+fn plan_without_a_drainer() {
+    let none = PolicyShape {
+        drain: "none".to_owned(),
+        drain_s: 0,
+        worst_case: vec![WorstCase { class: Disruption::Reboot, seconds: 1800 }],
+        ..PolicyShape::default()
+    };
+    insta::assert_snapshot!(planned(none), @r#"
+    Waves       1    canary  2 nodes   gpu[033,034]  one of each class
+                2    10%     1 node    gpu035
+                3-6  25%     13 nodes  gpu[036-048]  4 at a time
+                at most 2 out at once
+    Drain       none: a busy node is held; given back without a check
+    Time        a node is out for up to 30m (reboot); all of them take up to 1h 30m
     "#);
 }
 

@@ -1,10 +1,19 @@
 //! From the interpreter's words to those of events and of the rollout.
 
+use std::{collections::HashMap, sync::Arc};
+
+use gpufleet_protocol::{Disruption, tasks::Params};
+
 use crate::{
-    event::{Position, TaskReport},
-    interpreter, playbook,
+    event::{DomainShape, PolicyShape, Position, TaskReport, WorstCase},
+    interpreter::{self, HostContext},
+    playbook::{self, Overrides, Play},
     rollout::{Amount, Batch},
+    template::{self, Scope},
 };
+
+/// What a node may need beside drain and reboot: changes, resets, the health gate, resuming.
+const WORK_RESERVE_S: u64 = 600;
 
 pub(crate) fn report(report: interpreter::TaskReport) -> TaskReport {
     TaskReport {
@@ -37,5 +46,139 @@ pub(super) fn batch(wave: &playbook::Wave) -> Batch {
         playbook::Wave::Canary => Batch::Canary,
         playbook::Wave::Count(count) => Batch::Of(Amount::Count(*count as usize)),
         playbook::Wave::Percent(percent) => Batch::Of(Amount::Percent(*percent)),
+    }
+}
+
+/// The failure domain of a host: the value of the variable that the policy names; none where it is empty or not set.
+pub(super) fn failure_domain(variable: &str, context: &HostContext) -> Option<String> {
+    let layers = [&context.extra, &context.vars, &context.magic].map(Arc::clone);
+    let scope = Scope::new(layers.to_vec());
+    let value = template::resolve(scope.get(variable)?, &scope).ok()?;
+    let text = value.to_text();
+    (value != template::Value::Null && !text.is_empty()).then_some(text)
+}
+
+/// The longest that a node may be out for changes of this class; none for live ones, which take nothing out.
+fn worst_case(play: &Play, policy: &playbook::Policy, class: Disruption) -> Option<WorstCase> {
+    let reboots = play.tasks().into_iter().filter_map(|task| match task.params.fixed.as_deref()? {
+        Params::Reboot(reboot) => Some(reboot.timeout),
+        _ => None,
+    });
+    let reboot = match class {
+        Disruption::Live => return None,
+        Disruption::Clients | Disruption::GpuReset => 0,
+        Disruption::Reboot => reboots.max().unwrap_or(policy.reboot.timeout_s),
+    };
+    let seconds = policy.drain.worst_case_s().saturating_add(reboot).saturating_add(WORK_RESERVE_S);
+    Some(WorstCase { class, seconds })
+}
+
+/// The policy of a play as plans and reports show it.
+pub(super) fn policy(
+    play: &Play,
+    overrides: &Overrides,
+    hosts: &[String],
+    contexts: &HashMap<String, Arc<HostContext>>,
+) -> PolicyShape {
+    let policy = play.policy.overridden(overrides);
+    let mut domains: Vec<DomainShape> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    if let Some(variable) = &policy.failure_domain {
+        for host in hosts {
+            let context = contexts.get(host);
+            let Some(name) = context.and_then(|context| failure_domain(variable, context)) else { continue };
+            let place = *places.entry(name.clone()).or_insert_with(|| {
+                domains.push(DomainShape { name, hosts: Vec::new() });
+                domains.len() - 1
+            });
+            if let Some(domain) = domains.get_mut(place) {
+                domain.hosts.push(host.clone());
+            }
+        }
+    }
+    let classes = [Disruption::Clients, Disruption::GpuReset, Disruption::Reboot];
+    PolicyShape {
+        failure_domain: policy.failure_domain.as_ref().map(ToString::to_string),
+        max_per_domain: policy.max_unavailable_per_domain.map(|amount| match amount {
+            playbook::Amount::Count(count) => count as usize,
+            playbook::Amount::Percent(_) => amount.of(hosts.len()) as usize,
+        }),
+        domains,
+        soak_s: policy.soak_s,
+        window: policy.window.as_ref().map(ToString::to_string),
+        window_longest_s: policy
+            .window
+            .as_ref()
+            .map(|window| u64::try_from(window.longest().as_secs()).unwrap_or_default()),
+        drain: policy.drain.to_string(),
+        drain_s: policy.drain.worst_case_s(),
+        health_gate: policy.health_gate.iter().map(ToString::to_string).collect(),
+        worst_case: classes.into_iter().filter_map(|class| worst_case(play, &policy, class)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{playbook::Program, rollout::Window, template::Dict};
+
+    fn play(text: &str) -> Arc<Play> {
+        let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
+        Arc::clone(&Program::load(&["play.yml"], &files).unwrap().plays[0])
+    }
+
+    /// Hosts whose racks these are; the empty one has none.
+    fn contexts(racks: &[(&str, &str)]) -> (Vec<String>, HashMap<String, Arc<HostContext>>) {
+        let hosts = racks.iter().map(|(host, _)| (*host).to_owned()).collect();
+        let context = |(host, rack): &(&str, &str)| {
+            let mut vars = Dict::default();
+            if !rack.is_empty() {
+                vars.insert("rack", template::Value::text(rack));
+            }
+            vars.insert("row", template::Value::text("b"));
+            let context = HostContext { vars: Arc::new(vars), ..HostContext::default() };
+            ((*host).to_owned(), Arc::new(context))
+        };
+        (hosts, racks.iter().map(context).collect())
+    }
+
+    #[test]
+    fn the_shape_of_a_policy() {
+        let play = play(
+            "- hosts: all\n  rollout:\n    failure_domain: rack\n    soak: 5m\n    drain: {slurm: {timeout: 1h, notice: requeue}}\n    reboot: {timeout: 30m}\n  tasks:\n    - reboot:\n",
+        );
+        let (hosts, contexts) =
+            contexts(&[("a", "r{{ 1 }}-{{ row }}"), ("b", "r2"), ("c", ""), ("d", "r1-b")]);
+        let overrides = Overrides {
+            window: Window::parse("Sat 02:00-06:00 UTC").ok(),
+            soak_s: Some(60),
+            ..Overrides::default()
+        };
+        let shape = policy(&play, &overrides, &hosts, &contexts);
+        let domain = |name: &str, hosts: &[&str]| DomainShape {
+            name: name.to_owned(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(shape.domains, [domain("r1-b", &["a", "d"]), domain("r2", &["b"])]);
+        assert_eq!((shape.max_per_domain, shape.soak_s), (Some(1), 60));
+        assert_eq!(
+            (shape.window.as_deref(), shape.window_longest_s),
+            (Some("Sat 02:00-06:00 UTC"), Some(14_400))
+        );
+        assert_eq!((shape.drain.as_str(), shape.drain_s), ("slurm", 3900));
+        assert_eq!(shape.worst_case_s(Disruption::Live), None);
+        assert_eq!(shape.worst_case_s(Disruption::Clients), Some(3900 + 600));
+        assert_eq!(shape.worst_case_s(Disruption::Reboot), Some(3900 + 1800 + 600));
+    }
+
+    #[test]
+    fn a_reboot_task_says_how_long_it_takes() {
+        let (hosts, contexts) = contexts(&[("a", "")]);
+        let seconds = |tasks: &str| {
+            let play = play(&format!("- hosts: all\n  tasks:\n{tasks}"));
+            policy(&play, &Overrides::default(), &hosts, &contexts).worst_case_s(Disruption::Reboot)
+        };
+        assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
+        assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::{Play, Program, TagFilter},
+    playbook::{Overrides, Play, Program, TagFilter},
     rollout::{
         Amount, Batch, BudgetError, Policy, Rollout, RolloutError, StopReason, Thresholds, Wave, WaveHost,
         plan_waves,
@@ -61,6 +61,8 @@ pub struct Options {
     pub forks: usize,
     /// Wins over the plays' `max_unavailable`.
     pub max_unavailable: Option<Amount>,
+    /// What the command line says over the plays' policies.
+    pub overrides: Overrides,
     pub task_timeout_s: u64,
     /// `--become`: for plays that do not say.
     pub default_become: bool,
@@ -269,6 +271,7 @@ impl Engine {
             hosts: names.clone(),
             waves: shapes.collect(),
             max_unavailable: budget,
+            policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts)),
         }))?;
         if stage.stop.is_some() || !writes {
             return Ok(stage);

@@ -4,9 +4,11 @@
 //! of the same stream. This module owns their shape and knows nothing of any sink.
 
 mod node;
+mod policy;
 mod task;
 
 pub use node::{NodeOutcome, NodeState};
+pub use policy::{DomainShape, PolicyShape, WorstCase};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
 
 use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
@@ -213,6 +215,9 @@ pub struct PlayStarted {
     pub hosts: Vec<String>,
     pub waves: Vec<WaveShape>,
     pub max_unavailable: usize,
+    /// None in records of versions before it.
+    #[serde(default)]
+    pub policy: Option<PolicyShape>,
 }
 
 /// One wave as it was planned.

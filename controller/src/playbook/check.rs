@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::names::{FACTS, MAGIC, Reference};
+use super::policy::Drain;
 use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, suggest};
 
@@ -36,6 +37,26 @@ impl Program {
                 here.extend(FACTS);
             }
             check_play(play, &here, facts, &mut errors);
+            check_domain(play, known, &mut errors);
+        }
+        errors
+    }
+
+    /// Every host of a drainer that the inventory does not have.
+    pub fn check_logins(&self, is_host: impl Fn(&str) -> bool) -> Diagnostics {
+        let mut errors = Diagnostics::new();
+        for play in &self.plays {
+            let Drain::Slurm(slurm) = &play.policy.drain else { continue };
+            if let Some(login) = slurm.login.as_deref().filter(|login| !is_host(login)) {
+                errors.push(
+                    Diagnostic::error(format!("the inventory has no host `{login}`"))
+                        .at(slurm.login_span.as_ref().unwrap_or(&play.span))
+                        .label("`scontrol` is to run there")
+                        .help(
+                            "add it to the inventory, or leave `login` out to run `scontrol` on this machine",
+                        ),
+                );
+            }
         }
         errors
     }
@@ -64,6 +85,21 @@ fn check_play(play: &Play, known: &BTreeSet<&str>, facts: bool, errors: &mut Dia
     for task in play.tasks() {
         check(&task.references, known);
     }
+}
+
+/// Why not the play's variables: they are the same for every host, and one domain of all hosts bounds nothing.
+fn check_domain(play: &Play, known: &Known, errors: &mut Diagnostics) {
+    let Some(name) = play.policy.failure_domain.as_deref() else { return };
+    if known.variables.contains(name) {
+        return;
+    }
+    let error = Diagnostic::error(format!("no host of the play has the variable `{name}`"))
+        .at(play.policy.failure_domain_span.as_ref().unwrap_or(&play.span))
+        .label("hosts without it have no failure domain");
+    errors.push(match suggest(name, known.variables.iter().map(String::as_str)) {
+        Some(near) => error.help(format!("did you mean `{near}`?")),
+        None => error.help(format!("set `{name}` for hosts or groups in the inventory")),
+    });
 }
 
 fn local_names<'a>(task: &'a Task, names: &mut BTreeSet<&'a str>) {

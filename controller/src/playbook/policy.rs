@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::program::Amount;
 use crate::diagnostic::Span;
+use crate::rollout::Window;
 use crate::template::Value;
 
 /// How long a drain by Slurm may take unless the play says otherwise.
@@ -37,7 +38,7 @@ pub struct Policy {
     /// How long a wave is watched after its last node is back.
     pub soak_s: u64,
     /// When nodes may be disturbed.
-    pub window: Option<String>,
+    pub window: Option<Window>,
     pub drain: Drain,
     pub reboot: RebootPolicy,
     /// What must hold before a node is given back, and at the end of the soak.
@@ -154,7 +155,7 @@ pub struct CommandDrain {
     pub is_idle: Value,
     pub resume: Value,
     pub still_ours: Option<Value>,
-    /// Prints the nodes that are out, a name a line.
+    /// Prints the nodes that are out, whoever took them out.
     pub out: Option<Value>,
     pub notice: Option<Value>,
     pub timeout_s: u64,
@@ -230,7 +231,7 @@ impl fmt::Display for Gate {
 pub struct PowerCycle {
     /// A template for a line for `sh -c`.
     pub command: Value,
-    /// Prints the power state; without it the hook runs blindly.
+    /// Asks for the power state first; where it fails, nothing is done.
     pub status: Option<Value>,
     /// From the command until the node answers with a new boot id.
     pub timeout_s: u64,
@@ -239,7 +240,7 @@ pub struct PowerCycle {
 /// What the command line says over every play.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
-    pub window: Option<String>,
+    pub window: Option<Window>,
     pub soak_s: Option<u64>,
     pub max_failures: Option<u32>,
     /// Goes on where a safety check says no; each time is printed and journalled.

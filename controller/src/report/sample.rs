@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use serde_json::Map;
 
 use crate::event::{
-    EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, Position, RecapCounts,
-    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What,
+    DomainShape, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, PolicyShape,
+    Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What, WorstCase,
 };
 
 /// Builds a stream, one second after the other.
@@ -73,6 +73,7 @@ impl Stream {
             hosts: hosts.to_vec(),
             waves: shapes,
             max_unavailable: 1,
+            policy: None,
         }))
     }
 
@@ -228,6 +229,31 @@ pub(crate) fn facts(model: &str, mig: bool) -> Facts {
             gpus: (0..8).map(gpu).collect(),
         },
         ..Facts::default()
+    }
+}
+
+/// A policy with everything in it, for the hosts of [`plan`].
+pub(crate) fn policy() -> PolicyShape {
+    let domain = |name: &str, hosts: std::ops::Range<u32>| DomainShape {
+        name: name.to_owned(),
+        hosts: hosts.map(|n| format!("gpu{n:03}")).collect(),
+    };
+    let case = |class, seconds| WorstCase { class, seconds };
+    PolicyShape {
+        failure_domain: Some("rack".to_owned()),
+        max_per_domain: Some(1),
+        domains: vec![domain("r1", 33..41), domain("r2", 41..48)],
+        soak_s: 600,
+        window: Some("Sat 02:00-06:00 Europe/Berlin".to_owned()),
+        window_longest_s: Some(4 * 3600),
+        drain: "slurm".to_owned(),
+        drain_s: 7200,
+        health_gate: ["gpu_count", "mig_layout", "ecc", "xid"].map(str::to_owned).to_vec(),
+        worst_case: vec![
+            case(Disruption::Clients, 7800),
+            case(Disruption::GpuReset, 7800),
+            case(Disruption::Reboot, 9000),
+        ],
     }
 }
 

@@ -38,11 +38,13 @@ fn mismatch(schema: &Value, value: &Value, root: &Value, path: &str) -> Option<S
             "enum" => (!rule.as_array().unwrap().contains(value))
                 .then(|| format!("{path}: {value} is not in {rule}")),
             "const" => (rule != value).then(|| format!("{path}: {value} is not {rule}")),
-            "minimum" => (value.as_u64() < rule.as_u64()).then(|| format!("{path}: {value} is below {rule}")),
+            "minimum" => (value.is_u64() && value.as_u64() < rule.as_u64())
+                .then(|| format!("{path}: {value} is below {rule}")),
             "required" => rule
                 .as_array()
                 .unwrap()
                 .iter()
+                .filter(|_| value.is_object())
                 .find(|key| value.get(key.as_str().unwrap()).is_none())
                 .map(|key| format!("{path}: {key} is missing")),
             "properties" => {
@@ -87,6 +89,15 @@ fn documents_fit_their_schema() {
             assert_eq!(mismatch(&schema, &document, &schema, ""), None);
         }
     }
+    let mut events = sample::plan();
+    for event in &mut events {
+        if let What::PlayStarted(play) = &mut event.what {
+            play.policy = Some(sample::policy());
+        }
+    }
+    let with_policy = document(&RunModel::of(&events));
+    assert_eq!(with_policy["plays"][0]["policy"]["worst_case"][2]["seconds"], 9000);
+    assert_eq!(mismatch(&schema, &with_policy, &schema, ""), None);
     let mut wrong = document(&RunModel::of(&sample::run()));
     wrong["nodes"]["gpu001"]["state"] = Value::from("fine");
     assert!(mismatch(&schema, &wrong, &schema, "").is_some());

@@ -109,6 +109,7 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
             tags: Arc::new(TagFilter::default()),
             holder: RunEpoch { run: "RUN".to_owned(), epoch },
             resumed: epoch > 1,
+            overrides: crate::playbook::Overrides::default(),
         },
     }
 }

@@ -14,6 +14,7 @@ pub(super) const PLAY: &[&str] = &[
     "max_unavailable",
     "max_fail_percentage",
     "max_failures",
+    "rollout",
     "any_errors_fatal",
     "strategy",
     "gather_facts",
@@ -30,6 +31,23 @@ pub(super) const PLAY: &[&str] = &[
     "no_log",
     "timeout",
     "run_once",
+];
+
+/// Keys of `rollout`; the first four may stand beside it too.
+pub(super) const ROLLOUT: &[&str] = &[
+    "waves",
+    "max_unavailable",
+    "max_failures",
+    "max_fail_percentage",
+    "failure_domain",
+    "max_unavailable_per_domain",
+    "max_unreachable",
+    "soak",
+    "window",
+    "drain",
+    "reboot",
+    "health_gate",
+    "power_cycle",
 ];
 
 /// Keys that tasks and blocks share.
@@ -62,6 +80,7 @@ pub(super) const TASK: &[&str] = &[
     "notify",
     "listen",
     "args",
+    "on_interrupt",
 ];
 
 /// Ansible's keys that gpufleet does not have, and what to do instead.
@@ -96,8 +115,6 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("fact_path", "leave it out"),
     ("gather_subset", "leave it out"),
     ("gather_timeout", "leave it out"),
-    ("drain", "cordon the nodes before the run"),
-    ("rollout", "use `waves` and `max_unavailable`"),
     ("include_role", "list the tasks with `import_tasks`"),
     ("import_role", "list the tasks with `import_tasks`"),
     ("include_vars", "use `vars_files`"),

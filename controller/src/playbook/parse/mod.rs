@@ -2,6 +2,7 @@
 
 mod keys;
 mod play;
+mod rollout;
 mod task;
 mod values;
 mod words;

@@ -8,7 +8,7 @@ use super::task::Inherited;
 use super::{Parser, join, keys};
 use crate::diagnostic::Diagnostic;
 use crate::playbook::program::{
-    Amount, Flag, Item, Items, Order, Play, Privilege, Section, SectionName, Strategy,
+    Amount, Flag, Item, Items, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
 };
 use crate::template::Dict;
 use crate::yaml::Node;
@@ -50,21 +50,15 @@ impl Parser<'_> {
         let vars = node.get("vars").map(|vars| self.vars(vars)).unwrap_or_default();
         let file_vars =
             node.get("vars_files").map(|files| self.vars_files(files, directory)).unwrap_or_default();
-        let waves = match (node.entry("waves"), node.entry("serial")) {
-            (Some(_), Some((key, _))) => {
-                self.error(
-                    Diagnostic::error("`serial` and `waves` are the same thing: give one of them")
-                        .at(&key.span),
-                );
-                Vec::new()
-            }
-            (Some((_, waves)), None) => self.waves("waves", waves),
-            (None, Some((_, serial))) => self.waves("serial", serial),
-            (None, None) => Vec::new(),
-        };
-        let max_unavailable = node.get("max_unavailable").and_then(|n| self.amount("max_unavailable", n));
-        let max_fail_percentage = node.get("max_fail_percentage").and_then(|n| self.percentage(n));
-        let max_failures = node.get("max_failures").and_then(|n| self.count("max_failures", n));
+        let block = self.rollout(node);
+        let waves = self.batches(node, block);
+        let unavailable_node = self.play_or_rollout(node, block, "max_unavailable");
+        let max_unavailable = unavailable_node.and_then(|n| self.amount("max_unavailable", n));
+        let max_fail_percentage =
+            self.play_or_rollout(node, block, "max_fail_percentage").and_then(|n| self.percentage(n));
+        let max_failures =
+            self.play_or_rollout(node, block, "max_failures").and_then(|n| self.count("max_failures", n));
+        let policy = Arc::new(self.policy(block));
         let strategy = node.get("strategy").and_then(|n| self.strategy(n));
         let order = node.get("order").and_then(|n| self.order(n)).unwrap_or_default();
         let fixed =
@@ -88,6 +82,9 @@ impl Parser<'_> {
             ignore_unreachable,
             any_errors_fatal,
             timeout_s: node.get("timeout").and_then(|value| self.seconds("timeout", value)),
+            reboot_timeout_s: block
+                .and_then(|block| block.get("reboot")?.get("timeout"))
+                .map(|_| policy.reboot.timeout_s),
             ..Inherited::default()
         };
         let references = self.take_references();
@@ -117,10 +114,10 @@ impl Parser<'_> {
             file_vars,
             waves,
             max_unavailable: max_unavailable.unwrap_or(Amount::Count(1)),
-            max_unavailable_span: node.get("max_unavailable").map(|value| value.span.clone()),
+            max_unavailable_span: unavailable_node.map(|value| value.span.clone()),
             max_fail_percentage,
             max_failures,
-            policy: Arc::default(),
+            policy,
             any_errors_fatal,
             strategy: Strategy::Linear,
             strategy_span: node.get("strategy").map(|value| value.span.clone()),
@@ -148,6 +145,29 @@ impl Parser<'_> {
         Some(Arc::new(play))
     }
 
+    /// The sizes of the waves, written in one of three places.
+    fn batches(&mut self, node: &Node, block: Option<&Node>) -> Vec<Wave> {
+        let rolled = block.and_then(|block| block.entry("waves"));
+        let serial = node.entry("serial");
+        match (node.entry("waves").or(rolled), serial) {
+            (Some((waves, _)), Some((key, _))) => {
+                let at = &waves.span;
+                self.error(
+                    Diagnostic::error("`serial` and `waves` are the same thing: give one of them")
+                        .at(&key.span)
+                        .note(format!("`waves` is at {}:{}:{}", at.file(), at.line, at.column)),
+                );
+                Vec::new()
+            }
+            (Some(_), None) => match self.play_or_rollout(node, block, "waves") {
+                Some(waves) => self.waves("waves", waves),
+                None => Vec::new(),
+            },
+            (None, Some((_, serial))) => self.waves("serial", serial),
+            (None, None) => Vec::new(),
+        }
+    }
+
     fn play_keys(&mut self, node: &Node) {
         for (key, _) in node.as_map().unwrap_or_default() {
             let text = key.key_text();
@@ -164,7 +184,9 @@ impl Parser<'_> {
                 .at(&key.span)
                 .label("not a key of a play")
                 .suggest(&text, keys::PLAY.iter().copied());
-            if gpufleet_protocol::tasks::find(&text).is_some() {
+            if keys::ROLLOUT.contains(&text.as_str()) {
+                error = error.help(format!("it belongs into `rollout`: `rollout: {{{text}: …}}`"));
+            } else if gpufleet_protocol::tasks::find(&text).is_some() {
                 error = error.help("a task belongs into the list `tasks`");
             }
             self.error(error);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::{KINDS, KindInfo, find};
+use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
 use super::play::said;
 use super::values::part;
@@ -33,6 +33,8 @@ pub(super) struct Inherited {
     pub run_once: bool,
     pub any_errors_fatal: bool,
     pub timeout_s: Option<u64>,
+    /// What `rollout` says for reboots that say nothing themselves.
+    pub reboot_timeout_s: Option<u64>,
     /// Names that a condition of an enclosing block tests for their existence.
     pub guarded: Vec<String>,
 }
@@ -53,6 +55,7 @@ impl Default for Inherited {
             run_once: false,
             any_errors_fatal: false,
             timeout_s: None,
+            reboot_timeout_s: None,
             guarded: Vec::new(),
         }
     }
@@ -264,7 +267,7 @@ impl Parser<'_> {
         let own = self.inherit(node, outer);
         let name = node.get("name").filter(|name| !name.is_null()).map(|name| self.value(name));
         let looped = self.looped(node);
-        let params = self.parameters(kind, &key.span, value, node.get("args"), own.no_log);
+        let params = self.parameters(kind, &key.span, value, node.get("args"), &own);
         let conditions =
             |parser: &mut Self, key: &str| node.get(key).map(|value| parser.conditions(key, value));
         let own_register: Vec<String> =
@@ -308,6 +311,10 @@ impl Parser<'_> {
         }
         let found = self.take_references();
         let references = settle(found, &own, &local);
+        let on_interrupt = match node.entry("on_interrupt") {
+            Some((key, value)) => self.on_interrupt(kind, key, value),
+            None => OnInterrupt::default(),
+        };
         let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || is_gpu(kind);
         if own.run_once && disturbs {
             self.error(
@@ -342,9 +349,34 @@ impl Parser<'_> {
             timeout_s: own.timeout_s,
             run_once: own.run_once,
             any_errors_fatal: own.any_errors_fatal,
-            on_interrupt: OnInterrupt::default(),
+            on_interrupt,
             references,
         })
+    }
+
+    fn on_interrupt(&mut self, kind: &KindInfo, key: &Node, value: &Node) -> OnInterrupt {
+        if kind.class != Class::Command {
+            self.error(
+                Diagnostic::error(format!("`on_interrupt` cannot be used with `{}`", kind.name))
+                    .at(&key.span)
+                    .label("a key of command, shell and script")
+                    .help("leave it out: a resumed run plans this task again and does what is left"),
+            );
+            return OnInterrupt::default();
+        }
+        let words = OnInterrupt::ALL.map(OnInterrupt::as_str);
+        let text = value.scalar_text().unwrap_or_default();
+        if let Some(found) = OnInterrupt::ALL.into_iter().find(|known| known.as_str() == text) {
+            return found;
+        }
+        self.error(match value.as_str() {
+            Some(text) => Diagnostic::error(format!("unknown `on_interrupt` \"{text}\""))
+                .at(&value.span)
+                .label("hold, rerun or fail")
+                .suggest(text, words),
+            None => value.wrong_type("`on_interrupt`", "hold, rerun or fail"),
+        });
+        OnInterrupt::default()
     }
 
     /// The kind of a task, and the errors for every key that is none of a task.
@@ -484,7 +516,7 @@ impl Parser<'_> {
         kind_span: &Span,
         node: &Node,
         args: Option<&Node>,
-        secret: bool,
+        own: &Inherited,
     ) -> Parameters {
         let mut entries: Vec<Parameter> = Vec::new();
         let before = self.errors.0.len();
@@ -495,26 +527,37 @@ impl Parser<'_> {
                 None => self.error(args.wrong_type("`args`", "a mapping")),
             }
         }
-        let mut own = Vec::new();
+        let mut written = Vec::new();
         match &node.value {
-            Yaml::Map(_) => self.parameter_map(kind, node, &mut own),
+            Yaml::Map(_) => self.parameter_map(kind, node, &mut written),
             Yaml::Null => {}
-            Yaml::Str(text) => self.parameter_text(kind, node, &text.text, &mut own),
+            Yaml::Str(text) => self.parameter_text(kind, node, &text.text, &mut written),
             Yaml::Bool(_) | Yaml::Int(_) | Yaml::Float(_) if kind.free_form.is_some() => {
                 let text = node.scalar_text().unwrap_or_default();
-                self.parameter_text(kind, node, &text, &mut own);
+                self.parameter_text(kind, node, &text, &mut written);
             }
             _ => self.error(
                 node.wrong_type(&format!("`{}`", kind.name), "a mapping of parameters")
                     .help(format!("for example `{}`", kind.example)),
             ),
         }
-        entries.retain(|entry| !own.iter().any(|own| own.name == entry.name));
-        entries.append(&mut own);
+        entries.retain(|entry| !written.iter().any(|written| written.name == entry.name));
+        entries.append(&mut written);
         if self.errors.0.len() > before {
             return Parameters { entries, fixed: None };
         }
-        let fixed = self.check_parameters(kind, kind_span, &entries, secret);
+        let says_how_long = |entry: &Parameter| matches!(&*entry.name, "timeout" | "reboot_timeout");
+        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.name == "reboot")
+            && !entries.iter().any(says_how_long)
+        {
+            entries.push(Parameter {
+                name: Arc::from("timeout"),
+                value: Value::literal(&seconds.into()),
+                key_span: kind_span.clone(),
+                span: kind_span.clone(),
+            });
+        }
+        let fixed = self.check_parameters(kind, kind_span, &entries, own.no_log);
         Parameters { entries, fixed }
     }
 

@@ -225,7 +225,10 @@ impl Parser<'_> {
     pub(super) fn count(&mut self, key: &str, node: &Node) -> Option<u32> {
         let count = node.as_i64().and_then(|count| u32::try_from(count).ok());
         if count.is_none() {
-            self.error(node.wrong_type(&format!("`{key}`"), "a whole number from 0"));
+            let got = node.scalar_text().map_or_else(|| node.kind().to_owned(), |text| format!("\"{text}\""));
+            self.error(
+                Diagnostic::error(format!("`{key}` wants a whole number from 0, got {got}")).at(&node.span),
+            );
         }
         count
     }

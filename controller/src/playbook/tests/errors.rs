@@ -409,6 +409,7 @@ fn serial_and_waves() {
        |
      2 |   serial: 1
        |   ^^^^^^
+    note: `waves` is at play.yml:3:3
     "#);
 }
 

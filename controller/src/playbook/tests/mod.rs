@@ -1,5 +1,7 @@
 mod errors;
 mod language;
+mod policy;
+mod policy_errors;
 
 use std::collections::HashMap;
 
