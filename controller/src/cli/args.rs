@@ -218,12 +218,6 @@ pub struct RunArgs {
     /// Nodes that may fail before nothing new starts; wins over the plays'.
     #[arg(long, value_name = "N")]
     pub max_failures: Option<u32>,
-    /// Goes on where a safety check says no; prints and journals what it overrides.
-    #[arg(long)]
-    pub force: bool,
-    /// Takes over locks of a run that is known dead; prints and journals whose they were.
-    #[arg(long)]
-    pub steal: bool,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

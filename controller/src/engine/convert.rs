@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use gpufleet_protocol::{Disruption, tasks::Params};
+use gpufleet_protocol::{Disruption, health::HealthCheck, tasks::Params};
 
 use crate::{
     event::{DomainShape, PolicyShape, Position, TaskReport, WorstCase},
@@ -181,4 +181,9 @@ mod tests {
         assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
         assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
     }
+}
+
+/// What must hold on a node of this play before it is given back.
+pub(super) fn gate(play: &Play) -> Vec<HealthCheck> {
+    play.policy.health_gate.iter().filter_map(|gate| HealthCheck::from_word(gate.as_str())).collect()
 }

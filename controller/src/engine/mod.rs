@@ -7,6 +7,7 @@
 
 mod approval;
 pub(crate) mod convert;
+mod gate;
 mod link;
 mod message;
 mod node;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
+    health::HealthCheck,
     message::{IdleVerdict, Mode},
     op::FactsRequest,
     tasks::{self, Class, RebootWhen},
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// How long reading facts, or the proof that a node is idle, may take.
-const READING: Duration = Duration::from_secs(60);
+pub(super) const READING: Duration = Duration::from_secs(60);
 
 /// Why a node's task ended before its cursor did.
 pub(super) enum Cut {
@@ -44,6 +45,8 @@ pub(super) struct NodeTask {
     pub(super) slot: Slot,
     pub(super) verb: Verb,
     pub(super) purpose: Purpose,
+    /// What must hold before the node is given back.
+    pub(super) gate: Vec<HealthCheck>,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) out: mpsc::Sender<FromNode>,
     pub(super) answers: mpsc::Receiver<ToNode>,
@@ -132,7 +135,7 @@ impl NodeTask {
         Ok(())
     }
 
-    async fn simple(&mut self, op: NodeOp, timeout: Duration) -> Result<OpOutcome, Cut> {
+    pub(super) async fn simple(&mut self, op: NodeOp, timeout: Duration) -> Result<OpOutcome, Cut> {
         let link = self.link().await?;
         let request = OpRequest {
             op,
@@ -318,6 +321,9 @@ impl NodeTask {
             return Err(Cut::Held(format!(
                 "failed while it was out of service, and nobody proved it well since: {why}"
             )));
+        }
+        if self.acted {
+            self.pass_gate().await?;
         }
         self.permit = None;
         self.acted = false;

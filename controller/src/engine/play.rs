@@ -1,7 +1,7 @@
 //! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub(super) enum Job {
         predict: bool,
     },
     Apply,
+    /// Look whether the node is still well.
+    Gate,
 }
 
 /// How far a run still goes.
@@ -94,6 +96,10 @@ pub(super) struct Dispatcher<'a, 'b> {
     rollout: Option<Rollout>,
     stop: Option<Stop>,
     finished: bool,
+    /// When the rollout wants to be told that time passed.
+    alarm: Option<jiff::Timestamp>,
+    /// Hosts that are looked at after the soak.
+    checked: HashSet<usize>,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
@@ -116,6 +122,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             rollout: None,
             stop: None,
             finished: false,
+            alarm: None,
+            checked: HashSet::new(),
         }
     }
 
@@ -217,6 +225,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.meeting.opens_at = None;
                 Ok(())
             }
+            () = alarm(self.alarm) => {
+                self.alarm = None;
+                self.input(Input::Tick)
+            }
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok((host, slot, result)) => {
                     // Why: what the task sent before it ended comes before its end.
@@ -275,6 +287,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             slot,
             verb: self.context.verb,
             purpose: self.context.purpose,
+            gate: self.context.gate.clone(),
             connector: Arc::clone(&self.context.connector),
             out: self.sender.clone(),
             answers: from_us,
@@ -288,12 +301,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why every node: of one that had just begun even that may not have reached the journal.
             left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },
         };
+        if job == Job::Gate {
+            self.checked.insert(host);
+        }
         let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
         self.running.insert(host, Running { answers, connected });
         self.tasks.spawn(async move {
             task.place = forks.acquire_owned().await.ok();
             let result = match job {
                 Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
+                Job::Gate => task.after_soak().await,
                 Job::Apply if *task.pace.borrow() > Pace::Going => Err(Cut::Stopped),
                 Job::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
                     Some(resumed) => task.take_up(*resumed).await,
@@ -439,6 +456,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Err(Cut::Stopped) => {}
         }
         let state = slot.verdict;
+        if self.checked.remove(&host) {
+            let (ok, why) = (slot.is_alive(), slot.message.clone().unwrap_or_default());
+            if !ok {
+                self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
+            }
+            self.slots[host] = Some(slot);
+            return self.input(Input::SoakChecked { host, ok, why });
+        }
         // Why not after a preflight that went well: the node's own turn is still to come.
         if self.rollout.is_some() || !slot.is_alive() {
             self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
@@ -535,13 +560,28 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
                 Ok(())
             }
-            Action::Survey
-            | Action::Drain { .. }
-            | Action::StopDraining { .. }
-            | Action::WaitsForWindow { .. }
-            | Action::Soak { .. }
-            | Action::CheckSoak { .. }
-            | Action::WakeAt { .. } => {
+            Action::WakeAt { at } => {
+                self.alarm = Some(at);
+                Ok(())
+            }
+            Action::WaitsForWindow { opens } => self.emit(What::Notice {
+                level: Level::Info,
+                text: format!("waits for the window, which opens {opens}"),
+            }),
+            Action::Soak { wave, until } => {
+                let text = format!("wave {} is watched until {until}", wave + 1);
+                self.emit(What::Notice { level: Level::Info, text })
+            }
+            Action::CheckSoak { hosts, .. } => {
+                for host in hosts {
+                    self.spawn(host, Job::Gate);
+                    if self.slots.get(host).is_some_and(Option::is_some) {
+                        inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
+                    }
+                }
+                Ok(())
+            }
+            Action::Survey | Action::Drain { .. } | Action::StopDraining { .. } => {
                 Err(EngineError::Internal(format!("{action:?} without a policy that asks for it")))
             }
             Action::Finish { never_started } => {
@@ -581,6 +621,17 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
         }
+    }
+}
+
+/// Ends when the wall clock shows this time, or never.
+async fn alarm(at: Option<jiff::Timestamp>) {
+    match at {
+        Some(at) => {
+            let left = Duration::try_from(at.duration_since(jiff::Timestamp::now())).unwrap_or_default();
+            tokio::time::sleep(left).await;
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     event::{NodeState, What},
     interpreter::{Action, Fed, Work},
+    playbook::OnInterrupt,
 };
 
 impl NodeTask {
@@ -89,12 +90,17 @@ impl NodeTask {
             Spooled::Started if !is_command => self.left.ask_spool = false,
             Spooled::Started => {
                 self.left.ask_spool = false;
-                return Ok(Some(Fed::Held {
-                    reason: format!(
-                        "interrupted in task `{}` ({}:{}): it began, and how far it got is not known; it is not run twice",
-                        action.task, action.file, action.line
-                    ),
-                }));
+                let what = format!(
+                    "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
+                    action.task, action.file, action.line
+                );
+                return Ok(match action.on_interrupt {
+                    OnInterrupt::Rerun => None,
+                    OnInterrupt::Fail => Some(Fed::Refused { reason: what }),
+                    OnInterrupt::Hold => Some(Fed::Held {
+                        reason: format!("{what}; it is not run twice unless it says `on_interrupt: rerun`"),
+                    }),
+                });
             }
             Spooled::Finished(outcome) => return Ok(Some(Fed::Outcome(outcome))),
         }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
+use gpufleet_protocol::{Disruption, RunEpoch, health::HealthCheck, message::Mode};
 use tokio::sync::mpsc;
 
 use super::{
@@ -23,8 +23,8 @@ use crate::{
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
     rollout::{
-        Amount, Batch, BudgetError, Policy, Rollout, RolloutError, StopReason, Thresholds, Wave, WaveHost,
-        plan_waves,
+        Amount, Batch, BudgetError, Domains, Needs, Policy, Rollout, RolloutError, StopReason, Thresholds,
+        Wave, WaveHost, Window, plan_waves,
     },
 };
 
@@ -121,6 +121,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) holder: RunEpoch,
     /// An earlier process of this run has been here.
     pub(super) resumed: bool,
+    /// What must hold before a node is given back.
+    pub(super) gate: Vec<HealthCheck>,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -265,14 +267,15 @@ impl Engine {
             label: wave.label.clone(),
             hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
         });
-        context.recorder.emit(What::PlayStarted(PlayStarted {
+        let shape = PlayStarted {
             play: index,
             name: play.name.clone(),
             hosts: names.clone(),
             waves: shapes.collect(),
             max_unavailable: budget,
             policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts)),
-        }))?;
+        };
+        context.recorder.emit(What::PlayStarted(shape.clone()))?;
         if stage.stop.is_some() || !writes {
             return Ok(stage);
         }
@@ -290,7 +293,7 @@ impl Engine {
             return Ok(stage);
         }
         context.waves = waves.clone();
-        let rollout = rollout(play, names.len(), waves, budget, so_far);
+        let rollout = rollout(play, &shape, &self.options.overrides, waves, so_far);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
     }
 
@@ -321,7 +324,7 @@ impl Engine {
                 canary: shape.label == Batch::Canary.to_string(),
             })
             .collect();
-        let mut core = rollout(play, names.len(), waves.clone(), begun.shape.max_unavailable, so_far);
+        let mut core = rollout(play, &begun.shape, &self.options.overrides, waves.clone(), so_far);
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
@@ -389,6 +392,7 @@ impl Engine {
             approval: Approval::Everything,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
+            gate: convert::gate(play),
             recorder,
             interrupts,
         }
@@ -427,15 +431,40 @@ impl Engine {
 }
 
 /// The rollout of a play before anything happened.
-fn rollout(play: &Play, hosts: usize, waves: Vec<Wave>, budget: usize, so_far: SoFar) -> Rollout {
+fn rollout(
+    play: &Play,
+    shape: &PlayStarted,
+    overrides: &Overrides,
+    waves: Vec<Wave>,
+    so_far: SoFar,
+) -> Rollout {
     let thresholds = Thresholds {
         max_fail_percentage: play.max_fail_percentage,
-        max_failures: play.max_failures.map(|allowed| allowed as usize),
+        max_failures: overrides.max_failures.or(play.max_failures).map(|allowed| allowed as usize),
+        max_unreachable: play.policy.max_unreachable.map(|allowed| allowed as usize),
         any_errors_fatal: play.any_errors_fatal,
-        ..Thresholds::default()
     };
-    let policy = Policy { budget, thresholds, ..Policy::default() };
-    Rollout::new(hosts, waves, policy, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
+    let mut policy = Policy { budget: shape.max_unavailable, thresholds, ..Policy::default() };
+    if let Some(written) = &shape.policy {
+        let places: HashMap<&String, usize> = (written.domains.iter().zip(0..))
+            .flat_map(|(domain, place)| domain.hosts.iter().map(move |host| (host, place)))
+            .collect();
+        policy.domains = written.max_per_domain.map(|limit| Domains {
+            of: shape.hosts.iter().map(|host| places.get(host).copied().unwrap_or(usize::MAX)).collect(),
+            names: written.domains.iter().map(|domain| domain.name.clone()).collect(),
+            limit,
+        });
+        policy.soak_s = written.soak_s;
+        policy.window = written.window.as_ref().and_then(|text| Window::parse(text).ok());
+        let seconds = |class| written.worst_case_s(class).unwrap_or_default();
+        policy.needs = Needs {
+            live: 0,
+            clients: seconds(Disruption::Clients),
+            gpu_reset: seconds(Disruption::GpuReset),
+            reboot: seconds(Disruption::Reboot),
+        };
+    }
+    Rollout::new(shape.hosts.len(), waves, policy, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
 }
 
 /// The last event of a run.

@@ -67,6 +67,8 @@ pub struct Action {
     pub environment: Vec<(String, String)>,
     /// Nothing of it may be shown.
     pub no_log: bool,
+    /// What a resume does where it was cut off.
+    pub on_interrupt: crate::playbook::OnInterrupt,
     /// The most that this kind of task may ask for.
     pub disruption: Disruption,
 }

@@ -243,10 +243,6 @@ pub struct Overrides {
     pub window: Option<Window>,
     pub soak_s: Option<u64>,
     pub max_failures: Option<u32>,
-    /// Goes on where a safety check says no; each time is printed and journalled.
-    pub force: bool,
-    /// Takes over locks of a run that is known dead.
-    pub steal: bool,
 }
 
 impl Policy {

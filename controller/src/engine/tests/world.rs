@@ -9,6 +9,7 @@ use std::{
 use futures::future::BoxFuture;
 use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
+    health::{CheckResult, HealthReport, Verdict},
     message::{IdleReport, IdleVerdict, Mode, Spooled},
 };
 use serde_json::json;
@@ -177,6 +178,16 @@ impl Link for Wire {
                 NodeOp::Idle => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     outcome.idle = Some(IdleReport { verdict: IdleVerdict::Idle, ..IdleReport::default() });
+                    outcome
+                }
+                NodeOp::Health(asked) => {
+                    let results = asked.checks.iter().map(|check| CheckResult {
+                        check: *check,
+                        verdict: Verdict::Ok,
+                        why: String::new(),
+                    });
+                    let mut outcome = OpOutcome::new(OpStatus::Ok);
+                    outcome.health = Some(HealthReport { results: results.collect() });
                     outcome
                 }
                 NodeOp::Facts(_) => OpOutcome::new(OpStatus::Ok),

@@ -98,6 +98,7 @@ impl Cursor {
                 timeout_s: sent.iter().filter_map(|slot| slot.owner.task.timeout_s).max(),
                 run_as,
                 environment,
+                on_interrupt: crate::playbook::OnInterrupt::Hold,
                 no_log: sent.iter().any(|slot| slot.owner.task.no_log),
                 disruption: sent.iter().map(|slot| slot.owner.task.kind.disruption).max().unwrap_or_default(),
             };

@@ -277,6 +277,7 @@ impl Cursor {
             run_as,
             environment,
             no_log: task.no_log,
+            on_interrupt: task.on_interrupt,
             disruption: task.kind.disruption,
         };
         self.pending = Some(Pending { action, purpose });

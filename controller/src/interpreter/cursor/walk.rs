@@ -356,6 +356,7 @@ impl Cursor {
             run_as: if escalate { RunAs::Root } else { RunAs::Login },
             environment: Vec::new(),
             no_log: false,
+            on_interrupt: crate::playbook::OnInterrupt::Hold,
             disruption: Disruption::Live,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
@@ -386,6 +387,7 @@ impl Cursor {
             run_as: entry.run_as.clone(),
             environment: entry.environment.clone(),
             no_log: entry.owners.iter().any(|owner| owner.task.no_log),
+            on_interrupt: crate::playbook::OnInterrupt::Hold,
             disruption: entry.owners.iter().map(|owner| owner.task.kind.disruption).max().unwrap_or_default(),
         };
         self.pending = Some(Pending { action, purpose });
