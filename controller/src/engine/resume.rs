@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpufleet_protocol::{
-    Disruption, Reply, Request,
+    Disruption, FailureKind, OpOutcome, OpStatus, Reply, Request,
     message::Spooled,
     tasks::{self, Class},
 };
@@ -83,6 +83,11 @@ impl NodeTask {
             Err(error) => return Err(Cut::Unreachable(error.to_string())),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        // Why the same: an operation that its helper broke off because the controller was gone has no result either.
+        let spooled = match spooled {
+            Spooled::Finished(outcome) if was_cancelled(&outcome) => Spooled::Started,
+            other => other,
+        };
         match spooled {
             // Why: it is done in order, so nothing that follows can have begun.
             Spooled::Nothing => self.left.ask_spool = false,
@@ -147,4 +152,8 @@ impl NodeTask {
         self.is_back(now, begin.elapsed().as_secs()).await?;
         Ok(Fed::Rebooted)
     }
+}
+
+fn was_cancelled(outcome: &OpOutcome) -> bool {
+    matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Cancelled, .. })
 }

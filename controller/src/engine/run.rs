@@ -23,8 +23,8 @@ use crate::{
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
     rollout::{
-        Amount, Batch, BudgetError, Domains, Needs, Policy, Rollout, RolloutError, StopReason, Thresholds,
-        Wave, WaveHost, Window, plan_waves,
+        Amount, Batch, BudgetError, Domains, Input, Needs, Policy, Rollout, RolloutError, StopReason,
+        Thresholds, Wave, WaveHost, Window, plan_waves,
     },
 };
 
@@ -367,7 +367,12 @@ impl Engine {
         }
         let mut context = self.context(index, play, names, recorder, interrupts);
         context.waves = waves;
-        Dispatcher::new(&mut context, slots).carry_on(core, again).await
+        let dispatcher = Dispatcher::new(&mut context, slots);
+        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
+            dispatcher.carry_on(core, again).await
+        } else {
+            dispatcher.carry_out(core).await
+        }
     }
 
     fn context<'a>(

@@ -203,7 +203,7 @@ pub enum Gate {
 impl Gate {
     /// What is asked for where a play says nothing.
     pub fn usual() -> Vec<Self> {
-        vec![Self::GpuCount, Self::MigLayout, Self::Ecc, Self::Xid]
+        vec![Self::GpuCount, Self::MigLayout, Self::Ecc]
     }
 
     /// As it is written in a playbook.

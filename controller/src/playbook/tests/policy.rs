@@ -34,7 +34,7 @@ fn nothing_written_is_careful() {
     let policy = &play.policy;
     assert_eq!(**policy, Policy::default());
     assert_eq!(policy.drain, Drain::None);
-    assert_eq!(policy.health_gate, [Gate::GpuCount, Gate::MigLayout, Gate::Ecc, Gate::Xid]);
+    assert_eq!(policy.health_gate, [Gate::GpuCount, Gate::MigLayout, Gate::Ecc]);
     assert!(policy.gate_is_default);
     assert_eq!(policy.reboot, RebootPolicy { timeout_s: 1200, via: RebootVia::Ssh });
     assert_eq!((policy.soak_s, policy.max_unavailable_per_domain), (0, None));
