@@ -117,6 +117,11 @@ pub(super) fn policy(
     }
 }
 
+/// What must hold on a node of this play before it is given back.
+pub(super) fn gate(play: &Play) -> Vec<HealthCheck> {
+    play.policy.health_gate.iter().filter_map(|gate| HealthCheck::from_word(gate.as_str())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,9 +186,4 @@ mod tests {
         assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
         assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
     }
-}
-
-/// What must hold on a node of this play before it is given back.
-pub(super) fn gate(play: &Play) -> Vec<HealthCheck> {
-    play.policy.health_gate.iter().filter_map(|gate| HealthCheck::from_word(gate.as_str())).collect()
 }

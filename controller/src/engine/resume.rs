@@ -86,6 +86,12 @@ impl NodeTask {
         // Why the same: an operation that its helper broke off because the controller was gone has no result either.
         let spooled = match spooled {
             Spooled::Finished(outcome) if was_cancelled(&outcome) => Spooled::Started,
+            // Why: the end of its controller may be what it failed at, and planning again finds out.
+            Spooled::Finished(outcome)
+                if !is_command && !matches!(outcome.status, OpStatus::Ok | OpStatus::Changed) =>
+            {
+                Spooled::Started
+            }
             other => other,
         };
         match spooled {

@@ -212,14 +212,6 @@ fn killed(count: usize, kills: &[(u32, usize, usize)]) -> (Vec<String>, usize, O
         }
         *world.crash_in.lock().unwrap() = None;
         let result = process(&world, &hosts, &dir, epoch + 1).await.unwrap();
-        let last: Vec<Event> = read_for_resume(&dir).unwrap();
-        let ends = last.iter().filter(|event| {
-            !matches!(event.what, What::TaskFinished { .. } | What::TaskStarted { .. } | What::Fed { .. })
-        });
-        let ends: Vec<String> = ends.map(|event| format!("{:?}", event.what)).collect();
-        if std::env::var("SHOW").is_ok() {
-            fs::write("/tmp/show.txt", ends.join("\n")).unwrap();
-        }
         assert_eq!(result.out_of_service, Vec::<String>::new());
         (outcome(&world, &hosts), *world.most_down.lock().unwrap(), result.stop)
     })
@@ -256,10 +248,4 @@ proptest! {
 /// Random schedules: few in each test run, many in `make chaos`.
 fn schedules() -> u32 {
     std::env::var("GPUFLEET_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(64)
-}
-
-#[test]
-fn debug_case() {
-    let (outcome, _, _) = killed(3, &[(60, 9, 174), (16, 0, 0)]);
-    assert_eq!(outcome, undisturbed(3));
 }
