@@ -15,7 +15,7 @@ use gpufleet::{
     interpreter::CachedFiles,
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Drain, Gate, Known, Order, Overrides, Program, TagFilter},
+    playbook::{Drain, Gate, Known, Order, Overrides, Program, RebootVia, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -194,6 +194,7 @@ fn carried_out(program: &Program) -> Result<(), CommandError> {
         let policy = &play.policy;
         let what = match policy {
             policy if policy.drain != Drain::None => format!("`drain: {}`", policy.drain),
+            policy if policy.reboot.via != RebootVia::Ssh => "`reboot: {via: slurm}`".to_owned(),
             policy if policy.power_cycle.is_some() => "`power_cycle`".to_owned(),
             policy if policy.health_gate.iter().any(|gate| matches!(gate, Gate::Command(_))) => {
                 "a `command` in `health_gate`".to_owned()
@@ -507,7 +508,7 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
     let ending = match &result.stop {
         None => Ending::Completed,
         Some(Stop::Interrupted | Stop::Aborted) => Ending::Interrupted,
-        Some(Stop::Threshold(_) | Stop::Declined(_)) => Ending::Stopped,
+        Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,
     };
     let rules = ExitRules { ending, fail_on_change: request.fail_on_change };
     let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);

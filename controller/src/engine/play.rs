@@ -554,7 +554,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Action::Stop { reason } => {
                 if reason != StopReason::Interrupted {
                     self.pace.send_replace(Pace::NoneNew);
-                    self.stop = Some(Stop::Threshold(reason.to_string()));
+                    self.stop = Some(match reason {
+                        StopReason::WindowClosed { .. } => Stop::WindowClosed(reason.to_string()),
+                        _ => Stop::Threshold(reason.to_string()),
+                    });
                     let text = format!("{reason}: nothing new starts");
                     self.emit(What::Notice { level: Level::Error, text })?;
                 }

@@ -45,6 +45,8 @@ pub enum EngineError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
     Threshold(String),
+    /// The maintenance window is over; the rest waits for the next one.
+    WindowClosed(String),
     /// Asked to stop; what was under way reached a safe point.
     Interrupted,
     /// Asked to stop twice; nodes were left where they were.
@@ -362,7 +364,9 @@ impl Engine {
                 begun.settle(slot);
             }
         }
-        if core.is_finished() && again.is_empty() && core.stopped() != Some(&StopReason::Interrupted) {
+        let goes_on =
+            matches!(core.stopped(), Some(StopReason::Interrupted | StopReason::WindowClosed { .. }));
+        if core.is_finished() && again.is_empty() && !goes_on {
             return Ok(Stage { slots, stop: None, failed: core.failed() });
         }
         let mut context = self.context(index, play, names, recorder, interrupts);
@@ -475,7 +479,7 @@ fn rollout(
 /// The last event of a run.
 pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
-        Stop::Threshold(reason) => reason.clone(),
+        Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
         Stop::Interrupted => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
         Stop::Declined(Refusal::Declined) => "declined".to_owned(),
@@ -483,6 +487,7 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinish
             "not confirmed: --yes is needed without a terminal".to_owned()
         }
     });
-    let resumable = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted)) || result.held;
+    let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
+    let resumable = goes_on || result.held;
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }
