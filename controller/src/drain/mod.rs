@@ -10,6 +10,7 @@ mod command;
 mod marker;
 mod none;
 mod runner;
+mod scheduler;
 mod slurm;
 
 use futures::future::BoxFuture;
@@ -20,6 +21,7 @@ pub use command::{CommandDrainer, CommandOptions};
 pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
+pub use scheduler::{NoticePlan, Scheduler};
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions};
 
 /// A node under both of its names.
