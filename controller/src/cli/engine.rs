@@ -10,7 +10,7 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
-    engine::{Engine, EngineError, Options, Past, Recorder, RunResult, Sink, Stop, finished},
+    engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     inventory::Inventory,
@@ -415,6 +415,7 @@ fn carry_out(
             style: output.status_style,
             screen: Some(Arc::clone(&screen)),
         }),
+        schedulers: Vec::new(),
         options: Options {
             verb: request.verb,
             forks: request.connection.forks.max(1),
@@ -428,6 +429,7 @@ fn carry_out(
             }),
             holder,
             resumed: !events.is_empty(),
+            overrules: Overrules::default(),
         },
     };
     let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
