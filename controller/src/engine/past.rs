@@ -29,6 +29,7 @@ pub struct Past {
     plays: BTreeMap<usize, PastPlay>,
     hosts: HashMap<String, PastHost>,
     drained: bool,
+    run: String,
 }
 
 /// A play that got as far as its waves.
@@ -104,6 +105,7 @@ impl Past {
         let mut predicted: HashMap<String, Prediction> = HashMap::new();
         for event in events {
             match &event.what {
+                What::RunStarted(started) => past.run.clone_from(&started.run_id),
                 What::PlayStarted(shape) => {
                     current = shape.play;
                     let nodes = std::mem::take(&mut predicted)
@@ -195,6 +197,7 @@ impl Past {
         slot.facts.clone_from(&host.facts);
         slot.rebooted = host.rebooted;
         slot.drain.clone_from(&host.drain);
+        slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
         slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
     }

@@ -179,6 +179,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for host in again {
             self.input(Input::Reopen { host })?;
         }
+        if self.context.winds_up {
+            self.stop = Some(Stop::Interrupted);
+            self.pace.send_replace(Pace::Stopping);
+        }
         // Why before: the step may start more.
         let in_flight = self.rollout.as_ref().map(Rollout::in_flight).unwrap_or_default();
         self.input(Input::Resume)?;
@@ -188,6 +192,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             for input in inputs {
                 self.input(input)?;
             }
+        }
+        if self.context.winds_up {
+            self.input(Input::Interrupt)?;
         }
         while !self.finished && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
@@ -201,8 +208,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for host in 0..self.slots.len() {
             // Why both: a node that an earlier play left out of service is as absent as one that does not answer.
             let absent = |slot: &Slot| slot.verdict == NodeState::Unreachable || slot.out_of_service;
-            if matches!(self.slots.get(host), Some(Some(slot)) if absent(slot)) {
-                self.input(Input::OthersOut { host, out: true })?;
+            match self.slots.get(host) {
+                Some(Some(slot)) if slot.adopted => self.input(Input::Adopted { host })?,
+                Some(Some(slot)) if absent(slot) => self.input(Input::OthersOut { host, out: true })?,
+                _ => {}
             }
         }
         self.input(Input::Begin)?;
@@ -285,7 +294,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             return;
         }
         let (answers, from_us) = mpsc::channel(4);
-        let connected = slot.link.is_some();
+        let (connected, acted) = (slot.link.is_some(), slot.adopted);
         let mut task = NodeTask {
             host,
             play: self.context.play,
@@ -306,7 +315,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             place: None,
             proven: None,
             reason: String::new(),
-            acted: false,
+            acted,
             unproven: None,
             // Why every node: of one that had just begun even that may not have reached the journal.
             left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },

@@ -18,8 +18,8 @@ use super::{
     slot::Slot,
 };
 use crate::{
-    drain::Scheduler,
-    event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
+    drain::{Marker, Scheduler},
+    event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
@@ -75,6 +75,10 @@ pub struct Options {
     /// Goes on with what another process began.
     pub resumed: bool,
     pub overrules: Overrules,
+    /// Only leads what is under way to a safe point, and begins nothing (`gpufleet abort`).
+    pub winds_up: bool,
+    /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
+    pub adopted: HashMap<String, Marker>,
 }
 
 /// What a person said may go over a safety check.
@@ -139,6 +143,7 @@ pub(super) struct PlayContext<'a> {
     /// What must hold before a node is given back.
     pub(super) gate: Vec<HealthCheck>,
     pub(super) scheduler: Option<Arc<Scheduler>>,
+    pub(super) winds_up: bool,
     pub(super) overrules: Overrules,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
@@ -192,6 +197,10 @@ impl Engine {
         let mut failed = 0;
         for index in 0..self.play_hosts.len() {
             let begun = past.play(index);
+            if begun.is_none() && self.options.winds_up {
+                stop = Some(Stop::Interrupted);
+                break;
+            }
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
                 Some(begun) => begun.shape.hosts.clone(),
@@ -232,6 +241,25 @@ impl Engine {
                 );
                 recorder.emit(What::Notice { level: Level::Warning, text })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes over what a lost run left drained: from here on it is this run's to finish and to give back.
+    fn adopt(&self, slots: &mut [Slot], context: &mut PlayContext<'_>) -> Result<(), EngineError> {
+        let Some(scheduler) = context.scheduler.clone() else { return Ok(()) };
+        for slot in slots {
+            let Some(marker) = self.options.adopted.get(&slot.name).filter(|_| slot.drain.is_none()) else {
+                continue;
+            };
+            let begun = DrainStep::Begun {
+                scheduler: scheduler.drainer.name().to_owned(),
+                node: scheduler.target(&slot.name).node,
+                run: marker.run.clone(),
+                nonce: marker.nonce.clone(),
+            };
+            context.recorder.emit(What::Drain { host: slot.name.clone(), step: begun })?;
+            slot.adopt(marker.clone());
         }
         Ok(())
     }
@@ -317,20 +345,12 @@ impl Engine {
         if stage.stop.is_some() || !writes {
             return Ok(stage);
         }
-        if let Some((refusal, forecast)) = self.agree(&stage, &mut context).await {
-            let text = match refusal {
-                Refusal::Declined => "nothing was changed".to_owned(),
-                Refusal::NobodyToAsk => format!(
-                    "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
-                    forecast.disturbed.len(),
-                    forecast.summary()
-                ),
-            };
-            context.recorder.emit(What::Notice { level: Level::Error, text })?;
+        if let Some(refusal) = self.agree(&stage.slots, &mut context).await? {
             stage.stop = Some(Stop::Declined(refusal));
             return Ok(stage);
         }
         context.waves = waves.clone();
+        self.adopt(&mut stage.slots, &mut context)?;
         let scheduler = self.scheduler(index);
         let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
@@ -410,12 +430,17 @@ impl Engine {
         }
         let mut context = self.context(index, play, names, recorder, interrupts);
         context.waves = waves;
-        let dispatcher = Dispatcher::new(&mut context, slots);
-        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
-            dispatcher.carry_on(core, again).await
-        } else {
-            dispatcher.carry_out(core).await
+        if !self.confirm.is_blanket() {
+            // Why not asked again: what this run was shown to disturb was agreed to before it began.
+            context.approval = Approval::shown(&forecast(&slots));
         }
+        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
+            return Dispatcher::new(&mut context, slots).carry_on(core, again).await;
+        }
+        if let Some(refusal) = self.agree(&slots, &mut context).await? {
+            return Ok(Stage { slots, stop: Some(Stop::Declined(refusal)), failed: core.failed() });
+        }
+        Dispatcher::new(&mut context, slots).carry_out(core).await
     }
 
     fn context<'a>(
@@ -442,6 +467,7 @@ impl Engine {
             resumed: self.options.resumed,
             gate: convert::gate(play),
             scheduler: self.scheduler(index),
+            winds_up: self.options.winds_up,
             overrules: self.options.overrules,
             recorder,
             interrupts,
@@ -449,22 +475,30 @@ impl Engine {
     }
 
     /// Asks before anybody is disturbed; `None` is agreement.
-    async fn agree(&self, stage: &Stage, context: &mut PlayContext<'_>) -> Option<(Refusal, Forecast)> {
+    async fn agree(
+        &self,
+        slots: &[Slot],
+        context: &mut PlayContext<'_>,
+    ) -> Result<Option<Refusal>, EngineError> {
         if self.confirm.is_blanket() {
-            return None;
+            return Ok(None);
         }
-        let disturbed = stage.slots.iter().filter_map(|slot| {
-            let class = slot.forecast?.class;
-            (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
-                .then(|| (slot.name.clone(), class))
-        });
-        let forecast = Forecast { disturbed: disturbed.collect(), hosts: stage.slots.len() };
+        let forecast = forecast(slots);
         context.approval = Approval::shown(&forecast);
         if forecast.disturbed.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let refusal = self.confirm.confirm(&forecast).await.err()?;
-        Some((refusal, forecast))
+        let Err(refusal) = self.confirm.confirm(&forecast).await else { return Ok(None) };
+        let text = match refusal {
+            Refusal::Declined => "nothing was changed".to_owned(),
+            Refusal::NobodyToAsk => format!(
+                "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
+                forecast.disturbed.len(),
+                forecast.summary()
+            ),
+        };
+        context.recorder.emit(What::Notice { level: Level::Error, text })?;
+        Ok(Some(refusal))
     }
 
     fn cursors(&self, play: usize) -> MakeCursor {
@@ -478,6 +512,16 @@ impl Engine {
             Some(cursor)
         })
     }
+}
+
+/// What the predictions say that a play would disturb.
+fn forecast(slots: &[Slot]) -> Forecast {
+    let disturbed = slots.iter().filter_map(|slot| {
+        let class = slot.forecast?.class;
+        (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
+            .then(|| (slot.name.clone(), class))
+    });
+    Forecast { disturbed: disturbed.collect(), hosts: slots.len() }
 }
 
 /// The rollout of a play before anything happened.
@@ -525,8 +569,9 @@ fn rollout(
 }
 
 /// The last event of a run.
-pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinished {
+pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bool) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
+        _ if winds_up => "aborted".to_owned(),
         Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
         Stop::Interrupted => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
@@ -536,6 +581,6 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinish
         }
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
-    let resumable = goes_on || result.held;
+    let resumable = !winds_up && (goes_on || result.held);
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }

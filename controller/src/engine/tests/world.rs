@@ -29,6 +29,8 @@ pub(super) struct Machine {
     pub(super) node: FakeNode,
     pub(super) boot: u32,
     pub(super) down: bool,
+    /// Processes use its GPUs.
+    pub(super) works: bool,
     spool: HashMap<String, Spooled>,
     /// Command lines that ran, in order.
     pub(super) ran: Vec<String>,
@@ -57,6 +59,7 @@ impl World {
             node: FakeNode::new(),
             boot: 1,
             down: false,
+            works: false,
             spool: HashMap::new(),
             ran: Vec::new(),
         };
@@ -184,7 +187,11 @@ impl Link for Wire {
             let outcome = match &request.op {
                 NodeOp::Idle => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
-                    outcome.idle = Some(IdleReport { verdict: IdleVerdict::Idle, ..IdleReport::default() });
+                    let works = self.world.with(&self.host, |machine| machine.works);
+                    outcome.idle = Some(IdleReport {
+                        verdict: if works { IdleVerdict::Busy } else { IdleVerdict::Idle },
+                        ..IdleReport::default()
+                    });
                     outcome
                 }
                 NodeOp::Health(asked) => {
