@@ -117,9 +117,14 @@ impl Past {
                     let play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
                     past.plays.insert(current, play);
                 }
-                What::NodePredicted { host, class, one_reboot, .. } => {
+                What::NodePredicted { host, play, class, one_reboot } => {
                     let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
-                    predicted.insert(host.clone(), prediction);
+                    match past.plays.get_mut(play) {
+                        Some(begun) => {
+                            begun.nodes.entry(host.clone()).or_default().prediction = Some(prediction);
+                        }
+                        None => _ = predicted.insert(host.clone(), prediction),
+                    }
                 }
                 What::Rollout { play, now, input } => {
                     if let Some(play) = past.plays.get_mut(play) {

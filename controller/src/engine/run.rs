@@ -144,6 +144,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) gate: Vec<HealthCheck>,
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) winds_up: bool,
+    /// Nodes that failed in earlier plays.
+    pub(super) failed: usize,
     pub(super) overrules: Overrules,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
@@ -246,20 +248,24 @@ impl Engine {
     }
 
     /// Takes over what a lost run left drained: from here on it is this run's to finish and to give back.
-    fn adopt(&self, slots: &mut [Slot], context: &mut PlayContext<'_>) -> Result<(), EngineError> {
-        let Some(scheduler) = context.scheduler.clone() else { return Ok(()) };
-        for slot in slots {
+    fn adopt(&self, dispatcher: &mut Dispatcher<'_, '_>) -> Result<(), EngineError> {
+        let Some(scheduler) = dispatcher.context().scheduler.clone() else { return Ok(()) };
+        let mut begun = Vec::new();
+        for slot in dispatcher.slots_mut() {
             let Some(marker) = self.options.adopted.get(&slot.name).filter(|_| slot.drain.is_none()) else {
                 continue;
             };
-            let begun = DrainStep::Begun {
+            let step = DrainStep::Begun {
                 scheduler: scheduler.drainer.name().to_owned(),
                 node: scheduler.target(&slot.name).node,
                 run: marker.run.clone(),
                 nonce: marker.nonce.clone(),
             };
-            context.recorder.emit(What::Drain { host: slot.name.clone(), step: begun })?;
+            begun.push(What::Drain { host: slot.name.clone(), step });
             slot.adopt(marker.clone());
+        }
+        for what in begun {
+            dispatcher.context().recorder.emit(what)?;
         }
         Ok(())
     }
@@ -314,19 +320,22 @@ impl Engine {
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let mut context = self.context(index, play, names.clone(), recorder, interrupts);
+        let mut context = self.context(index, play, names.clone(), so_far.failed, recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
-        let mut stage = Stage { slots, stop: None, failed: so_far.failed };
+        let mut dispatcher = Dispatcher::new(&mut context, slots);
         if disrupts || canary || !writes {
-            stage = Dispatcher::new(&mut context, stage.slots)
-                .preflight(canary || disrupts, disrupts || !writes)
-                .await?;
+            // Why none in a reading: who is left out of it would look as if nothing were wrong.
+            let spare = if writes { budget } else { 0 };
+            dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
         }
-        let hosts: Vec<WaveHost> = stage
-            .slots
-            .iter()
-            .map(|slot| WaveHost { class: slot.hardware_class(), reachable: slot.is_alive() })
+        let hosts: Vec<WaveHost> = dispatcher
+            .slots()
+            .map(|slot| WaveHost {
+                class: slot.map(Slot::hardware_class).unwrap_or_default(),
+                reachable: slot.is_some_and(Slot::is_alive),
+                late: slot.is_none(),
+            })
             .collect();
         let waves = plan_waves(&batches, &hosts);
         let shapes = waves.iter().map(|wave| WaveShape {
@@ -341,19 +350,19 @@ impl Engine {
             max_unavailable: budget,
             policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts)),
         };
-        context.recorder.emit(What::PlayStarted(shape.clone()))?;
-        if stage.stop.is_some() || !writes {
-            return Ok(stage);
+        dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
+        if dispatcher.is_stopped() || !writes {
+            return dispatcher.leave(None).await;
         }
-        if let Some(refusal) = self.agree(&stage.slots, &mut context).await? {
-            stage.stop = Some(Stop::Declined(refusal));
-            return Ok(stage);
+        let forecast = forecast(dispatcher.slots().flatten(), hosts.len());
+        if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
+            return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
-        context.waves = waves.clone();
-        self.adopt(&mut stage.slots, &mut context)?;
+        dispatcher.context().waves.clone_from(&waves);
+        self.adopt(&mut dispatcher)?;
         let scheduler = self.scheduler(index);
         let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far);
-        Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
+        dispatcher.carry_out(rollout).await
     }
 
     /// Leads both cores of a play to where an earlier process left them, and goes on.
@@ -428,16 +437,16 @@ impl Engine {
         if core.is_finished() && again.is_empty() && !goes_on {
             return Ok(Stage { slots, stop: None, failed: core.failed() });
         }
-        let mut context = self.context(index, play, names, recorder, interrupts);
+        let mut context = self.context(index, play, names, so_far.failed, recorder, interrupts);
         context.waves = waves;
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
-            context.approval = Approval::shown(&forecast(&slots));
+            context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
         }
         if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
             return Dispatcher::new(&mut context, slots).carry_on(core, again).await;
         }
-        if let Some(refusal) = self.agree(&slots, &mut context).await? {
+        if let Some(refusal) = self.agree(forecast(slots.iter(), slots.len()), &mut context).await? {
             return Ok(Stage { slots, stop: Some(Stop::Declined(refusal)), failed: core.failed() });
         }
         Dispatcher::new(&mut context, slots).carry_out(core).await
@@ -448,6 +457,7 @@ impl Engine {
         index: usize,
         play: &Play,
         names: Vec<String>,
+        failed: usize,
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
@@ -468,6 +478,7 @@ impl Engine {
             gate: convert::gate(play),
             scheduler: self.scheduler(index),
             winds_up: self.options.winds_up,
+            failed,
             overrules: self.options.overrules,
             recorder,
             interrupts,
@@ -477,13 +488,12 @@ impl Engine {
     /// Asks before anybody is disturbed; `None` is agreement.
     async fn agree(
         &self,
-        slots: &[Slot],
+        forecast: Forecast,
         context: &mut PlayContext<'_>,
     ) -> Result<Option<Refusal>, EngineError> {
         if self.confirm.is_blanket() {
             return Ok(None);
         }
-        let forecast = forecast(slots);
         context.approval = Approval::shown(&forecast);
         if forecast.disturbed.is_empty() {
             return Ok(None);
@@ -515,13 +525,13 @@ impl Engine {
 }
 
 /// What the predictions say that a play would disturb.
-fn forecast(slots: &[Slot]) -> Forecast {
-    let disturbed = slots.iter().filter_map(|slot| {
+fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast {
+    let disturbed = slots.filter_map(|slot| {
         let class = slot.forecast?.class;
         (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
             .then(|| (slot.name.clone(), class))
     });
-    Forecast { disturbed: disturbed.collect(), hosts: slots.len() }
+    Forecast { disturbed: disturbed.collect(), hosts }
 }
 
 /// The rollout of a play before anything happened.

@@ -2,6 +2,7 @@
 //! nothing disturbed.
 
 mod drains;
+mod late;
 mod queue;
 mod world;
 

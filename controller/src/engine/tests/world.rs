@@ -29,6 +29,8 @@ pub(super) struct Machine {
     pub(super) node: FakeNode,
     pub(super) boot: u32,
     pub(super) down: bool,
+    /// How long it takes to answer a connection.
+    pub(super) slow: Duration,
     /// Processes use its GPUs.
     pub(super) works: bool,
     spool: HashMap<String, Spooled>,
@@ -59,6 +61,7 @@ impl World {
             node: FakeNode::new(),
             boot: 1,
             down: false,
+            slow: Duration::from_millis(50),
             works: false,
             spool: HashMap::new(),
             ran: Vec::new(),
@@ -107,7 +110,7 @@ impl Connector for Wires {
         _purpose: Purpose,
     ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>> {
         Box::pin(async move {
-            sleep(Duration::from_millis(50)).await;
+            sleep(self.0.with(host, |machine| machine.slow)).await;
             let (boot, down) = self.0.with(host, |machine| (machine.boot, machine.down));
             if down {
                 return Err(ConnectFailure::Unreachable("connection refused".to_owned()));
