@@ -75,6 +75,8 @@ pub enum Command {
     Resume(ResumeArgs),
     /// Asks a run to stop at a safe point; `gpufleet resume` goes on with it.
     Pause(PauseArgs),
+    /// Ends a run for good: leads what is under way to a safe point, gives back what it drained, begins nothing.
+    Abort(AbortArgs),
     /// Shows the report of a run, or names its file.
     Report(ReportArgs),
     /// Explains a task kind, or lists them all.
@@ -354,6 +356,21 @@ pub struct ResumeArgs {
     /// Does not ask before nodes are disturbed; needed where there is no terminal to ask on.
     #[arg(short, long)]
     pub yes: bool,
+    /// Disturb nodes although they are busy or nobody knows whether they are; what it goes over is shown and recorded.
+    #[arg(long)]
+    pub force: bool,
+    /// Take a scheduler's lock over from another run; only when its gpufleet is known to be gone.
+    #[arg(long)]
+    pub steal: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AbortArgs {
+    /// Run: its id, or either end of it.
+    pub run: String,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

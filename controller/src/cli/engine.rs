@@ -71,14 +71,24 @@ pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<
     carry_out(&request_of(&args), None, environment, output)
 }
 
+/// What is done with a run that another process began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    On,
+    /// Only what is under way is led to a safe point.
+    WindUp,
+}
+
 /// Goes on with a run, as `args` began it.
 pub fn go_on(
     args: &RunArgs,
     taken_up: TakenUp,
+    ahead: Ahead,
     environment: &Environment,
     output: &Output,
 ) -> Result<u8, CommandError> {
-    carry_out(&request_of(args), Some(taken_up), environment, output)
+    let request = Request { winds_up: ahead == Ahead::WindUp, ..request_of(args) };
+    carry_out(&request, Some(taken_up), environment, output)
 }
 
 fn request_of(args: &RunArgs) -> Request<'_> {

@@ -41,6 +41,7 @@ pub fn main() -> u8 {
         Command::Inventory(args) => inventory::inventory(&args, &output),
         Command::Hosts(args) => inventory::hosts(&args, &output),
         Command::Resume(args) => resume::resume(&args, &environment, &output),
+        Command::Abort(args) => resume::abort(&args, &environment, &output),
         Command::Pause(args) => resume::pause(&args, &environment, &output),
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),

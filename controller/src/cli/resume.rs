@@ -1,20 +1,20 @@
-//! `resume` and `pause`: going on with a run, and asking one to stop.
+//! `resume`, `pause` and `abort`: going on with a run, asking one to stop, and ending one for good.
 
 use std::{
     fs,
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use gpufleet::{
-    event::What,
-    journal::{JournalError, RunDir, RunSummary, list_runs, process_of, read_for_resume, resolve_run},
+use gpufleet::journal::{
+    JournalError, RunDir, RunSummary, list_runs, process_of, read_for_resume, resolve_run,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    args::{PauseArgs, ResumeArgs, RunArgs},
+    args::{AbortArgs, PauseArgs, ResumeArgs, RunArgs},
     engine::{self, TakenUp},
     environment::Environment,
     error::CommandError,
@@ -84,18 +84,53 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
         output.status(&format!("run {} is finished; there is nothing to go on with", found.run));
         return Ok(0);
     }
+    let (mut began, taken_up) = take_up(found, environment)?;
+    began.yes |= args.yes;
+    began.force |= args.force;
+    began.steal |= args.steal;
+    began.format = args.format;
+    output.status(&format!("run {} goes on", taken_up.run));
+    engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)
+}
+
+/// What a run was started with, and what its journal says. The current directory is the one that it was started in.
+fn take_up(found: RunSummary, environment: &Environment) -> Result<(RunArgs, TakenUp), CommandError> {
     let dir = RunDir::new(&environment.state_dir, &found.run);
-    let Inputs { directory, args: mut began } = inputs(&dir.inputs())?;
+    let Inputs { directory, args } = inputs(&dir.inputs())?;
     std::env::set_current_dir(&directory)
         .map_err(|e| CommandError::user(format!("cannot go to {}: {e}", directory.display())))?;
-    began.yes |= args.yes;
-    began.format = args.format;
     let events = read_for_resume(&dir)?;
-    let out = events.iter().filter(|event| matches!(event.what, What::RunResumed { .. })).count();
-    tracing::info!(run = %found.run, events = events.len(), resumed = out, "taking up");
-    output.status(&format!("run {} goes on", found.run));
-    let taken_up = TakenUp { run: found.run, started: found.started, events };
-    engine::go_on(&began, taken_up, environment, output)
+    Ok((args, TakenUp { run: found.run, started: found.started, events }))
+}
+
+/// How long a run that is asked to stop is waited for between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let run = resolve_run(&environment.state_dir, &args.run)?;
+    let dir = RunDir::new(&environment.state_dir, &run);
+    if let Some(pid) = process_of(&dir) {
+        ask_to_stop(pid)?;
+        output.status(&format!("waits for run {run}, which stops when the nodes under way are safe"));
+        while process_of(&dir).is_some() {
+            std::thread::sleep(LOOK);
+        }
+    }
+    let found = list_runs(&environment.state_dir).into_iter().find(|found| found.run == run);
+    let found = found.ok_or_else(|| JournalError::NoSuchRun(args.run.clone()))?;
+    if !found.is_unfinished() {
+        output.status(&format!("run {run} is finished; there is nothing to abort"));
+        return Ok(0);
+    }
+    let (mut began, taken_up) = take_up(found, environment)?;
+    began.yes = true;
+    began.format = args.format;
+    engine::go_on(&began, taken_up, engine::Ahead::WindUp, environment, output)
+}
+
+fn ask_to_stop(pid: rustix::process::Pid) -> Result<(), CommandError> {
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+        .map_err(|e| CommandError::user(format!("cannot signal process {}: {e}", pid.as_raw_nonzero())))
 }
 
 pub fn pause(args: &PauseArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -105,8 +140,7 @@ pub fn pause(args: &PauseArgs, environment: &Environment, output: &Output) -> Re
         output.status(&format!("run {run} is not at work"));
         return Ok(0);
     };
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        .map_err(|e| CommandError::user(format!("cannot signal process {}: {e}", pid.as_raw_nonzero())))?;
+    ask_to_stop(pid)?;
     output.status(&format!(
         "run {run} starts no new node and stops when those under way are safe; `gpufleet resume {run}` goes on"
     ));
