@@ -11,7 +11,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -369,7 +369,7 @@ impl SlurmDrainer {
             .collect())
     }
 
-    async fn holders(&self) -> Result<std::collections::BTreeSet<String>, DrainError> {
+    async fn lock_holders(&self) -> Result<BTreeSet<String>, DrainError> {
         let argv = ["scontrol", "-a", "show", "reservation", "-o"];
         let output = self.ask(&argv).await?;
         match parse::lock_holders(&String::from_utf8_lossy(&output.stdout)) {
@@ -379,7 +379,7 @@ impl SlurmDrainer {
     }
 
     async fn take_lock(&self, run: &str) -> Result<Option<String>, DrainError> {
-        let had = self.holders().await?;
+        let had = self.lock_holders().await?;
         if !had.contains(lock_word(run)?) {
             if let Some(holder) = had.into_iter().next() {
                 return Ok(Some(holder));
@@ -410,7 +410,7 @@ impl SlurmDrainer {
             "flags=ignore_jobs,overlap",
         ];
         let created = self.ask(&argv).await;
-        let holders = match (self.holders().await, &created) {
+        let holders = match (self.lock_holders().await, &created) {
             (Ok(holders), _) => holders,
             (Err(_), Err(error)) => return Err(error.clone()),
             (Err(error), Ok(_)) => return Err(error),
@@ -438,7 +438,7 @@ impl SlurmDrainer {
         let name = format!("reservationname=gpufleet_{}", lock_word(run)?);
         let argv = ["scontrol", "delete", &name];
         let output = self.ask(&argv).await?;
-        if self.holders().await?.contains(run) {
+        if self.lock_holders().await?.contains(run) {
             return Err(self.refused(&argv, &output, "the lock is still there"));
         }
         Ok(())
@@ -544,11 +544,15 @@ impl Drainer for SlurmDrainer {
     }
 
     fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
-        async move { Ok(self.holders().await?.contains(run)) }.boxed()
+        async move { Ok(self.lock_holders().await?.contains(run)) }.boxed()
     }
 
     fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
         self.delete_lock(run).boxed()
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
+        async move { Ok(self.lock_holders().await?.into_iter().collect()) }.boxed()
     }
 
     fn reboot_via<'a>(
@@ -680,9 +684,13 @@ fn said(output: &Output) -> String {
     if text.is_empty() { "nothing".to_owned() } else { text }
 }
 
-/// A name that Slurm takes for one node: no list, no range, not its word for all.
+/// Whether Slurm takes a name for one node: no list, no range, not its word for all.
+pub fn is_node_name(name: &str) -> bool {
+    is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all")
+}
+
 fn single(name: &str) -> Result<&str, DrainError> {
-    if is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all") {
+    if is_node_name(name) {
         Ok(name)
     } else {
         Err(DrainError(format!("`{name}` is no name of one Slurm node; nothing was run")))
