@@ -2,7 +2,8 @@
 //!
 //! Owns how a call becomes one line for the login shell and how its channel's end is judged; the connection is the
 //! transport's. Must not know what the programs mean. Invariants: nothing is left on the login node, words reach the
-//! program as they are, and a call of which nobody knows whether it ran is never made again.
+//! program as they are, and a call of which nobody knows whether it ran is never made again. At a call's timeout its
+//! channel is closed; sshd leaves the program alone, so programs that may hang bring a `timeout` of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +105,6 @@ impl LoginRunner {
             }
         };
         let done = timeout(call.timeout, talk).await;
-        // Why: without it the program would go on, and hold one of the connection's few sessions.
         let _ = timeout(CLOSE, writer.close()).await;
         match done {
             Err(_) => Err(RunError::TimedOut { after: call.timeout }),

@@ -3,7 +3,7 @@
 //! Owns the connection and makes a new one when it broke. Invariant: a command that may have reached the target is never
 //! sent a second time.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Mutex;
 
@@ -14,6 +14,10 @@ use super::{
     handshake::SshConnection,
     target::{Connection, SshTarget, Target, Transport},
 };
+
+/// How often a session that sshd refuses is asked for again, and the first pause before that.
+const REFUSALS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a command has no channel.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +67,7 @@ impl Line {
         }
         let deadline = self.connector.channel_deadline();
         let (mut connection, mut fresh) = self.connected(ssh).await.map_err(LineError::NotSent)?;
+        let mut refusals = 0;
         loop {
             match connection.session(node, deadline).await {
                 Ok(channel) => {
@@ -73,15 +78,21 @@ impl Line {
                         }
                     });
                 }
-                Err(error @ ConnectError::ChannelRefused { .. }) => return Err(LineError::NotSent(error)),
-                Err(error) => {
+                // Why again: sshd counts a session for a moment after its end.
+                Err(ConnectError::ChannelRefused { .. }) if refusals < REFUSALS => {
+                    tokio::time::sleep(PAUSE * 2u32.pow(refusals)).await;
+                    refusals += 1;
+                }
+                Err(error) if fresh => {
                     self.forget(&connection).await;
-                    if fresh {
-                        return Err(LineError::NotSent(error));
-                    }
+                    return Err(LineError::NotSent(error));
+                }
+                // Why also after refusals: sshd keeps the session of a command that was given up until it ends.
+                Err(_) => {
+                    self.forget(&connection).await;
+                    (connection, fresh) = self.connected(ssh).await.map_err(LineError::NotSent)?;
                 }
             }
-            (connection, fresh) = self.connected(ssh).await.map_err(LineError::NotSent)?;
         }
     }
 
