@@ -10,7 +10,7 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
-    engine::{Engine, EngineError, Options, Past, Recorder, RunResult, Sink, Stop, finished},
+    engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     inventory::Inventory,
@@ -377,7 +377,7 @@ fn carry_out(
         verbosity: output.verbose,
     };
     let contexts = contexts(&shared, &loaded.hosts);
-    let _schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
+    let schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     let (started, events) = match taken_up {
@@ -420,6 +420,7 @@ fn carry_out(
             style: output.status_style,
             screen: Some(Arc::clone(&screen)),
         }),
+        schedulers,
         options: Options {
             verb: request.verb,
             forks: request.connection.forks.max(1),
@@ -433,6 +434,7 @@ fn carry_out(
             }),
             holder,
             resumed: !events.is_empty(),
+            overrules: Overrules::default(),
         },
     };
     let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));

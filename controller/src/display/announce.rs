@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::{Role, Style, Verbosity, clean, clip, clock, count};
 use crate::{
-    event::{Event, Level, NodeState, Position, TaskReport, TaskStatus, What},
+    event::{DrainStep, Event, Level, NodeState, Position, TaskReport, TaskStatus, What},
     report::{RunModel, fold_names, values, without_name},
 };
 
@@ -83,6 +83,11 @@ impl Announcer {
                 vec![self.cut(format!("wave {}{of}{label}: {nodes}, {}", wave + 1, fold_names(hosts)))]
             }
             What::Notice { level, text } => self.notice(*level, text),
+            What::Overridden { host, what } => {
+                let whom = host.as_ref().map(|host| format!("{host}: ")).unwrap_or_default();
+                self.notice(Level::Warning, &format!("{whom}goes on against this: {what}"))
+            }
+            What::Drain { host, step } => self.drain(host, step),
             _ => Vec::new(),
         }
     }
@@ -102,6 +107,33 @@ impl Announcer {
             );
         }
         lines
+    }
+
+    fn drain(&self, host: &str, step: &DrainStep) -> Vec<String> {
+        let (wanted, bad) = match step {
+            DrainStep::LeftTo { .. } | DrainStep::Stuck { .. } => (Verbosity::Quiet, true),
+            DrainStep::Told { .. } => (Verbosity::Normal, false),
+            _ => (Verbosity::Changed, false),
+        };
+        if self.style.verbosity < wanted {
+            return Vec::new();
+        }
+        let text = match step {
+            DrainStep::Begun { scheduler, node, .. } => format!("is being drained at {scheduler} as {node}"),
+            DrainStep::Told { who } => format!("tells its work: {}", who.join("; ")),
+            DrainStep::Cordoned { evidence } => format!("takes no new work: {evidence}"),
+            DrainStep::Drained => "is drained".to_owned(),
+            DrainStep::Refused { by } => format!("is not drained: {by}"),
+            DrainStep::GivenBack => "takes work again".to_owned(),
+            DrainStep::LeftTo { by } => format!("stays out: somebody else took it over ({by})"),
+            DrainStep::Stuck { why } => format!("may still be drained: {why}"),
+        };
+        let text = format!("{host}  {}", clean(&text));
+        vec![if bad {
+            format!("{} {text}", self.style.paint(Role::Warning, "warning:"))
+        } else {
+            self.cut(text)
+        }]
     }
 
     fn cut(&self, text: String) -> String {

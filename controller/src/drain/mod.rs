@@ -23,7 +23,7 @@ pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
-pub use scheduler::{NoticePlan, Scheduler};
+pub use scheduler::{Locked, NoticePlan, Scheduler};
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
 /// A node under both of its names.
@@ -137,6 +137,16 @@ pub trait Drainer: Send + Sync {
         marker: &'a Marker,
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// Shows the scheduler's users why a node that is ours stays out, and what to do.
+    fn explain<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+        _why: &'a str,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Which of these are out, for whatever reason, in one bulk read.
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;

@@ -19,6 +19,19 @@ pub struct NoticePlan {
     pub before_cordon: bool,
 }
 
+/// Who holds the scheduler's lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Locked {
+    Ours,
+    /// Ours now, because a person said so.
+    Stolen {
+        from: String,
+    },
+    By {
+        run: String,
+    },
+}
+
 /// What a play needs to drain its nodes.
 pub struct Scheduler {
     pub drainer: Arc<dyn Drainer>,
@@ -57,27 +70,35 @@ impl Scheduler {
         Target { host: host.to_owned(), node: node.to_owned() }
     }
 
-    /// Takes the scheduler's lock unless this process holds it; `Some` names the run that does.
+    /// Takes the scheduler's lock unless this process holds it; with `steal` also from another run.
     ///
     /// # Errors
     /// The scheduler did not answer: nobody knows who holds it.
-    pub async fn lock(&self, run: &str) -> Result<Option<String>, DrainError> {
+    pub async fn lock(&self, run: &str, steal: bool) -> Result<Locked, DrainError> {
         let mut held = self.lock.lock().await;
         if *held {
-            return Ok(None);
+            return Ok(Locked::Ours);
         }
-        let other = self.drainer.lock(run).await?;
-        *held = other.is_none();
-        Ok(other)
+        let mut stolen = None;
+        loop {
+            let Some(other) = self.drainer.lock(run).await? else { break };
+            if !steal || stolen.is_some() {
+                return Ok(Locked::By { run: other });
+            }
+            self.drainer.unlock(&other).await?;
+            stolen = Some(other);
+        }
+        *held = true;
+        Ok(stolen.map_or(Locked::Ours, |from| Locked::Stolen { from }))
     }
 
-    /// Gives the lock back if this process took it.
+    /// Gives the lock back if this process took it; with `earlier` also where an earlier process of the run did.
     ///
     /// # Errors
     /// The scheduler did not answer: it may still be there.
-    pub async fn unlock(&self, run: &str) -> Result<(), DrainError> {
+    pub async fn unlock(&self, run: &str, earlier: bool) -> Result<(), DrainError> {
         let mut held = self.lock.lock().await;
-        if std::mem::take(&mut *held) {
+        if std::mem::take(&mut *held) || earlier {
             self.drainer.unlock(run).await?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::{Disruption, Permit};
+use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::{event::What, journal::WriteError};
@@ -27,6 +28,24 @@ pub(super) enum FromNode {
     Released {
         host: usize,
     },
+    Drained {
+        host: usize,
+    },
+    DrainRefused {
+        host: usize,
+        by: String,
+    },
+    DrainFailed {
+        host: usize,
+        why: String,
+        still_out: bool,
+    },
+    /// Somebody else took the node over, out of service as it was.
+    OthersOut {
+        host: usize,
+    },
+    /// The answer to a survey: nodes that others have out.
+    Surveyed(Result<Vec<usize>, String>),
     /// Waits for the others of its wave (strategy `linear`).
     Barrier {
         host: usize,
@@ -47,6 +66,12 @@ pub(super) type LatchValue = crate::interpreter::Copied;
 
 /// To a node's task.
 pub(super) enum ToNode {
+    /// Take the node from its scheduler, by then at the latest.
+    Drain {
+        deadline: Timestamp,
+    },
+    /// Give it back: the run stops.
+    StopDraining,
     ProveIdle,
     Grant(Permit),
     Deny(String),

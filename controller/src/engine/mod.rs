@@ -7,6 +7,7 @@
 
 mod approval;
 pub(crate) mod convert;
+mod drain;
 mod gate;
 mod link;
 mod message;
@@ -26,4 +27,4 @@ pub use approval::{Approval, Confirm, Forecast, Refusal};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;
 pub use recorder::{Recorder, Sink};
-pub use run::{Engine, EngineError, Options, RunResult, Stop, finished};
+pub use run::{Engine, EngineError, Options, Overrules, RunResult, Stop, finished};

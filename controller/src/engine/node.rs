@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
-    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request,
+    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request, RunEpoch,
     health::HealthCheck,
     message::{IdleVerdict, Mode},
     op::FactsRequest,
@@ -17,10 +17,12 @@ use super::{
     message::{FromNode, LatchValue, ToNode},
     past::PendingReboot,
     play::Pace,
+    run::Overrules,
     slot::{Prediction, Slot},
     verdict::{self, UnderPermit},
 };
 use crate::{
+    drain::Scheduler,
     event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
 };
@@ -53,9 +55,17 @@ pub(super) struct NodeTask {
     pub(super) pace: watch::Receiver<Pace>,
     pub(super) permit: Option<Permit>,
     pub(super) task_timeout_s: u64,
+    pub(super) holder: RunEpoch,
+    /// Who has to let go of the node before it is disturbed.
+    pub(super) scheduler: Option<Arc<Scheduler>>,
+    pub(super) overrules: Overrules,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
+    /// When the node was last proven to be ours and idle.
+    pub(super) proven: Option<tokio::time::Instant>,
+    /// What the wanted permit is for.
+    pub(super) reason: String,
     /// Whether anything was done under the permit.
     pub(super) acted: bool,
     /// What went wrong under the permit: nobody has proven since that the node is well.
@@ -209,13 +219,18 @@ impl NodeTask {
     /// Drives a cursor to its end.
     pub(super) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), Cut> {
         let seen = self.drive(cursor, false).await;
-        if self.slot.out_of_service && !self.acted {
+        if self.is_out() && !self.acted {
             self.release().await?;
         }
         if let Some(end) = seen?.end {
             self.take_over(end);
         }
         Ok(())
+    }
+
+    /// Whether it is out of service through us, or may be.
+    pub(super) const fn is_out(&self) -> bool {
+        self.slot.out_of_service || self.slot.drain.is_some()
     }
 
     fn take_over(&mut self, end: End) {
@@ -314,7 +329,7 @@ impl NodeTask {
     /// Gives the node back. A rescue saves the recap, never this gate: after a disruptive act that failed, only a
     /// person does.
     async fn release(&mut self) -> Result<(), Cut> {
-        if !self.slot.out_of_service {
+        if !self.is_out() {
             return Ok(());
         }
         if let Some(why) = self.unproven.take() {
@@ -328,7 +343,10 @@ impl NodeTask {
         self.permit = None;
         self.acted = false;
         self.state(NodeState::Resuming, None).await;
+        self.give_back().await.map_err(Cut::Held)?;
+        self.proven = None;
         self.slot.out_of_service = false;
+        self.slot.rebooted_at = None;
         self.emit(What::Released { host: self.slot.name.clone() }).await;
         let _ = self.out.send(FromNode::Released { host: self.host }).await;
         self.state(NodeState::Applying, None).await;
@@ -460,6 +478,12 @@ impl NodeTask {
     }
 
     async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
+        if action.mode == Mode::Apply && action.phase != Phase::Verify {
+            let most = tasks::find(action.kind).map_or(Disruption::Live, |kind| kind.disruption);
+            if let Err(held) = self.still_allowed(most).await {
+                return Ok(held);
+            }
+        }
         loop {
             let link = self.link().await?;
             let request = OpRequest {
@@ -517,6 +541,7 @@ impl NodeTask {
     /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
     pub(super) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
         let name = self.slot.name.clone();
+        why.clone_into(&mut self.reason);
         self.state(NodeState::Waiting, Some(why.to_owned())).await;
         let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };
         let _ = self.out.send(wish).await;
@@ -535,14 +560,17 @@ impl NodeTask {
     async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
         loop {
             match self.answers.recv().await {
+                Some(ToNode::Drain { deadline }) => self.drain(deadline).await?,
                 Some(ToNode::ProveIdle) => {
                     // Why before the proof: waiting after it would make it stale.
                     self.take_place().await;
                     let proof = self.prove_idle(class).await?;
                     let message = match proof {
                         Ok(()) => FromNode::Idle { host: self.host },
+                        Err(reason) if self.overruled(&reason).await => FromNode::Idle { host: self.host },
                         Err(reason) => FromNode::Busy { host: self.host, reason },
                     };
+                    self.proven = Some(tokio::time::Instant::now());
                     let _ = self.out.send(message).await;
                 }
                 Some(ToNode::Grant(permit)) => {
@@ -552,16 +580,35 @@ impl NodeTask {
                     self.state(NodeState::Acting, Some(why.to_owned())).await;
                     return Ok(Ok(()));
                 }
-                Some(ToNode::Deny(reason)) => return Ok(Err(Fed::Held { reason })),
-                Some(ToNode::Go | ToNode::LatchYours | ToNode::LatchValue(_)) => {}
+                Some(ToNode::Deny(reason)) => {
+                    return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
+                }
+                Some(ToNode::StopDraining | ToNode::Go | ToNode::LatchYours | ToNode::LatchValue(_)) => {}
                 None => return Err(Cut::Stopped),
             }
+        }
+    }
+
+    /// Gives back a node that was drained for nothing, and says what became of it.
+    async fn denied(&mut self, reason: String) -> String {
+        if self.slot.out_of_service || self.slot.drain.is_none() {
+            return reason;
+        }
+        match self.give_back().await {
+            Ok(()) => {
+                let _ = self.out.send(FromNode::Released { host: self.host }).await;
+                reason
+            }
+            Err(stuck) => format!("{reason}; {stuck}"),
         }
     }
 
     /// Whether nothing works on the node now. Not knowing is being busy.
     async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), String>, Cut> {
         self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
+        if let Err(why) = self.still_ours().await {
+            return Ok(Err(why));
+        }
         let outcome = self.simple(NodeOp::Idle, READING).await?;
         let Some(report) = outcome.idle else {
             return Ok(Err("the node cannot tell whether anything works on it".to_owned()));

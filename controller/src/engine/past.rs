@@ -17,7 +17,8 @@ use super::{
     verdict::{self, UnderPermit},
 };
 use crate::{
-    event::{Event, NodeState, PlayStarted, TaskReport, Verb, What},
+    drain::Marker,
+    event::{DrainStep, Event, NodeState, PlayStarted, TaskReport, Verb, What},
     interpreter::{Copied, Cursor, End, Fed, Step},
     rollout::Input,
 };
@@ -27,6 +28,7 @@ use crate::{
 pub struct Past {
     plays: BTreeMap<usize, PastPlay>,
     hosts: HashMap<String, PastHost>,
+    drained: bool,
 }
 
 /// A play that got as far as its waves.
@@ -65,6 +67,9 @@ pub(super) struct PastHost {
     reboot: Option<PendingReboot>,
     rebooted: bool,
     rebooted_for: BTreeSet<String>,
+    /// The drain that was begun and not seen to end.
+    drain: Option<Marker>,
+    rebooted_at: Option<Timestamp>,
 }
 
 /// A reboot that was asked for and not seen through.
@@ -119,13 +124,13 @@ impl Past {
                         play.inputs.push((*now, input.clone()));
                     }
                 }
-                what => past.note(current, what),
+                what => past.note(current, event.at, what),
             }
         }
         past
     }
 
-    fn note(&mut self, current: usize, what: &What) {
+    fn note(&mut self, current: usize, at: Timestamp, what: &What) {
         let Some(name) = crate::report::host_of(what) else { return };
         let host = self.hosts.entry(name.to_owned()).or_default();
         match what {
@@ -135,6 +140,7 @@ impl Past {
                 host.reboot =
                     Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
+                host.rebooted_at = Some(at);
             }
             What::Rebooted { boot_id, .. } => {
                 if let Some(reboot) = &mut host.reboot {
@@ -144,6 +150,12 @@ impl Past {
                 host.boot_id = Some(boot_id.clone());
             }
             What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted => host.reboot = None,
+            What::Drain { step: DrainStep::Begun { run, nonce, .. }, .. } => {
+                self.drained = true;
+                host.drain = Some(Marker { run: run.clone(), nonce: nonce.clone() });
+            }
+            What::Drain { step, .. } if !step.holds() => host.drain = None,
+            What::Released { .. } => host.rebooted_at = None,
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };
@@ -167,6 +179,11 @@ impl Past {
         }
     }
 
+    /// Whether this run ever asked a scheduler for a node: it may hold the scheduler's lock.
+    pub(super) const fn has_drained(&self) -> bool {
+        self.drained
+    }
+
     /// What is known of a play, if it got as far as its waves.
     pub(super) fn play(&mut self, index: usize) -> Option<PastPlay> {
         self.plays.remove(&index)
@@ -177,6 +194,8 @@ impl Past {
         let Some(host) = self.hosts.get(&slot.name) else { return };
         slot.facts.clone_from(&host.facts);
         slot.rebooted = host.rebooted;
+        slot.drain.clone_from(&host.drain);
+        slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
     }
 

@@ -20,6 +20,7 @@ use super::{
     slot::Slot,
 };
 use crate::{
+    drain::{Scheduler, Target},
     event::{Level, NodeState, What},
     rollout::{Action, Denial, End, Input, Rollout, StopReason},
 };
@@ -29,6 +30,8 @@ const INBOX: usize = 1024;
 /// Seconds from a grant within which the act must start.
 const PERMIT_VALID_S: u64 = 300;
 
+/// How long a scheduler that does not answer is asked who is out.
+const SURVEY: Duration = Duration::from_secs(120);
 /// How long a barrier waits for hosts that have not answered at all.
 const SILENCE: Duration = Duration::from_secs(3);
 
@@ -100,6 +103,7 @@ pub(super) struct Dispatcher<'a, 'b> {
     alarm: Option<jiff::Timestamp>,
     /// Hosts that are looked at after the soak.
     checked: HashSet<usize>,
+    surveys: JoinSet<()>,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
@@ -124,6 +128,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             finished: false,
             alarm: None,
             checked: HashSet::new(),
+            surveys: JoinSet::new(),
         }
     }
 
@@ -294,8 +299,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             pace: self.pace.subscribe(),
             permit: None,
             task_timeout_s: self.context.task_timeout_s,
+            holder: self.context.holder.clone(),
+            scheduler: self.context.scheduler.clone(),
+            overrules: self.context.overrules,
             forks: Arc::clone(&self.forks),
             place: None,
+            proven: None,
+            reason: String::new(),
             acted: false,
             unproven: None,
             // Why every node: of one that had just begun even that may not have reached the journal.
@@ -311,7 +321,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let result = match job {
                 Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
                 Job::Gate => task.after_soak().await,
-                Job::Apply if *task.pace.borrow() > Pace::Going => Err(Cut::Stopped),
+                // Why not those: they have to get to a safe point.
+                Job::Apply if *task.pace.borrow() > Pace::Going && !task.is_out() => Err(Cut::Stopped),
                 Job::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
                     Some(resumed) => task.take_up(*resumed).await,
                     None => Ok(()),
@@ -325,6 +336,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
             };
             drop(task.place.take());
+            if let Some(why) = why_out(&result, &task) {
+                task.explain(&why).await;
+            }
             (host, task.slot, result)
         });
     }
@@ -355,6 +369,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             FromNode::Idle { host } => self.input(Input::Idle { host }),
             FromNode::Busy { host, reason } => self.input(Input::Busy { host, reason }),
             FromNode::Released { host } => self.input(Input::Released { host }),
+            FromNode::Drained { host } => self.input(Input::Drained { host }),
+            FromNode::DrainRefused { host, by } => self.input(Input::DrainRefused { host, by }),
+            FromNode::DrainFailed { host, why, still_out } => {
+                self.input(Input::DrainFailed { host, why, still_out })
+            }
+            FromNode::OthersOut { host } => self.input(Input::OthersOut { host, out: true }),
+            FromNode::Surveyed(Ok(out)) => self.input(Input::Surveyed { out, elsewhere: 0 }),
+            FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why }),
             FromNode::Barrier { host } => {
                 self.meeting.at_barrier.push(host);
                 self.meeting.opens_at.get_or_insert_with(|| Instant::now() + SILENCE);
@@ -533,9 +555,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.answer(host, ToNode::ProveIdle);
                 Ok(())
             }
-            Action::Grant { host, class, deadline: _ } => {
+            Action::Grant { host, class, deadline } => {
                 let holder = self.context.holder.clone();
-                self.answer(host, ToNode::Grant(Permit { class, holder, valid_for_s: PERMIT_VALID_S }));
+                let left = deadline.map_or(u64::MAX, |at| {
+                    u64::try_from(at.duration_since(jiff::Timestamp::now()).as_secs()).unwrap_or_default()
+                });
+                let permit = Permit { class, holder, valid_for_s: PERMIT_VALID_S.min(left) };
+                self.answer(host, ToNode::Grant(permit));
                 Ok(())
             }
             Action::Deny { host, why } => {
@@ -584,8 +610,26 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
                 Ok(())
             }
-            Action::Survey | Action::Drain { .. } | Action::StopDraining { .. } => {
-                Err(EngineError::Internal(format!("{action:?} without a policy that asks for it")))
+            Action::Drain { host, deadline } => {
+                self.answer(host, ToNode::Drain { deadline });
+                Ok(())
+            }
+            Action::StopDraining { host } => {
+                self.answer(host, ToNode::StopDraining);
+                Ok(())
+            }
+            Action::Survey => {
+                let Some(scheduler) = self.context.scheduler.clone() else {
+                    return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
+                };
+                let (sender, names) = (self.sender.clone(), self.context.names.clone());
+                let run = self.context.holder.run.clone();
+                self.surveys.spawn(async move {
+                    let answer = survey(&scheduler, &names, &run).await;
+                    // Why no error: a play that ended needs no answer.
+                    let _ = sender.send(FromNode::Surveyed(answer)).await;
+                });
+                Ok(())
             }
             Action::Finish { never_started } => {
                 self.finished = true;
@@ -623,6 +667,36 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 format!("it needs up to {needs_s} s, and the window closes at {closes}")
             }
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
+        }
+    }
+}
+
+/// What people at the scheduler read of a node that stays out.
+fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
+    let why = match result {
+        Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
+        Err(Cut::Stopped) => None,
+        Ok(()) => task.slot.message.as_ref(),
+    };
+    let why = why.filter(|_| task.slot.drain.is_some())?;
+    Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
+}
+
+/// Hosts of the play that others have out. A scheduler that does not answer is asked again for a while.
+async fn survey(scheduler: &Scheduler, names: &[String], run: &str) -> Result<Vec<usize>, String> {
+    let targets: Vec<Target> = names.iter().map(|name| scheduler.target(name)).collect();
+    let number: HashMap<&str, usize> = targets.iter().map(|target| target.node.as_str()).zip(0..).collect();
+    let until = Instant::now() + SURVEY;
+    loop {
+        match scheduler.drainer.survey(&targets).await {
+            Ok(outages) => {
+                let others = outages
+                    .iter()
+                    .filter(|outage| outage.marker.as_ref().is_none_or(|marker| marker.run != run));
+                return Ok(others.filter_map(|outage| number.get(outage.node.as_str()).copied()).collect());
+            }
+            Err(why) if Instant::now() + scheduler.poll >= until => return Err(why.to_string()),
+            Err(_) => tokio::time::sleep(scheduler.poll).await,
         }
     }
 }

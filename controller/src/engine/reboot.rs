@@ -38,6 +38,7 @@ impl NodeTask {
             deadline: wall_clock_after(limit),
         };
         self.durable(issued).await?;
+        self.slot.rebooted_at = Some(jiff::Timestamp::now());
         self.ask_to_reboot(Reboot::Orderly).await?;
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;

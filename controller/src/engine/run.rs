@@ -18,6 +18,7 @@ use super::{
     slot::Slot,
 };
 use crate::{
+    drain::Scheduler,
     event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
@@ -73,6 +74,16 @@ pub struct Options {
     pub holder: RunEpoch,
     /// Goes on with what another process began.
     pub resumed: bool,
+    pub overrules: Overrules,
+}
+
+/// What a person said may go over a safety check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrules {
+    /// `--force`: a node that is busy, or of which nobody knows whether it is, is disturbed all the same.
+    pub force: bool,
+    /// `--steal`: a lock of another run is taken over.
+    pub steal: bool,
 }
 
 /// A run that is ready to begin.
@@ -85,6 +96,8 @@ pub struct Engine {
     pub files: Arc<dyn Files>,
     pub connector: Arc<dyn Connector>,
     pub confirm: Arc<dyn Confirm>,
+    /// Who drains the nodes of each play; none where nobody has to.
+    pub schedulers: Vec<Option<Arc<Scheduler>>>,
     pub options: Options,
 }
 
@@ -125,6 +138,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) resumed: bool,
     /// What must hold before a node is given back.
     pub(super) gate: Vec<HealthCheck>,
+    pub(super) scheduler: Option<Arc<Scheduler>>,
+    pub(super) overrules: Overrules,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -199,9 +214,30 @@ impl Engine {
                 break;
             }
         }
+        if stop != Some(Stop::Aborted) {
+            self.unlock(past.has_drained(), recorder).await?;
+        }
         let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
         let held = slots.values().any(|slot| slot.verdict == NodeState::Held);
         Ok(RunResult { stop, out_of_service, held })
+    }
+
+    /// Gives the schedulers' locks back: nothing of this run is at work any more.
+    async fn unlock(&self, earlier: bool, recorder: &mut Recorder) -> Result<(), EngineError> {
+        for scheduler in self.schedulers.iter().flatten() {
+            if let Err(error) = scheduler.unlock(&self.options.holder.run, earlier).await {
+                let text = format!(
+                    "the lock at {} could not be given back: {error}; `gpufleet locks` shows it",
+                    scheduler.drainer.name()
+                );
+                recorder.emit(What::Notice { level: Level::Warning, text })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
+        self.schedulers.get(play).cloned().flatten()
     }
 
     async fn close(
@@ -295,7 +331,8 @@ impl Engine {
             return Ok(stage);
         }
         context.waves = waves.clone();
-        let rollout = rollout(play, &shape, &self.options.overrides, waves, so_far);
+        let scheduler = self.scheduler(index);
+        let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far);
         Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
     }
 
@@ -326,7 +363,9 @@ impl Engine {
                 canary: shape.label == Batch::Canary.to_string(),
             })
             .collect();
-        let mut core = rollout(play, &begun.shape, &self.options.overrides, waves.clone(), so_far);
+        let scheduler = self.scheduler(index);
+        let mut core =
+            rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves.clone(), so_far);
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
@@ -402,6 +441,8 @@ impl Engine {
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
             gate: convert::gate(play),
+            scheduler: self.scheduler(index),
+            overrules: self.options.overrules,
             recorder,
             interrupts,
         }
@@ -443,6 +484,7 @@ impl Engine {
 fn rollout(
     play: &Play,
     shape: &PlayStarted,
+    scheduler: Option<&Scheduler>,
     overrides: &Overrides,
     waves: Vec<Wave>,
     so_far: SoFar,
@@ -453,7 +495,13 @@ fn rollout(
         max_unreachable: play.policy.max_unreachable.map(|allowed| allowed as usize),
         any_errors_fatal: play.any_errors_fatal,
     };
-    let mut policy = Policy { budget: shape.max_unavailable, thresholds, ..Policy::default() };
+    let mut policy = Policy {
+        budget: shape.max_unavailable,
+        thresholds,
+        drains: scheduler.is_some(),
+        surveys: scheduler.is_some_and(|scheduler| scheduler.surveys),
+        ..Policy::default()
+    };
     if let Some(written) = &shape.policy {
         let places: HashMap<&String, usize> = (written.domains.iter().zip(0..))
             .flat_map(|(domain, place)| domain.hosts.iter().map(move |host| (host, place)))

@@ -9,6 +9,7 @@ use super::{
     past::Resumed,
 };
 use crate::{
+    drain::Marker,
     event::{NodeOutcome, NodeState, RecapCounts, TaskReport},
     interpreter::HostVars,
 };
@@ -28,6 +29,10 @@ pub(super) struct Slot {
     /// What reboots of this run were for: none is made twice for the same.
     pub(super) rebooted_for: BTreeSet<String>,
     pub(super) out_of_service: bool,
+    /// What marks it at its scheduler while it may be drained for us.
+    pub(super) drain: Option<Marker>,
+    /// When its last reboot was asked for.
+    pub(super) rebooted_at: Option<jiff::Timestamp>,
     /// The worst that happened so far.
     pub(super) verdict: NodeState,
     pub(super) message: Option<String>,
@@ -62,6 +67,8 @@ impl Slot {
             rebooted: false,
             rebooted_for: BTreeSet::new(),
             out_of_service: false,
+            drain: None,
+            rebooted_at: None,
             verdict: NodeState::Pending,
             message: None,
             fatal: false,

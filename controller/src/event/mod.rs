@@ -3,10 +3,12 @@
 //! They are owned, serialisable and versioned; the terminal, `--format jsonl`, the report and the journal are sinks
 //! of the same stream. This module owns their shape and knows nothing of any sink.
 
+mod drain;
 mod node;
 mod policy;
 mod task;
 
+pub use drain::DrainStep;
 pub use node::{NodeOutcome, NodeState};
 pub use policy::{DomainShape, PolicyShape, WorstCase};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
@@ -103,6 +105,17 @@ pub enum What {
     PermitGranted {
         host: String,
         class: Disruption,
+    },
+    /// Something happened between the node and its scheduler.
+    Drain {
+        host: String,
+        step: DrainStep,
+    },
+    /// A person's `--force` or `--steal` went over what a safety check said.
+    Overridden {
+        /// None where it concerns the whole run.
+        host: Option<String>,
+        what: String,
     },
     /// Back in service: verified, and its permit is gone.
     Released {

@@ -9,8 +9,8 @@ use gpufleet_protocol::{Awaiting, Change, Disruption, facts::Facts, message::Idl
 use jiff::Timestamp;
 
 use crate::event::{
-    ChangeRecord, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts, RunFinished,
-    RunStarted, TaskReport, TaskStatus, Verb, What,
+    ChangeRecord, DrainStep, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
+    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What,
 };
 
 /// What the events of one run add up to so far.
@@ -58,6 +58,8 @@ pub struct NodeModel {
     pub tasks: Vec<TaskReport>,
     pub facts: Option<Box<Facts>>,
     pub idle: Option<IdleReport>,
+    /// What happened between it and its scheduler.
+    pub drains: Vec<(Timestamp, DrainStep)>,
     /// A permit that was asked for and not given yet.
     pub wanted: Option<Wanted>,
     pub reboots: Vec<Reboot>,
@@ -108,6 +110,7 @@ impl NodeModel {
             tasks: Vec::new(),
             facts: None,
             idle: None,
+            drains: Vec::new(),
             wanted: None,
             reboots: Vec::new(),
             outcome: None,
@@ -364,6 +367,12 @@ impl RunModel {
             }
             What::PermitGranted { host, .. } => self.node_mut(host).wanted = None,
             What::IdleChecked { host, report } => self.node_mut(host).idle = Some(report.clone()),
+            What::Drain { host, step } => self.node_mut(host).drains.push((event.at, step.clone())),
+            What::Overridden { host, what } => {
+                let whom = host.as_ref().map(|host| format!("{host}: ")).unwrap_or_default();
+                let text = format!("{whom}went on against this: {what}");
+                self.notices.push(Notice { at: event.at, level: Level::Warning, text });
+            }
             What::RebootIssued { host, boot_id, why, .. } => {
                 let reboot = Reboot { why: why.clone(), before: boot_id.clone(), after: None };
                 self.node_mut(host).reboots.push(reboot);
@@ -429,6 +438,8 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::NodeBegan { host, .. }
         | What::Fed { host, .. }
         | What::IdleChecked { host, .. }
+        | What::Drain { host, .. }
+        | What::Overridden { host: Some(host), .. }
         | What::RebootIssued { host, .. }
         | What::Rebooted { host, .. }
         | What::NodeFinished { host, .. } => Some(host),
@@ -437,6 +448,7 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::WaveStarted { .. }
         | What::WaveFinished { .. }
         | What::Notice { .. }
+        | What::Overridden { host: None, .. }
         | What::RunResumed { .. }
         | What::Rollout { .. }
         | What::RunFinished(_) => None,

@@ -1,19 +1,27 @@
 //! Whole runs over a fleet in memory, in virtual time: cut off anywhere, taken up again, and compared with a run that
 //! nothing disturbed.
 
+mod queue;
 mod world;
 
-use std::{collections::HashMap, fs, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    sync::Arc,
+};
 
 use futures::future::BoxFuture;
 use gpufleet_protocol::RunEpoch;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use self::world::{Wires, World};
+use self::{
+    queue::{FakeScheduler, Holder},
+    world::{Wires, World},
+};
 use super::{Confirm, Engine, Forecast, Options, Past, Recorder, Refusal, RunResult, Stop};
 use crate::{
-    event::{EVENT_VERSION, Event, RunStarted, Verb, What},
+    event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
     journal::{Journal, RunDir, RunId, read_for_resume},
     playbook::{Program, TagFilter},
@@ -100,6 +108,7 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
         files: Arc::new(CachedFiles::new(HashMap::<String, String>::new())),
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),
+        schedulers: vec![world.drains.then(|| FakeScheduler::of(world, *world.notice.lock().unwrap()))],
         options: Options {
             verb: Verb::Run,
             forks: 64,
@@ -109,6 +118,7 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
             tags: Arc::new(TagFilter::default()),
             holder: RunEpoch { run: "RUN".to_owned(), epoch },
             resumed: epoch > 1,
+            overrules: super::Overrules::default(),
             overrides: crate::playbook::Overrides::default(),
         },
     }
@@ -151,6 +161,7 @@ fn lose_tail(dir: &RunDir, records: usize, torn: usize) {
         match event.what {
             What::PermitGranted { .. } | What::RebootIssued { .. } | What::RunStarted(_) => true,
             What::TaskStarted { kind, .. } => kind == "command",
+            What::Drain { step, .. } => matches!(step, DrainStep::Begun { .. }),
             _ => false,
         }
     };
@@ -187,7 +198,7 @@ fn outcome(world: &World, hosts: &[String]) -> Vec<String> {
 fn undisturbed(count: usize) -> Vec<String> {
     virtual_time(async {
         let (hosts, state) = (hosts(count), tempfile::tempdir().unwrap());
-        let world = World::new(&hosts);
+        let world = World::new(&hosts, false);
         let dir = RunDir::new(state.path(), &RunId::generate());
         let result = process(&world, &hosts, &dir, 1).await.unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
@@ -196,10 +207,10 @@ fn undisturbed(count: usize) -> Vec<String> {
 }
 
 /// Kills at each of these steps in turn, losing so much of the journal each time; then lets the run end.
-fn killed(count: usize, kills: &[(u32, usize, usize)]) -> (Vec<String>, usize, Option<Stop>) {
+fn killed(count: usize, kills: &[(u32, usize, usize)], drains: bool) -> (Vec<String>, usize, Option<Stop>) {
     virtual_time(async {
         let (hosts, state) = (hosts(count), tempfile::tempdir().unwrap());
-        let world = World::new(&hosts);
+        let world = World::new(&hosts, drains);
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut epoch = 1;
         for (step, records, torn) in kills {
@@ -213,6 +224,9 @@ fn killed(count: usize, kills: &[(u32, usize, usize)]) -> (Vec<String>, usize, O
         *world.crash_in.lock().unwrap() = None;
         let result = process(&world, &hosts, &dir, epoch + 1).await.unwrap();
         assert_eq!(result.out_of_service, Vec::<String>::new());
+        assert_eq!(*world.queue.held.lock().unwrap(), BTreeMap::new());
+        assert_eq!(*world.queue.lock.lock().unwrap(), None);
+        assert!(*world.queue.most_out.lock().unwrap() <= 1, "{:?}", world.queue.log.lock().unwrap());
         (outcome(&world, &hosts), *world.most_down.lock().unwrap(), result.stop)
     })
 }
@@ -226,9 +240,11 @@ fn a_run_that_nothing_disturbs_does_each_thing_once() {
 fn killed_at_any_step_the_run_ends_as_if_it_had_not_been() {
     let expected = undisturbed(2);
     for step in 0..200 {
-        let (outcome, down, stop) = killed(2, &[(step, 0, 0)]);
-        assert_eq!((&outcome, stop), (&expected, None), "killed at step {step}");
-        assert!(down <= 1, "{down} nodes down at once, killed at step {step}");
+        for drains in [false, true] {
+            let (outcome, down, stop) = killed(2, &[(step, 0, 0)], drains);
+            assert_eq!((&outcome, stop), (&expected, None), "killed at step {step}, drains: {drains}");
+            assert!(down <= 1, "{down} nodes down at once, killed at step {step}, drains: {drains}");
+        }
     }
 }
 
@@ -237,9 +253,10 @@ proptest! {
 
     #[test]
     fn killed_again_and_again_with_part_of_the_journal_lost(
-        kills in prop::collection::vec((0_u32..120, 0_usize..12, 0_usize..200), 1..5)
+        kills in prop::collection::vec((0_u32..120, 0_usize..12, 0_usize..200), 1..5),
+        drains in any::<bool>(),
     ) {
-        let (outcome, down, stop) = killed(3, &kills);
+        let (outcome, down, stop) = killed(3, &kills, drains);
         prop_assert_eq!((outcome, stop), (undisturbed(3), None));
         prop_assert!(down <= 1);
     }

@@ -15,7 +15,9 @@ use gpufleet_protocol::{
 use serde_json::json;
 use tokio::time::sleep;
 
+use super::queue::Queue;
 use crate::{
+    drain::NoticePlan,
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
     interpreter::{BlobNeed, tests::fake::FakeNode},
 };
@@ -39,21 +41,18 @@ pub(super) struct World {
     pub(super) crash_in: Mutex<Option<u32>>,
     pub(super) crashed: tokio::sync::Notify,
     pub(super) most_down: Mutex<usize>,
+    pub(super) queue: Queue,
+    pub(super) notice: Mutex<Option<NoticePlan>>,
+    /// Whether the queue is asked before anything is disturbed.
+    pub(super) drains: bool,
 }
 
-/// On which side of the act the controller dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Before,
-    After,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {
-    pub(super) fn new(hosts: &[String]) -> Arc<Self> {
+    pub(super) fn new(hosts: &[String], drains: bool) -> Arc<Self> {
         let machine = || Machine {
             node: FakeNode::new(),
             boot: 1,
@@ -66,6 +65,9 @@ impl World {
             crash_in: Mutex::new(None),
             crashed: tokio::sync::Notify::new(),
             most_down: Mutex::new(0),
+            queue: Queue::default(),
+            notice: Mutex::new(None),
+            drains,
         })
     }
 
@@ -74,7 +76,7 @@ impl World {
     }
 
     /// Counts down to the crash; two steps a call, one on each side of its act.
-    async fn step(&self, _side: Side) {
+    pub(super) async fn step(&self) {
         let dies = {
             let mut left = lock(&self.crash_in);
             match left.as_mut() {
@@ -154,7 +156,12 @@ impl Wire {
                     refusal.changes = outcome.changes;
                     return refusal;
                 }
-                false => machine.node.real = state,
+                false => {
+                    if self.world.drains && needed > Disruption::Live {
+                        self.world.queue.check(&self.host);
+                    }
+                    machine.node.real = state;
+                }
             }
             outcome
         })
@@ -173,7 +180,7 @@ impl Link for Wire {
             if !self.alive() {
                 return Err(LinkError("connection lost".to_owned()));
             }
-            self.world.step(Side::Before).await;
+            self.world.step().await;
             let outcome = match &request.op {
                 NodeOp::Idle => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
@@ -194,6 +201,9 @@ impl Link for Wire {
                 NodeOp::Reboot(_) => {
                     self.world.with(&self.host, |machine| {
                         assert!(request.permit.is_some(), "a reboot without a permit");
+                        if self.world.drains {
+                            self.world.queue.check(&self.host);
+                        }
                         machine.down = true;
                         machine.node.reboot();
                     });
@@ -222,7 +232,7 @@ impl Link for Wire {
                     outcome
                 }
             };
-            self.world.step(Side::After).await;
+            self.world.step().await;
             Ok(outcome)
         })
     }

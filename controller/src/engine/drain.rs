@@ -1,0 +1,336 @@
+//! A node and its scheduler: taken from it before anything is disturbed, proven ours before each act, given back.
+//!
+//! Invariants: what was begun is on disk before the scheduler is asked; an answer that does not come is never a "no" and
+//! never a "yes"; whatever happens to the node's work, its drain ends given back, left to somebody else, or named.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use gpufleet_protocol::Disruption;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    message::{FromNode, ToNode},
+    node::{Cut, NodeTask},
+};
+use crate::{
+    drain::{Activity, Cordon, DrainError, Locked, Marker, Ownership, Scheduler, Target},
+    event::{DrainStep, NodeState, What},
+    interpreter::Fed,
+};
+
+/// How long a scheduler that does not answer is asked to take a node back.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Age below which a proof needs no repeating.
+const FRESH: Duration = Duration::from_secs(5);
+/// Entries of what still runs that are shown.
+const SHOWN: usize = 4;
+
+/// Why a node is not drained.
+enum Not {
+    Theirs(String),
+    Given(String),
+    /// The run stops.
+    Stopped,
+}
+
+/// What is asked for one node.
+struct Asked {
+    scheduler: Arc<Scheduler>,
+    target: Target,
+    marker: Marker,
+    until: Instant,
+}
+
+impl NodeTask {
+    /// Takes the node from its scheduler, waits until nothing runs there, and tells the dispatcher how that went.
+    pub(super) async fn drain(&mut self, deadline: Timestamp) -> Result<(), Cut> {
+        let host = self.host;
+        let answer = match self.take(deadline).await? {
+            Ok(()) => FromNode::Drained { host },
+            Err(Not::Theirs(by)) => {
+                self.slot.drain = None;
+                self.step(DrainStep::Refused { by: by.clone() }).await;
+                FromNode::DrainRefused { host, by }
+            }
+            Err(not) => {
+                let why = match not {
+                    Not::Given(why) => why,
+                    _ => "the run stops".to_owned(),
+                };
+                match self.give_back().await {
+                    Ok(()) => FromNode::DrainFailed { host, why, still_out: false },
+                    Err(stuck) => {
+                        FromNode::DrainFailed { host, why: format!("{why}; {stuck}"), still_out: true }
+                    }
+                }
+            }
+        };
+        let _ = self.out.send(answer).await;
+        Ok(())
+    }
+
+    async fn take(&mut self, deadline: Timestamp) -> Result<Result<(), Not>, Cut> {
+        let Some(scheduler) = self.scheduler.clone() else { return Ok(Ok(())) };
+        let given = deadline.duration_since(Timestamp::now());
+        let own = scheduler.timeout + scheduler.notice.map_or(Duration::ZERO, |notice| notice.deadline);
+        let until = Instant::now() + own.min(Duration::try_from(given).unwrap_or_default());
+        if let Err(not) = self.lock(&scheduler, until).await {
+            return Ok(Err(not));
+        }
+        let marker = match self.slot.drain.clone() {
+            Some(marker) => marker,
+            None => self.begin(&scheduler).await?,
+        };
+        let target = scheduler.target(&self.slot.name);
+        let asked = Asked { scheduler, target, marker, until };
+        Ok(self.taken(&asked).await)
+    }
+
+    async fn begin(&mut self, scheduler: &Scheduler) -> Result<Marker, Cut> {
+        let mut nonce = uuid::Uuid::new_v4().simple().to_string();
+        nonce.truncate(12);
+        let marker = Marker { run: self.holder.run.clone(), nonce };
+        let begun = DrainStep::Begun {
+            scheduler: scheduler.drainer.name().to_owned(),
+            node: scheduler.target(&self.slot.name).node,
+            run: marker.run.clone(),
+            nonce: marker.nonce.clone(),
+        };
+        self.durable(What::Drain { host: self.slot.name.clone(), step: begun }).await?;
+        self.slot.drain = Some(marker.clone());
+        Ok(marker)
+    }
+
+    async fn taken(&mut self, asked: &Asked) -> Result<(), Not> {
+        let Asked { scheduler, target, marker, until } = asked;
+        let notice = scheduler.notice;
+        if let Some(notice) = notice.filter(|notice| notice.before_cordon) {
+            self.tell(asked).await?;
+            // Why its end is no failure: what follows ends the work, or waits for it.
+            let told = Asked {
+                scheduler: Arc::clone(scheduler),
+                target: target.clone(),
+                marker: marker.clone(),
+                until: (*until).min(Instant::now() + notice.deadline),
+            };
+            if let Err(Not::Stopped) = self.idle(&told, false).await {
+                return Err(Not::Stopped);
+            }
+        }
+        let why = format!("{} on {}", self.reason, target.host);
+        let drainer = Arc::clone(&scheduler.drainer);
+        let cordoned = self.insist(scheduler, *until, || drainer.cordon(target, marker, &why)).await?;
+        match cordoned {
+            Cordon::Ours { evidence } => self.step(DrainStep::Cordoned { evidence }).await,
+            Cordon::HeldByOthers { by } => return Err(Not::Theirs(by)),
+        }
+        if notice.is_some_and(|notice| !notice.before_cordon) {
+            self.tell(asked).await?;
+        }
+        self.idle(asked, true).await?;
+        self.step(DrainStep::Drained).await;
+        Ok(())
+    }
+
+    async fn tell(&mut self, asked: &Asked) -> Result<(), Not> {
+        let Asked { scheduler, target, marker, until } = asked;
+        let drainer = Arc::clone(&scheduler.drainer);
+        let who = self.insist(scheduler, *until, || drainer.notify(target, marker)).await?;
+        if !who.is_empty() {
+            self.step(DrainStep::Told { who }).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until the scheduler knows of nothing that runs there; with `held`, as long as the node is ours.
+    async fn idle(&mut self, asked: &Asked, held: bool) -> Result<(), Not> {
+        let Asked { scheduler, target, marker, until } = asked;
+        let name = scheduler.drainer.name();
+        loop {
+            let mut in_the_way = None;
+            if held {
+                match scheduler.drainer.ownership(target, marker).await {
+                    Ok(Ownership::Ours) => {}
+                    Ok(Ownership::Theirs { by }) => return Err(Not::Theirs(by)),
+                    Ok(Ownership::NotDrained) => {
+                        return Err(Not::Given(format!(
+                            "somebody gave it back to {name} while it was being drained"
+                        )));
+                    }
+                    Err(unknown) => in_the_way = Some(unknown.to_string()),
+                }
+            }
+            let busy = match scheduler.drainer.activity(target).await {
+                Ok(Activity::Idle) => None,
+                Ok(Activity::Busy { work }) => Some(shown(&work)),
+                Err(unknown) => Some(unknown.to_string()),
+            };
+            let Some(what) = in_the_way.or(busy) else { return Ok(()) };
+            if Instant::now() + scheduler.poll >= *until {
+                return Err(Not::Given(format!("its time to drain is over, and it still waits for {what}")));
+            }
+            self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
+            if !self.pause(scheduler.poll).await {
+                return Err(Not::Stopped);
+            }
+        }
+    }
+
+    /// Asks until there is an answer, the time is over, or the run stops.
+    async fn insist<'a, T>(
+        &mut self,
+        scheduler: &Scheduler,
+        until: Instant,
+        ask: impl Fn() -> BoxFuture<'a, Result<T, DrainError>> + Send + 'a,
+    ) -> Result<T, Not> {
+        loop {
+            let why = match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(unknown) => unknown.to_string(),
+            };
+            if Instant::now() + scheduler.poll >= until {
+                return Err(Not::Given(why));
+            }
+            self.state(NodeState::Draining, Some(format!("asks again: {why}"))).await;
+            if !self.pause(scheduler.poll).await {
+                return Err(Not::Stopped);
+            }
+        }
+    }
+
+    /// Whether it may go on after this time.
+    async fn pause(&mut self, span: Duration) -> bool {
+        tokio::select! {
+            told = self.answers.recv() => !matches!(told, Some(ToNode::StopDraining) | None),
+            () = sleep(span) => true,
+        }
+    }
+
+    async fn lock(&mut self, scheduler: &Scheduler, until: Instant) -> Result<(), Not> {
+        let (run, steal) = (self.holder.run.clone(), self.overrules.steal);
+        match self.insist(scheduler, until, || Box::pin(scheduler.lock(&run, steal))).await? {
+            Locked::Ours => Ok(()),
+            Locked::Stolen { from } => {
+                let what = format!("the lock of run {from} at {}", scheduler.drainer.name());
+                self.emit(What::Overridden { host: None, what }).await;
+                Ok(())
+            }
+            Locked::By { run } => Err(Not::Given(format!(
+                "run {run} holds the lock at {}; wait for it, or take it over with --steal when you know that its \
+                 gpufleet is gone",
+                scheduler.drainer.name()
+            ))),
+        }
+    }
+
+    /// Whether the scheduler still holds the node for us, with nothing on it, and lets nobody else of us at it. Not
+    /// knowing is a "no".
+    pub(super) async fn still_ours(&mut self) -> Result<(), String> {
+        let Some(scheduler) = self.scheduler.clone() else { return Ok(()) };
+        let name = scheduler.drainer.name();
+        let target = scheduler.target(&self.slot.name);
+        let Some(marker) = self.slot.drain.clone() else {
+            return Err(format!("it is not drained at {name}"));
+        };
+        match scheduler.drainer.ownership(&target, &marker).await {
+            Ok(Ownership::Ours) => {}
+            Ok(Ownership::NotDrained) => return Err(format!("somebody gave it back to {name}")),
+            Ok(Ownership::Theirs { by }) => return Err(format!("somebody took it over: {by}")),
+            Err(unknown) => return Err(unknown.to_string()),
+        }
+        match scheduler.drainer.activity(&target).await {
+            Ok(Activity::Idle) => {}
+            Ok(Activity::Busy { work }) => return Err(shown(&work)),
+            Err(unknown) => return Err(unknown.to_string()),
+        }
+        match scheduler.drainer.locked(&self.holder.run).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("the lock at {name} is not this run's any more")),
+            Err(unknown) => Err(unknown.to_string()),
+        }
+    }
+
+    /// Proves anew, before an act under an older permit, that the node may be disturbed; the inner error is the refusal.
+    pub(super) async fn still_allowed(&mut self, most: Disruption) -> Result<(), Fed> {
+        let fresh = self.proven.is_some_and(|proven| proven.elapsed() < FRESH);
+        if self.permit.is_none() || most == Disruption::Live || fresh {
+            return Ok(());
+        }
+        if let Err(why) = self.still_ours().await
+            && !self.overruled(&why).await
+        {
+            return Err(Fed::Held { reason: format!("not disturbed any further: {why}") });
+        }
+        self.proven = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Whether a person's `--force` goes over this; recorded where it does.
+    pub(super) async fn overruled(&self, why: &str) -> bool {
+        if !self.overrules.force {
+            return false;
+        }
+        let host = Some(self.slot.name.clone());
+        self.emit(What::Overridden { host, what: why.to_owned() }).await;
+        true
+    }
+
+    /// Gives the node back to its scheduler where it is still ours; the error says why it may still be out.
+    pub(super) async fn give_back(&mut self) -> Result<(), String> {
+        let (Some(scheduler), Some(marker)) = (self.scheduler.clone(), self.slot.drain.clone()) else {
+            return Ok(());
+        };
+        self.state(NodeState::Resuming, None).await;
+        let target = scheduler.target(&self.slot.name);
+        let (drainer, rebooted) = (Arc::clone(&scheduler.drainer), self.slot.rebooted_at);
+        let until = Instant::now() + PATIENCE;
+        let answer = loop {
+            match drainer.resume(&target, &marker, rebooted).await {
+                Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
+                answer => break answer,
+            }
+        };
+        let why = match answer {
+            Ok(Ownership::NotDrained) => {
+                self.slot.drain = None;
+                self.step(DrainStep::GivenBack).await;
+                return Ok(());
+            }
+            Ok(Ownership::Theirs { by }) => {
+                self.slot.drain = None;
+                self.step(DrainStep::LeftTo { by }).await;
+                let _ = self.out.send(FromNode::OthersOut { host: self.host }).await;
+                return Ok(());
+            }
+            Ok(Ownership::Ours) => format!("{} still shows it as drained by this run", drainer.name()),
+            Err(unknown) => unknown.to_string(),
+        };
+        self.slot.out_of_service = true;
+        self.step(DrainStep::Stuck { why: why.clone() }).await;
+        Err(format!(
+            "it could not be given back to {} ({why}); `gpufleet resume` tries again",
+            drainer.name()
+        ))
+    }
+
+    /// Leaves word at the scheduler why the node stays out.
+    pub(super) async fn explain(&self, why: &str) {
+        let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return };
+        let target = scheduler.target(&self.slot.name);
+        if let Err(error) = scheduler.drainer.explain(&target, marker, why).await {
+            tracing::warn!(host = self.slot.name, %error, "the scheduler does not show why the node stays out");
+        }
+    }
+
+    async fn step(&self, step: DrainStep) {
+        self.emit(What::Drain { host: self.slot.name.clone(), step }).await;
+    }
+}
+
+fn shown(work: &[String]) -> String {
+    let more = work.len().saturating_sub(SHOWN);
+    let first = work.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{first} and {more} more") } else { first }
+}

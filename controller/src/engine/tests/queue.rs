@@ -1,0 +1,227 @@
+//! A scheduler in memory: people who drain, jobs that end, and a log of what it was asked to change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::world::{World, lock};
+use crate::drain::{
+    Activity, Cordon, DrainError, Drainer, Marker, NoticePlan, Outage, Ownership, Scheduler, Target,
+};
+
+/// Who has a node out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Run(Marker),
+    Person(&'static str),
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) held: Mutex<BTreeMap<String, Holder>>,
+    /// Until when something runs on a node.
+    pub(super) busy: Mutex<BTreeMap<String, Instant>>,
+    pub(super) lock: Mutex<Option<String>>,
+    /// `cordon gpu001`, `resume gpu001`, `told gpu001`: each change that was made.
+    pub(super) log: Mutex<Vec<String>>,
+    /// Most nodes that were out at once, whoever took them out.
+    pub(super) most_out: Mutex<usize>,
+    /// Calls that get no answer, counted down.
+    pub(super) silent: Mutex<u32>,
+}
+
+impl Queue {
+    pub(super) fn note(&self, what: &str, node: &str) {
+        lock(&self.log).push(format!("{what} {node}"));
+    }
+
+    pub(super) fn holder(&self, node: &str) -> Option<Holder> {
+        lock(&self.held).get(node).cloned()
+    }
+
+    /// What a disruptive act must find.
+    pub(super) fn check(&self, node: &str) {
+        let holder = self.holder(node);
+        assert!(matches!(holder, Some(Holder::Run(_))), "{node} is disturbed, held by {holder:?}");
+        let busy = lock(&self.busy).get(node).copied();
+        assert!(busy.is_none_or(|until| until <= Instant::now()), "{node} is disturbed while it works");
+    }
+}
+
+pub(super) struct FakeScheduler(pub(super) Arc<World>);
+
+impl FakeScheduler {
+    pub(super) fn of(world: &Arc<World>, notice: Option<NoticePlan>) -> Arc<Scheduler> {
+        let mut scheduler = Scheduler::new(Arc::new(Self(Arc::clone(world))), Duration::from_secs(3600));
+        scheduler.surveys = true;
+        scheduler.notice = notice;
+        Arc::new(scheduler)
+    }
+
+    fn answers(&self) -> Result<(), DrainError> {
+        let mut silent = lock(&self.0.queue.silent);
+        if *silent > 0 {
+            *silent -= 1;
+            return Err(DrainError("no answer".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn owner(&self, target: &Target, marker: &Marker) -> Ownership {
+        match self.0.queue.holder(&target.node) {
+            None => Ownership::NotDrained,
+            Some(Holder::Run(found)) if found == *marker => Ownership::Ours,
+            Some(other) => Ownership::Theirs { by: format!("{other:?}") },
+        }
+    }
+}
+
+impl Drainer for FakeScheduler {
+    fn name(&self) -> &str {
+        "queue"
+    }
+
+    fn cordon<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        _why: &'a str,
+    ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            self.0.step().await;
+            if let Ownership::Theirs { by } = self.owner(target, marker) {
+                return Ok(Cordon::HeldByOthers { by });
+            }
+            let queue = &self.0.queue;
+            if lock(&queue.held).insert(target.node.clone(), Holder::Run(marker.clone())).is_none() {
+                queue.note("cordon", &target.node);
+            }
+            {
+                let out = lock(&queue.held).len();
+                let mut most = lock(&queue.most_out);
+                *most = out.max(*most);
+            }
+            self.0.step().await;
+            Ok(Cordon::Ours { evidence: "drained".to_owned() })
+        })
+    }
+
+    fn notify<'a>(
+        &'a self,
+        target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            self.0.queue.note("told", &target.node);
+            Ok(vec!["job 1".to_owned()])
+        })
+    }
+
+    fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            let until = lock(&self.0.queue.busy).get(&target.node).copied();
+            Ok(match until.is_some_and(|until| until > Instant::now()) {
+                true => Activity::Busy { work: vec!["job 1".to_owned()] },
+                false => Activity::Idle,
+            })
+        })
+    }
+
+    fn ownership<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            Ok(self.owner(target, marker))
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        _rebooted_after: Option<Timestamp>,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            self.0.step().await;
+            let owner = self.owner(target, marker);
+            if owner != Ownership::Ours {
+                return Ok(owner);
+            }
+            lock(&self.0.queue.held).remove(&target.node);
+            self.0.queue.note("resume", &target.node);
+            self.0.step().await;
+            Ok(Ownership::NotDrained)
+        })
+    }
+
+    fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            let asked: BTreeSet<&String> = targets.iter().map(|target| &target.node).collect();
+            let held = lock(&self.0.queue.held);
+            Ok(held
+                .iter()
+                .filter(|(node, _)| asked.contains(node))
+                .map(|(node, holder)| Outage {
+                    node: node.clone(),
+                    why: format!("{holder:?}"),
+                    marker: match holder {
+                        Holder::Run(marker) => Some(marker.clone()),
+                        Holder::Person(_) => None,
+                    },
+                })
+                .collect())
+        })
+    }
+
+    fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            let mut held = lock(&self.0.queue.lock);
+            let other = held.clone().filter(|holder| holder != run);
+            if other.is_none() {
+                *held = Some(run.to_owned());
+            }
+            Ok(other)
+        })
+    }
+
+    fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            Ok(lock(&self.0.queue.lock).as_deref() == Some(run))
+        })
+    }
+
+    fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            let mut held = lock(&self.0.queue.lock);
+            if held.as_deref() == Some(run) {
+                *held = None;
+            }
+            Ok(())
+        })
+    }
+
+    fn reboot_via<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<bool, DrainError>> {
+        Box::pin(async { Ok(false) })
+    }
+}

@@ -1,0 +1,44 @@
+//! What happens between a node and its scheduler.
+
+use serde::{Deserialize, Serialize};
+
+/// One step of taking a node from its scheduler and giving it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+pub enum DrainStep {
+    /// Written and synced before the scheduler is asked: from here on the node may be drained for us.
+    Begun {
+        scheduler: String,
+        /// The node's name there.
+        node: String,
+        run: String,
+        nonce: String,
+    },
+    /// Work was told to get ready to end.
+    Told {
+        /// Ready to show, one for each that was told.
+        who: Vec<String>,
+    },
+    /// No new work starts there.
+    Cordoned {
+        /// What the scheduler shows.
+        evidence: String,
+    },
+    /// Nothing runs there any more.
+    Drained,
+    /// It was not taken: somebody else holds it out, and nothing of theirs was changed.
+    Refused { by: String },
+    /// It takes work again.
+    GivenBack,
+    /// Somebody else holds it now; it was left to them.
+    LeftTo { by: String },
+    /// It may still be drained for us: the scheduler could not be asked to give it back.
+    Stuck { why: String },
+}
+
+impl DrainStep {
+    /// Whether the node may be drained for us after this step.
+    pub const fn holds(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::GivenBack | Self::LeftTo { .. })
+    }
+}
