@@ -81,10 +81,10 @@ impl Cluster {
             ],
             path,
         );
-        let mut cluster = Self {
+        let cluster = Self {
             folder,
             munged,
-            controller: None,
+            controller: Mutex::default(),
             nodes: (0..options.nodes).map(|_| Mutex::default()).collect(),
         };
         let socket = cluster.path().join("munge/sock");
