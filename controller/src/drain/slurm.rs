@@ -12,7 +12,7 @@ mod parse;
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
@@ -51,6 +51,12 @@ const WHY_LENGTH: usize = 300;
 /// Why: Slurm computes the boot's time anew at each registration, to the second. One that moves right after a resume is
 /// an unexpected reboot to it, and the node goes down without a drain of ours that would hold it (seen on 22.05).
 const SETTLE: Duration = Duration::from_secs(3);
+/// How many polls long a node must be silent until it counts as out for that alone.
+///
+/// Why not at once: right after a resume, and after a start of slurmctld, nodes are silent until they were heard once.
+const SILENCE: u32 = 4;
+/// How long a node that was given back is waited for until it answers, and so takes work.
+const ANSWER: Duration = Duration::from_secs(30);
 /// What `timeout` exits with when it stopped the program: by TERM, and by KILL.
 const STOPPED: [i32; 2] = [124, 137];
 
@@ -92,6 +98,8 @@ impl Default for SlurmOptions {
 pub struct SlurmDrainer {
     runner: Arc<dyn Runner>,
     options: SlurmOptions,
+    /// Since when nodes are silent, by name, as the surveys saw it.
+    silent: Mutex<HashMap<String, Instant>>,
 }
 
 /// What the marks on a node say.
@@ -103,7 +111,7 @@ enum Standing {
 
 impl SlurmDrainer {
     pub fn new(runner: Arc<dyn Runner>, options: SlurmOptions) -> Self {
-        Self { runner, options }
+        Self { runner, options, silent: Mutex::default() }
     }
 
     async fn run(&self, argv: &[&str], timeout: Duration) -> Result<Output, DrainError> {
@@ -335,7 +343,10 @@ impl SlurmDrainer {
             (Err(error), Ok(_)) => return Err(error),
         };
         match standing(&after, marker) {
-            Standing::Free => Ok(Ownership::NotDrained),
+            Standing::Free => {
+                self.answering(target, after).await;
+                Ok(Ownership::NotDrained)
+            }
             Standing::Theirs(by) => Ok(Ownership::Theirs { by }),
             Standing::Ours => Err(match written {
                 Err(error) => error,
@@ -348,25 +359,63 @@ impl SlurmDrainer {
         }
     }
 
+    /// Waits for a while until a node that is nobody's answers Slurm: before that it takes no work.
+    async fn answering(&self, target: &Target, mut record: NodeRecord) {
+        let deadline = Instant::now() + ANSWER;
+        while is_silent(&record) && Instant::now() < deadline {
+            tokio::time::sleep(self.options.poll.min(Duration::from_millis(500))).await;
+            if let Ok(again) = self.read(target).await {
+                record = again;
+            }
+        }
+    }
+
     async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
+        let end = Instant::now() + self.options.poll * SILENCE * 2;
+        loop {
+            let nodes = self.all_nodes().await?;
+            if !self.just_silent(targets, &nodes) || Instant::now() >= end {
+                return Ok(targets
+                    .iter()
+                    .filter_map(|target| {
+                        let (why, marker) = match nodes.get(&target.node) {
+                            None => ("not known to Slurm".to_owned(), None),
+                            Some(record) => (outage(record)?, held_by(record)),
+                        };
+                        Some(Outage { node: target.node.clone(), why, marker })
+                    })
+                    .collect());
+            }
+            tokio::time::sleep(self.options.poll).await;
+        }
+    }
+
+    /// Whether any of these is silent, and not long enough to be out for that.
+    fn just_silent(&self, targets: &[Target], nodes: &HashMap<String, NodeRecord>) -> bool {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut just = false;
+        for target in targets {
+            match nodes.get(&target.node) {
+                Some(record) if is_silent(record) => {
+                    let since = silent.entry(target.node.clone()).or_insert_with(Instant::now);
+                    just |= since.elapsed() < self.options.poll * SILENCE;
+                }
+                _ => {
+                    silent.remove(&target.node);
+                }
+            }
+        }
+        just
+    }
+
+    async fn all_nodes(&self) -> Result<HashMap<String, NodeRecord>, DrainError> {
         let argv = ["scontrol", "-a", "show", "node", "-o"];
         let output = self.run(&argv, self.options.command_timeout * 4).await?;
         if output.status != Some(0) {
             return Err(self.refused(&argv, &output, "who else is out is unknown"));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let nodes: HashMap<String, NodeRecord> =
-            text.lines().filter_map(parse::node).map(|record| (record.name.clone(), record)).collect();
-        Ok(targets
-            .iter()
-            .filter_map(|target| {
-                let (why, marker) = match nodes.get(&target.node) {
-                    None => ("not known to Slurm".to_owned(), None),
-                    Some(record) => (outage(record)?, held_by(record)),
-                };
-                Some(Outage { node: target.node.clone(), why, marker })
-            })
-            .collect())
+        Ok(text.lines().filter_map(parse::node).map(|record| (record.name.clone(), record)).collect())
     }
 
     async fn lock_holders(&self) -> Result<BTreeSet<String>, DrainError> {
@@ -614,6 +663,12 @@ fn marks(record: &NodeRecord) -> Vec<&'static str> {
 /// Why a node is out, ready to show; `None` when it is not.
 fn outage(record: &NodeRecord) -> Option<String> {
     (!marks(record).is_empty() || record.state.has("NOT_RESPONDING")).then(|| shown(record))
+}
+
+/// Whether nothing but silence keeps work away.
+fn is_silent(record: &NodeRecord) -> bool {
+    let silence = record.state.has("NOT_RESPONDING") || record.state.base == "UNKNOWN";
+    silence && marks(record).iter().all(|mark| *mark == "UNKNOWN")
 }
 
 /// What is on a node, and by whom.
