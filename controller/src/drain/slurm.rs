@@ -359,6 +359,24 @@ impl SlurmDrainer {
         }
     }
 
+    /// Reads a node; one whose state Slurm itself does not know yet, right after slurmctld's start, is waited for.
+    async fn known(&self, target: &Target) -> Result<NodeRecord, DrainError> {
+        let deadline = Instant::now() + self.options.poll * SILENCE;
+        loop {
+            let record = self.read(target).await?;
+            if record.state.base != "UNKNOWN" {
+                return Ok(record);
+            }
+            if Instant::now() >= deadline {
+                return Err(DrainError(format!(
+                    "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
+                    target.node, record.state
+                )));
+            }
+            tokio::time::sleep(self.options.poll).await;
+        }
+    }
+
     /// Waits for a while until a node that is nobody's answers Slurm: before that it takes no work.
     async fn answering(&self, target: &Target, mut record: NodeRecord) {
         let deadline = Instant::now() + ANSWER;
@@ -546,7 +564,7 @@ impl Drainer for SlurmDrainer {
 
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
         async move {
-            let record = self.read(target).await?;
+            let record = self.known(target).await?;
             let mut work: Vec<String> = self.jobs(target).await?.iter().map(Job::to_string).collect();
             if work.is_empty() && !record.state.is_drained() {
                 work.push(if record.state.is_draining() {

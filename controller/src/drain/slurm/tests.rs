@@ -463,6 +463,16 @@ async fn only_lasting_silence_is_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_state_that_slurm_does_not_know_is_neither_idle_nor_busy() {
+    let (drainer, runner) = with(Fake { heard_at: Some(2), ..Fake::new("UNKNOWN+DRAIN") });
+    // Heard, it is IDLE without a drain: not idle for us.
+    assert!(matches!(drainer.activity(&target()).await, Ok(Activity::Busy { .. })));
+    assert_eq!(runner.0.lock().unwrap().asked.len(), 4, "three readings, then the jobs");
+    let (drainer, _) = with(Fake::new("UNKNOWN+DRAIN"));
+    assert!(drainer.activity(&target()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_is_given_back_when_it_answers() {
     let (drainer, runner) = with(Fake { sleeps: true, heard_at: Some(6), ..Fake::ours() });
     assert_eq!(drainer.resume(&target(), &own(), None).await, Ok(Ownership::NotDrained));
