@@ -218,6 +218,12 @@ pub struct RunArgs {
     /// Nodes that may fail before nothing new starts; wins over the plays'.
     #[arg(long, value_name = "N")]
     pub max_failures: Option<u32>,
+    /// Disturb nodes although they are busy or nobody knows whether they are; what it goes over is shown and recorded.
+    #[arg(long)]
+    pub force: bool,
+    /// Take a scheduler's lock over from another run; only when its gpufleet is known to be gone.
+    #[arg(long)]
+    pub steal: bool,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

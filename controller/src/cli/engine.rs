@@ -1,7 +1,7 @@
 //! `run`, `plan` and `audit`: one engine, three verbs.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -55,6 +55,8 @@ struct Request<'a> {
     fail_on_change: bool,
     max_unavailable: Option<Amount>,
     overrides: Overrides,
+    overrules: Overrules,
+    winds_up: bool,
     /// What a resume needs to load the same again.
     record: Option<&'a RunArgs>,
 }
@@ -92,6 +94,8 @@ fn request_of(args: &RunArgs) -> Request<'_> {
         fail_on_change: args.fail_on_change,
         max_unavailable: args.max_unavailable,
         record: Some(args),
+        overrules: Overrules { force: args.force, steal: args.steal },
+        winds_up: false,
         overrides: Overrides {
             window: args.window.clone(),
             soak_s: args.soak,
@@ -112,6 +116,8 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         fail_on_change: args.fail_on_change,
         max_unavailable: args.max_unavailable,
         overrides: Overrides { window: args.window, ..Overrides::default() },
+        overrules: Overrules::default(),
+        winds_up: false,
         record: None,
     };
     carry_out(&request, None, environment, output)
@@ -130,6 +136,8 @@ pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Res
         max_unavailable: None,
         record: None,
         overrides: Overrides::default(),
+        overrules: Overrules::default(),
+        winds_up: false,
     };
     carry_out(&request, None, environment, output)
 }
@@ -434,7 +442,9 @@ fn carry_out(
             }),
             holder,
             resumed: !events.is_empty(),
-            overrules: Overrules::default(),
+            overrules: request.overrules,
+            winds_up: request.winds_up,
+            adopted: HashMap::new(),
         },
     };
     let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
@@ -506,7 +516,9 @@ async fn drive(
         }
     };
     let summary = summary(&screen.lock().unwrap_or_else(PoisonError::into_inner).model);
-    recorder.emit(What::RunFinished(finished(code, summary, &result))).map_err(CommandError::internal)?;
+    recorder
+        .emit(What::RunFinished(finished(code, summary, &result, request.winds_up)))
+        .map_err(CommandError::internal)?;
     recorder.finish().map_err(CommandError::internal)?;
     Ok(code)
 }

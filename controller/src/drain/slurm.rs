@@ -388,6 +388,19 @@ impl SlurmDrainer {
         }
     }
 
+    async fn leave_word(&self, target: &Target, marker: &Marker, why: &str) -> Result<(), DrainError> {
+        if !matches!(standing(&self.read(target).await?, marker), Standing::Ours) {
+            return Ok(());
+        }
+        let name = format!("nodename={}", single(&target.node)?);
+        let reason = format!("reason={marker} {}", line(why));
+        let argv = ["scontrol", "update", &name, &reason];
+        match self.ask(&argv).await? {
+            output if output.status == Some(0) => Ok(()),
+            output => Err(self.refused(&argv, &output, "its reason is the old one")),
+        }
+    }
+
     async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
         let end = Instant::now() + self.options.poll * SILENCE * 2;
         loop {
@@ -600,6 +613,15 @@ impl Drainer for SlurmDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn explain<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        self.leave_word(target, marker, why).boxed()
     }
 
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {

@@ -219,7 +219,10 @@ impl NodeTask {
     /// Drives a cursor to its end.
     pub(super) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), Cut> {
         let seen = self.drive(cursor, false).await;
-        if self.is_out() && !self.acted {
+        // Why those too: what a lost run did to them is over once the play holds, whether or not it had to act.
+        let adopted = self.slot.adopted
+            && matches!(&seen, Ok(Seen { end: Some(end), .. }) if end.state == EndState::Done);
+        if self.is_out() && (!self.acted || adopted) {
             self.release().await?;
         }
         if let Some(end) = seen?.end {
@@ -345,6 +348,7 @@ impl NodeTask {
         self.state(NodeState::Resuming, None).await;
         self.give_back().await.map_err(Cut::Held)?;
         self.proven = None;
+        self.slot.adopted = false;
         self.slot.out_of_service = false;
         self.slot.rebooted_at = None;
         self.emit(What::Released { host: self.slot.name.clone() }).await;

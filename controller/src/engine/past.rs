@@ -29,6 +29,7 @@ pub struct Past {
     plays: BTreeMap<usize, PastPlay>,
     hosts: HashMap<String, PastHost>,
     drained: bool,
+    run: String,
 }
 
 /// A play that got as far as its waves.
@@ -104,6 +105,7 @@ impl Past {
         let mut predicted: HashMap<String, Prediction> = HashMap::new();
         for event in events {
             match &event.what {
+                What::RunStarted(started) => past.run.clone_from(&started.run_id),
                 What::PlayStarted(shape) => {
                     current = shape.play;
                     let nodes = std::mem::take(&mut predicted)
@@ -115,9 +117,14 @@ impl Past {
                     let play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
                     past.plays.insert(current, play);
                 }
-                What::NodePredicted { host, class, one_reboot, .. } => {
+                What::NodePredicted { host, play, class, one_reboot } => {
                     let prediction = Prediction { class: *class, reset_and_reboot: *one_reboot };
-                    predicted.insert(host.clone(), prediction);
+                    match past.plays.get_mut(play) {
+                        Some(begun) => {
+                            begun.nodes.entry(host.clone()).or_default().prediction = Some(prediction);
+                        }
+                        None => _ = predicted.insert(host.clone(), prediction),
+                    }
                 }
                 What::Rollout { play, now, input } => {
                     if let Some(play) = past.plays.get_mut(play) {
@@ -195,6 +202,7 @@ impl Past {
         slot.facts.clone_from(&host.facts);
         slot.rebooted = host.rebooted;
         slot.drain.clone_from(&host.drain);
+        slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
         slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
     }

@@ -1,7 +1,7 @@
 //! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -32,7 +32,9 @@ const PERMIT_VALID_S: u64 = 300;
 
 /// How long a scheduler that does not answer is asked who is out.
 const SURVEY: Duration = Duration::from_secs(120);
-/// How long a barrier waits for hosts that have not answered at all.
+/// What a host may take beyond a multiple of what the slowest of the others took: to connect, and to be read.
+const LATE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+/// How long a barrier waits at most for hosts that have not answered at all.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// What a node's task is started for.
@@ -104,6 +106,13 @@ pub(super) struct Dispatcher<'a, 'b> {
     /// Hosts that are looked at after the soak.
     checked: HashSet<usize>,
     surveys: JoinSet<()>,
+    begun: Instant,
+    /// The longest that a host took to connect, and to be read.
+    slowest: (Duration, Duration),
+    /// Hosts that the play does not wait for: they are still being connected to or read.
+    late: BTreeSet<usize>,
+    /// Those of them whose turn has come.
+    due: BTreeSet<usize>,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
@@ -129,6 +138,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             alarm: None,
             checked: HashSet::new(),
             surveys: JoinSet::new(),
+            begun: Instant::now(),
+            slowest: (Duration::ZERO, Duration::ZERO),
+            late: BTreeSet::new(),
+            due: BTreeSet::new(),
         }
     }
 
@@ -145,15 +158,78 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         names.join(" ")
     }
 
-    /// Connects to and reads every host that still takes part, all at once.
-    pub(super) async fn preflight(mut self, facts: bool, predict: bool) -> Result<Stage, EngineError> {
+    /// Connects to and reads every host that still takes part, all at once. Fewer hosts than `spare` that are much
+    /// slower than all others are left to join later.
+    pub(super) async fn preflight(
+        &mut self,
+        facts: bool,
+        predict: bool,
+        spare: usize,
+    ) -> Result<(), EngineError> {
         for host in 0..self.slots.len() {
             self.spawn(host, Job::Preflight { facts, predict });
         }
         while !self.running.is_empty() {
+            let patience = self.patience(spare);
+            tokio::select! {
+                turned = self.turn() => turned?,
+                () = until(patience) => {
+                    self.late = self.running.keys().copied().collect();
+                    let late: Vec<usize> = self.late.iter().copied().collect();
+                    let text = format!(
+                        "goes on without {}, not read yet: {} when answered",
+                        self.names(&late),
+                        if late.len() == 1 { "it joins" } else { "they join" }
+                    );
+                    return self.emit(What::Notice { level: Level::Warning, text });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Until when hosts that are still being read are waited for; for ever while they are many.
+    fn patience(&self, spare: usize) -> Option<Instant> {
+        let (running, (connect, read)) = (self.running.len(), self.slowest);
+        if running >= spare || running * 10 > self.slots.len() || self.stop.is_some() {
+            return None;
+        }
+        let silent = self.running.values().any(|running| !running.connected);
+        let reading = self.running.values().any(|running| running.connected);
+        let silence = if silent { connect * 3 + LATE.0 } else { Duration::ZERO };
+        let slowness = if reading { read * 2 + LATE.1 } else { Duration::ZERO };
+        Some(self.begun + silence.max(slowness))
+    }
+
+    /// The hosts of the play, but those that are late.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Option<&Slot>> {
+        self.slots.iter().map(Option::as_ref)
+    }
+
+    pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().flatten()
+    }
+
+    pub(super) fn context(&mut self) -> &mut PlayContext<'b> {
+        self.context
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Ends a play whose rollout never began.
+    pub(super) async fn leave(mut self, stop: Option<Stop>) -> Result<Stage, EngineError> {
+        self.stop = self.stop.or(stop);
+        self.wait_for_late().await?;
+        Ok(self.stage())
+    }
+
+    async fn wait_for_late(&mut self) -> Result<(), EngineError> {
+        while !self.late.is_empty() && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
-        Ok(self.stage())
+        Ok(())
     }
 
     /// Goes on with a play whose rollout was led to where an earlier process left it; `again` are those of its hosts
@@ -179,6 +255,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for host in again {
             self.input(Input::Reopen { host })?;
         }
+        if self.context.winds_up {
+            self.stop = Some(Stop::Interrupted);
+            self.pace.send_replace(Pace::Stopping);
+        }
         // Why before: the step may start more.
         let in_flight = self.rollout.as_ref().map(Rollout::in_flight).unwrap_or_default();
         self.input(Input::Resume)?;
@@ -188,6 +268,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             for input in inputs {
                 self.input(input)?;
             }
+        }
+        if self.context.winds_up {
+            self.input(Input::Interrupt)?;
         }
         while !self.finished && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
@@ -201,19 +284,23 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for host in 0..self.slots.len() {
             // Why both: a node that an earlier play left out of service is as absent as one that does not answer.
             let absent = |slot: &Slot| slot.verdict == NodeState::Unreachable || slot.out_of_service;
-            if matches!(self.slots.get(host), Some(Some(slot)) if absent(slot)) {
-                self.input(Input::OthersOut { host, out: true })?;
+            match self.slots.get(host) {
+                Some(Some(slot)) if slot.adopted => self.input(Input::Adopted { host })?,
+                Some(Some(slot)) if absent(slot) => self.input(Input::OthersOut { host, out: true })?,
+                None | Some(None) => self.input(Input::OthersOut { host, out: true })?,
+                Some(Some(_)) => {}
             }
         }
         self.input(Input::Begin)?;
         while !self.finished && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
+        self.wait_for_late().await?;
         Ok(self.stage())
     }
 
     fn stage(self) -> Stage {
-        let failed = self.rollout.as_ref().map_or(0, Rollout::failed);
+        let failed = self.rollout.as_ref().map_or(self.context.failed, Rollout::failed);
         Stage { slots: self.slots.into_iter().flatten().collect(), stop: self.stop, failed }
     }
 
@@ -285,7 +372,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             return;
         }
         let (answers, from_us) = mpsc::channel(4);
-        let connected = slot.link.is_some();
+        let (connected, acted) = (slot.link.is_some(), slot.adopted);
         let mut task = NodeTask {
             host,
             play: self.context.play,
@@ -306,7 +393,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             place: None,
             proven: None,
             reason: String::new(),
-            acted: false,
+            acted,
             unproven: None,
             // Why every node: of one that had just begun even that may not have reached the journal.
             left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },
@@ -346,10 +433,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
         match message {
             FromNode::Event(what) => {
-                if let What::Connected { host, .. } = &what
+                if let What::Connected { host, ms, .. } = &what
                     && let Some(running) = self.index.get(host).and_then(|host| self.running.get_mut(host))
                 {
                     running.connected = true;
+                    self.slowest.0 = self.slowest.0.max(Duration::from_millis(*ms));
                 }
                 self.emit(what)
             }
@@ -379,7 +467,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why }),
             FromNode::Barrier { host } => {
                 self.meeting.at_barrier.push(host);
-                self.meeting.opens_at.get_or_insert_with(|| Instant::now() + SILENCE);
+                let silence = (self.slowest.0 * 3 + LATE.0).min(SILENCE);
+                self.meeting.opens_at.get_or_insert_with(|| Instant::now() + silence);
                 self.open_barrier();
                 Ok(())
             }
@@ -412,8 +501,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn open_barrier(&mut self) {
         let there = &self.meeting.at_barrier;
         let patient = self.meeting.opens_at.is_some_and(|at| Instant::now() < at);
-        let missing =
-            |(host, running): (&usize, &Running)| !there.contains(host) && (running.connected || patient);
+        let missing = |(host, running): (&usize, &Running)| {
+            !there.contains(host) && !self.late.contains(host) && (running.connected || patient)
+        };
         if there.is_empty() || self.running.iter().any(missing) {
             return;
         }
@@ -478,6 +568,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Err(Cut::Stopped) => {}
         }
         let state = slot.verdict;
+        if self.late.remove(&host) {
+            return self.arrived(host, slot);
+        }
+        if self.rollout.is_none() && slot.is_alive() {
+            self.slowest.1 = self.slowest.1.max(self.begun.elapsed());
+        }
         if self.checked.remove(&host) {
             let (ok, why) = (slot.is_alive(), slot.message.clone().unwrap_or_default());
             if !ok {
@@ -512,6 +608,25 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         Ok(())
     }
 
+    /// A host that nobody waited for has answered, or will not.
+    fn arrived(&mut self, host: usize, slot: Slot) -> Result<(), EngineError> {
+        let (state, detail, answers) = (slot.verdict, slot.message.clone(), slot.is_alive());
+        self.slots[host] = Some(slot);
+        if answers {
+            self.input(Input::OthersOut { host, out: false })?;
+        } else {
+            self.emit(What::NodeState { host: self.name(host), state, detail })?;
+        }
+        if self.due.remove(&host) {
+            let mut inputs = VecDeque::new();
+            self.act(Action::Start { host }, &mut inputs)?;
+            for input in inputs {
+                self.input(input)?;
+            }
+        }
+        Ok(())
+    }
+
     fn input(&mut self, input: Input) -> Result<(), EngineError> {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
@@ -537,6 +652,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.emit(What::WaveStarted { play: self.context.play, wave, hosts })
             }
             Action::FinishWave { wave } => self.emit(What::WaveFinished { play: self.context.play, wave }),
+            Action::Start { host } if self.late.contains(&host) => {
+                self.due.insert(host);
+                Ok(())
+            }
             Action::Start { host } => {
                 self.spawn(host, Job::Apply);
                 // A host that dropped out before its wave came ends at once.

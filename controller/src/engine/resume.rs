@@ -27,6 +27,7 @@ impl NodeTask {
         self.left.reboot = reboot;
         self.left.boot_id = boot_id;
         // Why assumed: what was done under the permit may be what got lost.
+        self.slot.out_of_service |= self.slot.adopted;
         self.acted = self.slot.out_of_service;
         self.unproven = unproven;
         self.state(if self.acted { NodeState::Acting } else { NodeState::Applying }, None).await;

@@ -18,8 +18,8 @@ use super::{
     slot::Slot,
 };
 use crate::{
-    drain::Scheduler,
-    event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
+    drain::{Marker, Scheduler},
+    event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
@@ -75,6 +75,10 @@ pub struct Options {
     /// Goes on with what another process began.
     pub resumed: bool,
     pub overrules: Overrules,
+    /// Only leads what is under way to a safe point, and begins nothing (`gpufleet abort`).
+    pub winds_up: bool,
+    /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
+    pub adopted: HashMap<String, Marker>,
 }
 
 /// What a person said may go over a safety check.
@@ -139,6 +143,9 @@ pub(super) struct PlayContext<'a> {
     /// What must hold before a node is given back.
     pub(super) gate: Vec<HealthCheck>,
     pub(super) scheduler: Option<Arc<Scheduler>>,
+    pub(super) winds_up: bool,
+    /// Nodes that failed in earlier plays.
+    pub(super) failed: usize,
     pub(super) overrules: Overrules,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
@@ -192,6 +199,10 @@ impl Engine {
         let mut failed = 0;
         for index in 0..self.play_hosts.len() {
             let begun = past.play(index);
+            if begun.is_none() && self.options.winds_up {
+                stop = Some(Stop::Interrupted);
+                break;
+            }
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
                 Some(begun) => begun.shape.hosts.clone(),
@@ -232,6 +243,29 @@ impl Engine {
                 );
                 recorder.emit(What::Notice { level: Level::Warning, text })?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes over what a lost run left drained: from here on it is this run's to finish and to give back.
+    fn adopt(&self, dispatcher: &mut Dispatcher<'_, '_>) -> Result<(), EngineError> {
+        let Some(scheduler) = dispatcher.context().scheduler.clone() else { return Ok(()) };
+        let mut begun = Vec::new();
+        for slot in dispatcher.slots_mut() {
+            let Some(marker) = self.options.adopted.get(&slot.name).filter(|_| slot.drain.is_none()) else {
+                continue;
+            };
+            let step = DrainStep::Begun {
+                scheduler: scheduler.drainer.name().to_owned(),
+                node: scheduler.target(&slot.name).node,
+                run: marker.run.clone(),
+                nonce: marker.nonce.clone(),
+            };
+            begun.push(What::Drain { host: slot.name.clone(), step });
+            slot.adopt(marker.clone());
+        }
+        for what in begun {
+            dispatcher.context().recorder.emit(what)?;
         }
         Ok(())
     }
@@ -286,19 +320,22 @@ impl Engine {
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let mut context = self.context(index, play, names.clone(), recorder, interrupts);
+        let mut context = self.context(index, play, names.clone(), so_far.failed, recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
-        let mut stage = Stage { slots, stop: None, failed: so_far.failed };
+        let mut dispatcher = Dispatcher::new(&mut context, slots);
         if disrupts || canary || !writes {
-            stage = Dispatcher::new(&mut context, stage.slots)
-                .preflight(canary || disrupts, disrupts || !writes)
-                .await?;
+            // Why none in a reading: who is left out of it would look as if nothing were wrong.
+            let spare = if writes { budget } else { 0 };
+            dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
         }
-        let hosts: Vec<WaveHost> = stage
-            .slots
-            .iter()
-            .map(|slot| WaveHost { class: slot.hardware_class(), reachable: slot.is_alive() })
+        let hosts: Vec<WaveHost> = dispatcher
+            .slots()
+            .map(|slot| WaveHost {
+                class: slot.map(Slot::hardware_class).unwrap_or_default(),
+                reachable: slot.is_some_and(Slot::is_alive),
+                late: slot.is_none(),
+            })
             .collect();
         let waves = plan_waves(&batches, &hosts);
         let shapes = waves.iter().map(|wave| WaveShape {
@@ -313,27 +350,19 @@ impl Engine {
             max_unavailable: budget,
             policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts)),
         };
-        context.recorder.emit(What::PlayStarted(shape.clone()))?;
-        if stage.stop.is_some() || !writes {
-            return Ok(stage);
+        dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
+        if dispatcher.is_stopped() || !writes {
+            return dispatcher.leave(None).await;
         }
-        if let Some((refusal, forecast)) = self.agree(&stage, &mut context).await {
-            let text = match refusal {
-                Refusal::Declined => "nothing was changed".to_owned(),
-                Refusal::NobodyToAsk => format!(
-                    "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
-                    forecast.disturbed.len(),
-                    forecast.summary()
-                ),
-            };
-            context.recorder.emit(What::Notice { level: Level::Error, text })?;
-            stage.stop = Some(Stop::Declined(refusal));
-            return Ok(stage);
+        let forecast = forecast(dispatcher.slots().flatten(), hosts.len());
+        if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
+            return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
-        context.waves = waves.clone();
+        dispatcher.context().waves.clone_from(&waves);
+        self.adopt(&mut dispatcher)?;
         let scheduler = self.scheduler(index);
         let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far);
-        Dispatcher::new(&mut context, stage.slots).carry_out(rollout).await
+        dispatcher.carry_out(rollout).await
     }
 
     /// Leads both cores of a play to where an earlier process left them, and goes on.
@@ -408,14 +437,19 @@ impl Engine {
         if core.is_finished() && again.is_empty() && !goes_on {
             return Ok(Stage { slots, stop: None, failed: core.failed() });
         }
-        let mut context = self.context(index, play, names, recorder, interrupts);
+        let mut context = self.context(index, play, names, so_far.failed, recorder, interrupts);
         context.waves = waves;
-        let dispatcher = Dispatcher::new(&mut context, slots);
-        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
-            dispatcher.carry_on(core, again).await
-        } else {
-            dispatcher.carry_out(core).await
+        if !self.confirm.is_blanket() {
+            // Why not asked again: what this run was shown to disturb was agreed to before it began.
+            context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
         }
+        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
+            return Dispatcher::new(&mut context, slots).carry_on(core, again).await;
+        }
+        if let Some(refusal) = self.agree(forecast(slots.iter(), slots.len()), &mut context).await? {
+            return Ok(Stage { slots, stop: Some(Stop::Declined(refusal)), failed: core.failed() });
+        }
+        Dispatcher::new(&mut context, slots).carry_out(core).await
     }
 
     fn context<'a>(
@@ -423,6 +457,7 @@ impl Engine {
         index: usize,
         play: &Play,
         names: Vec<String>,
+        failed: usize,
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
@@ -442,6 +477,8 @@ impl Engine {
             resumed: self.options.resumed,
             gate: convert::gate(play),
             scheduler: self.scheduler(index),
+            winds_up: self.options.winds_up,
+            failed,
             overrules: self.options.overrules,
             recorder,
             interrupts,
@@ -449,22 +486,29 @@ impl Engine {
     }
 
     /// Asks before anybody is disturbed; `None` is agreement.
-    async fn agree(&self, stage: &Stage, context: &mut PlayContext<'_>) -> Option<(Refusal, Forecast)> {
+    async fn agree(
+        &self,
+        forecast: Forecast,
+        context: &mut PlayContext<'_>,
+    ) -> Result<Option<Refusal>, EngineError> {
         if self.confirm.is_blanket() {
-            return None;
+            return Ok(None);
         }
-        let disturbed = stage.slots.iter().filter_map(|slot| {
-            let class = slot.forecast?.class;
-            (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
-                .then(|| (slot.name.clone(), class))
-        });
-        let forecast = Forecast { disturbed: disturbed.collect(), hosts: stage.slots.len() };
         context.approval = Approval::shown(&forecast);
         if forecast.disturbed.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let refusal = self.confirm.confirm(&forecast).await.err()?;
-        Some((refusal, forecast))
+        let Err(refusal) = self.confirm.confirm(&forecast).await else { return Ok(None) };
+        let text = match refusal {
+            Refusal::Declined => "nothing was changed".to_owned(),
+            Refusal::NobodyToAsk => format!(
+                "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
+                forecast.disturbed.len(),
+                forecast.summary()
+            ),
+        };
+        context.recorder.emit(What::Notice { level: Level::Error, text })?;
+        Ok(Some(refusal))
     }
 
     fn cursors(&self, play: usize) -> MakeCursor {
@@ -478,6 +522,16 @@ impl Engine {
             Some(cursor)
         })
     }
+}
+
+/// What the predictions say that a play would disturb.
+fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast {
+    let disturbed = slots.filter_map(|slot| {
+        let class = slot.forecast?.class;
+        (class > Disruption::Live && slot.verdict != NodeState::Unreachable)
+            .then(|| (slot.name.clone(), class))
+    });
+    Forecast { disturbed: disturbed.collect(), hosts }
 }
 
 /// The rollout of a play before anything happened.
@@ -525,8 +579,9 @@ fn rollout(
 }
 
 /// The last event of a run.
-pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinished {
+pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bool) -> RunFinished {
     let stopped = result.stop.as_ref().map(|stop| match stop {
+        _ if winds_up => "aborted".to_owned(),
         Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
         Stop::Interrupted => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
@@ -536,6 +591,6 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult) -> RunFinish
         }
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
-    let resumable = goes_on || result.held;
+    let resumable = !winds_up && (goes_on || result.held);
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }

@@ -31,6 +31,8 @@ pub(super) struct Slot {
     pub(super) out_of_service: bool,
     /// What marks it at its scheduler while it may be drained for us.
     pub(super) drain: Option<Marker>,
+    /// It was taken over from a run whose journal is lost: nobody knows what was done to it.
+    pub(super) adopted: bool,
     /// When its last reboot was asked for.
     pub(super) rebooted_at: Option<jiff::Timestamp>,
     /// The worst that happened so far.
@@ -68,6 +70,7 @@ impl Slot {
             rebooted_for: BTreeSet::new(),
             out_of_service: false,
             drain: None,
+            adopted: false,
             rebooted_at: None,
             verdict: NodeState::Pending,
             message: None,
@@ -76,6 +79,13 @@ impl Slot {
             forecast: None,
             resumed: None,
         }
+    }
+
+    /// Takes over a drain of a run whose journal is lost.
+    pub(super) fn adopt(&mut self, marker: Marker) {
+        self.drain = Some(marker);
+        self.adopted = true;
+        self.out_of_service = true;
     }
 
     /// Whether the host takes part in further plays.

@@ -248,6 +248,10 @@ impl Rollout {
                     self.count_failure(actions);
                 }
             }
+            Input::Adopted { host } => match self.state(host)? {
+                Host::Pending => self.mark(host, |marks| marks.ours = true),
+                state => return Err(impossible(host, state, "an adoption")),
+            },
             Input::OthersOut { host, out } => {
                 self.state(host)?;
                 self.mark(host, |marks| marks.absent = out);

@@ -95,7 +95,8 @@ impl Rollout {
         self.unfinished = hosts.len();
         actions.push(Action::StartWave { wave: next });
         for host in hosts {
-            self.set(host, Host::RUNNING);
+            let holds = self.places.marks(host).ours;
+            self.set(host, Host::Running { holds });
             actions.push(Action::Start { host });
         }
     }

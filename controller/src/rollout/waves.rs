@@ -31,6 +31,8 @@ pub struct WaveHost {
     pub class: String,
     /// Whether the node can be a canary at all: one that does not answer proves nothing.
     pub reachable: bool,
+    /// Whether it has not answered yet: whoever is late goes last.
+    pub late: bool,
 }
 
 /// One wave: indexes into the play's hosts.
@@ -45,6 +47,7 @@ pub struct Wave {
 /// Divides the hosts, in their order, into waves. No batches is one wave of all.
 pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
     let mut left: Vec<usize> = (0..hosts.len()).collect();
+    left.sort_by_key(|host| hosts.get(*host).is_some_and(|host| host.late));
     let mut waves = Vec::new();
     let mut entries = batches.iter();
     let mut last = None;

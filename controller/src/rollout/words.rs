@@ -63,6 +63,10 @@ pub enum Input {
         ok: bool,
         why: String,
     },
+    /// The node was drained by a run whose records are lost, and is ours now; told before [`Input::Begin`].
+    Adopted {
+        host: usize,
+    },
     /// Something that is not ours took the node out of service, or it came back.
     OthersOut {
         host: usize,

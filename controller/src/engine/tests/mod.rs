@@ -1,6 +1,8 @@
 //! Whole runs over a fleet in memory, in virtual time: cut off anywhere, taken up again, and compared with a run that
 //! nothing disturbed.
 
+mod drains;
+mod late;
 mod queue;
 mod world;
 
@@ -95,7 +97,11 @@ fn started(hosts: &[String]) -> RunStarted {
 }
 
 fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
-    let files: HashMap<String, String> = [("play.yml".to_owned(), PLAYBOOK.to_owned())].into();
+    let text = match world.drains {
+        true => PLAYBOOK.replacen("  tasks:", "  rollout: {drain: {slurm: {timeout: 1h}}}\n  tasks:", 1),
+        false => PLAYBOOK.to_owned(),
+    };
+    let files: HashMap<String, String> = [("play.yml".to_owned(), text)].into();
     let program = Arc::new(Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}")));
     let context = |host: &String| {
         let context = HostContext { host: host.as_str().into(), ..HostContext::default() };
@@ -119,6 +125,8 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
             holder: RunEpoch { run: "RUN".to_owned(), epoch },
             resumed: epoch > 1,
             overrules: super::Overrules::default(),
+            winds_up: false,
+            adopted: HashMap::new(),
             overrides: crate::playbook::Overrides::default(),
         },
     }

@@ -29,6 +29,10 @@ pub(super) struct Machine {
     pub(super) node: FakeNode,
     pub(super) boot: u32,
     pub(super) down: bool,
+    /// How long it takes to answer a connection.
+    pub(super) slow: Duration,
+    /// Processes use its GPUs.
+    pub(super) works: bool,
     spool: HashMap<String, Spooled>,
     /// Command lines that ran, in order.
     pub(super) ran: Vec<String>,
@@ -57,6 +61,8 @@ impl World {
             node: FakeNode::new(),
             boot: 1,
             down: false,
+            slow: Duration::from_millis(50),
+            works: false,
             spool: HashMap::new(),
             ran: Vec::new(),
         };
@@ -104,7 +110,7 @@ impl Connector for Wires {
         _purpose: Purpose,
     ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>> {
         Box::pin(async move {
-            sleep(Duration::from_millis(50)).await;
+            sleep(self.0.with(host, |machine| machine.slow)).await;
             let (boot, down) = self.0.with(host, |machine| (machine.boot, machine.down));
             if down {
                 return Err(ConnectFailure::Unreachable("connection refused".to_owned()));
@@ -184,7 +190,11 @@ impl Link for Wire {
             let outcome = match &request.op {
                 NodeOp::Idle => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
-                    outcome.idle = Some(IdleReport { verdict: IdleVerdict::Idle, ..IdleReport::default() });
+                    let works = self.world.with(&self.host, |machine| machine.works);
+                    outcome.idle = Some(IdleReport {
+                        verdict: if works { IdleVerdict::Busy } else { IdleVerdict::Idle },
+                        ..IdleReport::default()
+                    });
                     outcome
                 }
                 NodeOp::Health(asked) => {

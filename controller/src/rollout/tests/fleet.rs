@@ -157,8 +157,9 @@ impl Fleet {
                 _ => Batch::Of(Amount::Percent(1.0 + dice.below(100) as f64)),
             })
             .collect();
-        let shapes: Vec<_> =
-            (0..hosts).map(|i| WaveHost { class: (i % 3).to_string(), reachable: true }).collect();
+        let shapes: Vec<_> = (0..hosts)
+            .map(|i| WaveHost { class: (i % 3).to_string(), reachable: true, late: false })
+            .collect();
         let waves = plan_waves(&batches, &shapes);
         let policy = policy(&mut dice, hosts);
         let elsewhere = if dice.chance(20) { dice.size(3) } else { 0 };

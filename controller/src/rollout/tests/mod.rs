@@ -66,7 +66,7 @@ fn started(actions: &[Action]) -> Vec<usize> {
 }
 
 fn all(count: usize) -> Vec<WaveHost> {
-    vec![WaveHost { class: "h100".into(), reachable: true }; count]
+    vec![WaveHost { class: "h100".into(), reachable: true, late: false }; count]
 }
 
 #[test]
@@ -264,7 +264,7 @@ proptest! {
     #[test]
     fn waves_divide_the_hosts(batches in batches(), count in 0usize..40) {
         let hosts: Vec<_> =
-            (0..count).map(|i| WaveHost { class: (i % 3).to_string(), reachable: i % 5 != 0 }).collect();
+            (0..count).map(|i| WaveHost { class: (i % 3).to_string(), reachable: i % 5 != 0, late: false }).collect();
         let waves = plan_waves(&batches, &hosts);
         let mut covered: Vec<usize> = waves.iter().flat_map(|wave| wave.hosts.clone()).collect();
         covered.sort_unstable();

@@ -1,0 +1,381 @@
+//! What happens between a run and a scheduler that has a life of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, time::Instant};
+
+use super::{
+    Holder, RunDir, RunId, World, engine, hosts, process, read_for_resume, started, virtual_time, world::lock,
+};
+use crate::{
+    drain::{Marker, NoticePlan},
+    engine::{Overrules, Past, Recorder, RunResult, Stop},
+    event::{DrainStep, NodeState, What},
+    journal::Journal,
+    rollout::Amount,
+};
+
+struct Ended {
+    result: RunResult,
+    events: Vec<What>,
+    log: Vec<String>,
+}
+
+impl Ended {
+    fn state(&self, host: &str) -> (NodeState, String) {
+        let outcome = self.events.iter().find_map(|what| match what {
+            What::NodeFinished { host: name, outcome } if name == host => Some(outcome),
+            _ => None,
+        });
+        let outcome = outcome.expect("every host has an outcome");
+        (outcome.state, outcome.message.clone().unwrap_or_default())
+    }
+
+    fn steps(&self, host: &str) -> Vec<&DrainStep> {
+        let of = self.events.iter().filter_map(|what| match what {
+            What::Drain { host: name, step } if name == host => Some(step),
+            _ => None,
+        });
+        of.collect()
+    }
+}
+
+/// A run over three nodes, two of which may be out at once; interrupted once the scheduler was asked for this.
+async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Option<&'static str>) -> Ended {
+    let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+    let dir = RunDir::new(state.path(), &RunId::generate());
+    let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
+    let (press, mut interrupts) = mpsc::channel(1);
+    let mut engine = engine(world, &hosts, 1);
+    engine.options.max_unavailable = Some(Amount::Count(2));
+    engine.options.overrules = overrules;
+    let keep = press.clone();
+    if let Some(after) = interrupt {
+        let world = Arc::clone(world);
+        tokio::spawn(async move {
+            asked(&world, after).await;
+            let _ = press.send(()).await;
+        });
+    }
+    let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
+    drop(keep);
+    recorder.finish().unwrap();
+    let events = read_for_resume(&dir).unwrap().into_iter().map(|event| event.what).collect();
+    let log = lock(&world.queue.log).clone();
+    Ended { result, events, log }
+}
+
+/// Waits until the scheduler was asked for this, and a while longer.
+///
+/// Why not for a moment in time: the paused clock runs ahead while the journal's thread writes.
+async fn asked(world: &World, entry: &str) {
+    while !lock(&world.queue.log).iter().any(|found| found == entry) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+}
+
+fn world() -> Arc<World> {
+    World::new(&hosts(3), true)
+}
+
+fn works(world: &World, host: &str, span: Duration) {
+    lock(&world.queue.busy).insert(host.to_owned(), Instant::now() + span);
+}
+
+fn hold(world: &World, host: &str) {
+    lock(&world.queue.held).insert(host.to_owned(), Holder::Person("alice"));
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn each_node_is_told_drained_and_given_back_once() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.notice) = Some(NoticePlan { deadline: 5 * MINUTE, before_cordon: false });
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!((&ended.result.stop, ended.result.held), (&None, false));
+        let mut log = ended.log.clone();
+        log.sort();
+        let each = |what: &str| hosts(3).iter().map(|host| format!("{what} {host}")).collect::<Vec<_>>();
+        assert_eq!(log, [each("cordon"), each("resume"), each("told")].concat());
+        let at = |entry: &str| ended.log.iter().position(|found| found == entry).unwrap();
+        assert!(at("cordon gpu001") < at("told gpu001") && at("told gpu001") < at("resume gpu001"));
+        assert_eq!(*lock(&world.queue.lock), None);
+    });
+}
+
+#[test]
+fn where_draining_ends_the_work_it_is_told_before() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.notice) = Some(NoticePlan { deadline: 5 * MINUTE, before_cordon: true });
+        works(&world, "gpu001", 3 * MINUTE);
+        let begin = Instant::now();
+        let ended = run(&world, Overrules::default(), None).await;
+        let at = |entry: &str| ended.log.iter().position(|found| found == entry).unwrap();
+        assert!(at("told gpu001") < at("cordon gpu001"));
+        assert_eq!(ended.result.stop, None);
+        assert!(begin.elapsed() > 3 * MINUTE);
+    });
+}
+
+#[test]
+fn what_a_person_drained_is_theirs() {
+    virtual_time(async {
+        let world = world();
+        hold(&world, "gpu002");
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu002");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("alice"), "{message}");
+        assert_eq!(world.queue.holder("gpu002"), Some(Holder::Person("alice")));
+        assert!(!ended.log.iter().any(|entry| entry.ends_with("gpu002")), "{:?}", ended.log);
+        assert_eq!((ended.state("gpu001").0, ended.state("gpu003").0), (NodeState::Done, NodeState::Done));
+        world.with("gpu002", |machine| assert_eq!(machine.node.reboots, 0));
+    });
+}
+
+#[test]
+fn a_node_waits_for_its_work_and_the_others_do_not() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu002", 20 * MINUTE);
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(ended.result.stop, None);
+        let at = |entry: &str| ended.log.iter().position(|found| found == entry).unwrap();
+        assert!(at("cordon gpu002") < at("resume gpu003") && at("resume gpu003") < at("resume gpu002"));
+    });
+}
+
+#[test]
+fn work_that_does_not_end_gets_its_node_back() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu002", 600 * MINUTE);
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu002");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("its time to drain is over, and it still waits for job 1"), "{message}");
+        assert_eq!(world.queue.holder("gpu002"), None);
+        assert_eq!(ended.steps("gpu002").last(), Some(&&DrainStep::GivenBack));
+        assert_eq!(ended.result.out_of_service, Vec::<String>::new());
+        assert_eq!(ended.state("gpu003").0, NodeState::Done);
+    });
+}
+
+#[test]
+fn a_person_may_take_a_node_over_while_it_is_being_drained() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu001", 20 * MINUTE);
+        let other = Arc::clone(&world);
+        tokio::spawn(async move {
+            asked(&other, "cordon gpu001").await;
+            hold(&other, "gpu001");
+        });
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Held);
+        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+    });
+}
+
+#[test]
+fn a_node_that_a_person_took_over_in_mid_reboot_is_left_to_them() {
+    virtual_time(async {
+        let world = world();
+        let other = Arc::clone(&world);
+        tokio::spawn(async move {
+            while !other.with("gpu001", |machine| machine.down) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            hold(&other, "gpu001");
+        });
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("not disturbed any further: somebody took it over"), "{message}");
+        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+        assert_eq!(ended.result.out_of_service, ["gpu001"]);
+    });
+}
+
+#[test]
+fn a_node_that_a_person_took_over_at_its_end_is_left_to_them() {
+    virtual_time(async {
+        let world = world();
+        let other = Arc::clone(&world);
+        tokio::spawn(async move {
+            while !other.with("gpu001", |machine| machine.ran.iter().any(|line| line.contains("handler"))) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            hold(&other, "gpu001");
+        });
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+        assert!(!ended.log.contains(&"resume gpu001".to_owned()));
+        let left = ended.steps("gpu001");
+        assert!(matches!(left.last(), Some(DrainStep::LeftTo { .. })), "{left:?}");
+        assert_eq!(ended.state("gpu001").0, NodeState::Done);
+        assert_eq!(ended.result.out_of_service, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_interrupt_gives_back_who_is_being_drained() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu001", 60 * MINUTE);
+        let ended = run(&world, Overrules::default(), Some("cordon gpu001")).await;
+        assert_eq!(ended.result.stop, Some(Stop::Interrupted));
+        assert_eq!(ended.log, ["cordon gpu001", "resume gpu001"]);
+        assert_eq!(ended.result.out_of_service, Vec::<String>::new());
+        assert_eq!(*lock(&world.queue.lock), None);
+    });
+}
+
+#[test]
+fn a_scheduler_that_is_silent_for_a_while_is_asked_again() {
+    for silent in 0..40 {
+        virtual_time(async {
+            let world = world();
+            *lock(&world.queue.silent) = silent;
+            let ended = run(&world, Overrules::default(), None).await;
+            let states = hosts(3).iter().map(|host| ended.state(host).0).collect::<Vec<_>>();
+            let settled = |state: &NodeState| matches!(state, NodeState::Done | NodeState::Held);
+            assert!(states.iter().all(settled), "{silent}: {states:?}");
+            assert_eq!(lock(&world.queue.held).len(), 0, "{silent}");
+            if silent < 20 {
+                assert_eq!(states, [NodeState::Done; 3], "{silent}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_lock_is_stolen_only_when_a_person_says_so() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.queue.lock) = Some("OTHER".to_owned());
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("run OTHER holds the lock at queue"), "{message}");
+        assert_eq!(ended.log, Vec::<String>::new());
+        assert_eq!(lock(&world.queue.lock).as_deref(), Some("OTHER"));
+
+        let ended = run(&world, Overrules { steal: true, force: false }, None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Done);
+        let said = ended.events.iter().any(|what| {
+            matches!(what, What::Overridden { host: None, what } if what == "the lock of run OTHER at queue")
+        });
+        assert!(said);
+        assert_eq!(*lock(&world.queue.lock), None);
+    });
+}
+
+#[test]
+fn a_busy_node_is_disturbed_only_by_force() {
+    virtual_time(async {
+        let world = world();
+        world.with("gpu001", |machine| machine.works = true);
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Held);
+        let of = |entry: &&String| entry.ends_with("gpu001");
+        assert_eq!(ended.log.iter().filter(of).collect::<Vec<_>>(), ["cordon gpu001", "resume gpu001"]);
+
+        let world = self::world();
+        world.with("gpu001", |machine| machine.works = true);
+        let ended = run(&world, Overrules { force: true, steal: false }, None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Done);
+        let over =
+            |what: &&What| matches!(what, What::Overridden { host: Some(host), .. } if host == "gpu001");
+        assert!(ended.events.iter().any(|what| over(&what)));
+    });
+}
+
+#[test]
+fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
+    virtual_time(async {
+        let world = world();
+        let marker = Marker { run: "LOST".to_owned(), nonce: "1".to_owned() };
+        lock(&world.queue.held).insert("gpu002".to_owned(), Holder::Run(marker.clone()));
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(ended.state("gpu002").0, NodeState::Held);
+        assert_eq!(world.queue.holder("gpu002"), Some(Holder::Run(marker.clone())));
+
+        for undone in [true, false] {
+            if undone {
+                world.with("gpu002", |machine| machine.node.real.power_w = 1);
+            }
+            lock(&world.queue.held).insert("gpu002".to_owned(), Holder::Run(marker.clone()));
+            lock(&world.queue.log).clear();
+            let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            let journal = Journal::create(&dir).unwrap();
+            let mut recorder = Recorder::new(journal, Vec::new(), jiff::Timestamp::now);
+            let (_press, mut interrupts) = mpsc::channel(1);
+            let mut engine = engine(&world, &hosts, 1);
+            engine.options.adopted = [("gpu002".to_owned(), marker.clone())].into();
+            let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
+            recorder.finish().unwrap();
+            assert_eq!((result.stop, result.held), (None, false));
+            assert_eq!(*lock(&world.queue.log), ["resume gpu002"]);
+        }
+    });
+}
+
+#[test]
+fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
+    virtual_time(async {
+        let world = world();
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let crash = Arc::clone(&world);
+        tokio::spawn(async move {
+            while !crash.with("gpu001", |machine| machine.down) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            crash.crashed.notify_one();
+        });
+        assert!(process(&world, &hosts, &dir, 1).await.is_none());
+        let past = read_for_resume(&dir).unwrap();
+        let journal = Journal::reopen(&dir).unwrap();
+        let mut recorder = Recorder::after(&past, journal, Vec::new(), jiff::Timestamp::now);
+        let (_press, mut interrupts) = mpsc::channel(1);
+        let mut engine = engine(&world, &hosts, 2);
+        engine.options.winds_up = true;
+        let past = Past::of(&past);
+        let who = "test".to_owned();
+        let result = engine.resume(started(&hosts), past, who, &mut recorder, &mut interrupts).await.unwrap();
+        recorder.finish().unwrap();
+        assert_eq!((result.stop, result.out_of_service), (Some(Stop::Interrupted), Vec::new()));
+        assert_eq!(*lock(&world.queue.log), ["cordon gpu001", "resume gpu001"]);
+        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 1));
+        world.with("gpu002", |machine| assert_eq!(machine.ran, Vec::<String>::new()));
+    });
+}
+
+#[test]
+fn a_run_that_was_killed_while_it_drained_takes_its_drain_up() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu001", 20 * MINUTE);
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let crash = Arc::clone(&world);
+        tokio::spawn(async move {
+            asked(&crash, "cordon gpu001").await;
+            crash.crashed.notify_one();
+        });
+        assert!(process(&world, &hosts, &dir, 1).await.is_none());
+        let held = world.queue.holder("gpu001");
+        assert!(matches!(held, Some(Holder::Run(_))));
+        let result = process(&world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!((result.stop, result.held), (None, false));
+        let cordons = lock(&world.queue.log).iter().filter(|entry| *entry == "cordon gpu001").count();
+        assert_eq!(cordons, 1, "the drain of the first process serves the second");
+    });
+}
