@@ -32,6 +32,8 @@ if [ -n "$missing" ]; then
     }
 fi
 export PATH="$PATH:/usr/sbin:/sbin"
+# Why first: the rollouts run these programs beside their test.
+cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
 # Why four at once: each test waits for Slurm most of its time.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"

@@ -35,6 +35,7 @@ use super::{
     output::Output,
     prompt::Question,
     resume,
+    schedulers::{logins, schedulers},
     sinks::{LinesSink, Screen, ScreenSink},
     sources,
 };
@@ -376,14 +377,25 @@ fn carry_out(
     let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
+    let mut reached = loaded.hosts.clone();
+    reached.extend(logins(&loaded.program).map(str::to_owned));
     let fleet = Fleet::new(
         &loaded.inventory,
-        &loaded.hosts,
+        &reached,
         &loaded.extra,
         request.connection,
         holder.clone(),
         environment,
     )?;
+    let shared = Shared {
+        inventory: &loaded.inventory,
+        program: &loaded.program,
+        extra: &loaded.extra,
+        become_default: request.source.r#become,
+        verbosity: output.verbose,
+    };
+    let contexts = contexts(&shared, &loaded.hosts);
+    let schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     let (started, events) = match taken_up {
@@ -414,17 +426,10 @@ fn carry_out(
         sinks.push(Box::new(LinesSink::new()));
     }
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
-    let shared = Shared {
-        inventory: &loaded.inventory,
-        program: &loaded.program,
-        extra: &loaded.extra,
-        become_default: request.source.r#become,
-        verbosity: output.verbose,
-    };
     let engine = Engine {
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
-        contexts: contexts(&shared, &loaded.hosts),
+        contexts,
         files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
@@ -433,7 +438,7 @@ fn carry_out(
             style: output.status_style,
             screen: Some(Arc::clone(&screen)),
         }),
-        schedulers: Vec::new(),
+        schedulers,
         options: Options {
             verb: request.verb,
             forks: request.connection.forks.max(1),

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use gpufleet::{
+    drain::{LocalRunner, LoginRunner, Runner},
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
     interpreter::BlobNeed,
     inventory::Inventory,
@@ -102,6 +103,28 @@ impl Fleet {
             holder,
             who: environment.who(),
         })
+    }
+
+    /// What runs a scheduler's programs on a host; nothing is contacted yet.
+    ///
+    /// # Errors
+    /// A host that the fleet does not know, or one where sudo wants a password.
+    pub fn login(&self, host: &str) -> Result<Arc<dyn Runner>, CommandError> {
+        let (target, _) = self
+            .targets
+            .get(host)
+            .ok_or_else(|| CommandError::user(format!("the inventory has no host `{host}`")))?;
+        let sudo = target.privilege.as_ref();
+        if sudo.is_some_and(|sudo| sudo.password.is_some()) {
+            return Err(CommandError::user(format!(
+                "{host}: `sudo` with a password is not possible for a scheduler's programs"
+            ))
+            .hint("let its user be a Slurm operator, or let sudo ask for no password there"));
+        }
+        if sudo.is_none() && matches!(target.connection, transport::Connection::Local) {
+            return Ok(Arc::new(LocalRunner));
+        }
+        Ok(Arc::new(LoginRunner::new(Arc::clone(&self.connector), target.clone())))
     }
 
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {

@@ -15,6 +15,7 @@ mod inventory;
 mod output;
 mod prompt;
 mod resume;
+mod schedulers;
 mod sinks;
 mod sources;
 

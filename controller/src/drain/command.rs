@@ -2,9 +2,10 @@
 //!
 //! Owns how hooks are called and what their exit status means: 0 yes, 1 no, everything else and a timeout unknown. A hook is
 //! one line for `/bin/sh -c` with GPUFLEET_HOST, GPUFLEET_NODE, GPUFLEET_RUN and GPUFLEET_MARKER in its environment. What it
-//! prints is shown as its reason. A `still_ours` that says no and prints `not drained` means that nobody holds the node.
+//! prints is shown as its reason. A `still_ours` that says no and prints `not drained` means that nobody holds the node;
+//! without that hook a node that was drained counts as ours until it is given back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,18 +17,28 @@ use super::{Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Ownersh
 /// Lines of a hook's output that are shown.
 const SHOWN_LINES: usize = 20;
 
-/// The hooks and their bound.
+/// The hooks of one host, ready for the shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandOptions {
+pub struct HostHooks {
     pub drain: String,
     pub is_idle: String,
     pub resume: String,
-    pub still_ours: String,
+    /// Without it ownership is taken on trust.
+    pub still_ours: Option<String>,
+    /// Tells the work on the node to get ready to end.
+    pub notice: Option<String>,
+}
+
+/// The hooks and their bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandOptions {
+    /// By the host's name in the inventory.
+    pub hooks: HashMap<String, HostHooks>,
     /// Prints the names of nodes that are out, one a line; what follows a name is shown as why.
     pub out: Option<String>,
-    /// Tells the work on a node to get ready to end.
-    pub notice: Option<String>,
-    /// For each hook.
+    /// For the hook `drain`, which may wait for work to leave.
+    pub drain_timeout: Duration,
+    /// For every other hook.
     pub timeout: Duration,
 }
 
@@ -47,6 +58,12 @@ impl CommandDrainer {
         Self { runner, options }
     }
 
+    fn hooks(&self, target: &Target) -> Result<&HostHooks, DrainError> {
+        self.options.hooks.get(&target.host).ok_or_else(|| {
+            DrainError(format!("there are no hooks for the host `{}`; nothing was run", target.host))
+        })
+    }
+
     async fn ask(
         &self,
         hook: &str,
@@ -54,7 +71,8 @@ impl CommandDrainer {
         target: Option<&Target>,
         marker: Option<&Marker>,
     ) -> Result<Answer, DrainError> {
-        let mut call = Call::new(["/bin/sh", "-c", line], self.options.timeout);
+        let timeout = if hook == "drain" { self.options.drain_timeout } else { self.options.timeout };
+        let mut call = Call::new(["/bin/sh", "-c", line], timeout);
         if let Some(target) = target {
             call.env.push(("GPUFLEET_HOST".to_owned(), target.host.clone()));
             call.env.push(("GPUFLEET_NODE".to_owned(), target.node.clone()));
@@ -94,7 +112,8 @@ impl CommandDrainer {
     }
 
     async fn owner(&self, target: &Target, marker: &Marker) -> Result<Ownership, DrainError> {
-        Ok(match self.ask("still_ours", &self.options.still_ours, Some(target), Some(marker)).await? {
+        let Some(still_ours) = &self.hooks(target)?.still_ours else { return Ok(Ownership::Ours) };
+        Ok(match self.ask("still_ours", still_ours, Some(target), Some(marker)).await? {
             Answer::Yes(_) => Ownership::Ours,
             Answer::No(lines) if lines.first().is_some_and(|line| line == "not drained") => {
                 Ownership::NotDrained
@@ -120,7 +139,8 @@ impl Drainer for CommandDrainer {
         why: &'a str,
     ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
         async move {
-            let said = match self.ask("drain", &self.options.drain, Some(target), Some(marker)).await? {
+            let hooks = self.hooks(target)?;
+            let said = match self.ask("drain", &hooks.drain, Some(target), Some(marker)).await? {
                 Answer::No(lines) => {
                     return Ok(Cordon::HeldByOthers { by: words(lines, "the hook `drain` says no") });
                 }
@@ -132,7 +152,7 @@ impl Drainer for CommandDrainer {
                 Ownership::NotDrained => {
                     return Err(DrainError(format!(
                         "the hook `drain` (`{}`) says yes for {}, yet `still_ours` says that it is not drained; run both by hand",
-                        self.options.drain, target.node
+                        hooks.drain, target.node
                     )));
                 }
             })
@@ -146,7 +166,7 @@ impl Drainer for CommandDrainer {
         marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
         async move {
-            let Some(hook) = &self.options.notice else { return Ok(Vec::new()) };
+            let Some(hook) = &self.hooks(target)?.notice else { return Ok(Vec::new()) };
             Ok(match self.ask("notice", hook, Some(target), Some(marker)).await? {
                 Answer::Yes(lines) if lines.is_empty() => vec!["the hook `notice` was run".to_owned()],
                 Answer::Yes(lines) => lines,
@@ -160,7 +180,7 @@ impl Drainer for CommandDrainer {
 
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
         async move {
-            Ok(match self.ask("is_idle", &self.options.is_idle, Some(target), None).await? {
+            Ok(match self.ask("is_idle", &self.hooks(target)?.is_idle, Some(target), None).await? {
                 Answer::Yes(_) => Activity::Idle,
                 Answer::No(lines) if lines.is_empty() => {
                     Activity::Busy { work: vec!["the hook `is_idle` says no".to_owned()] }
@@ -190,13 +210,14 @@ impl Drainer for CommandDrainer {
             if owner != Ownership::Ours {
                 return Ok(owner);
             }
-            match self.ask("resume", &self.options.resume, Some(target), Some(marker)).await? {
+            let resume = &self.hooks(target)?.resume;
+            match self.ask("resume", resume, Some(target), Some(marker)).await? {
                 Answer::Yes(_) => Ok(Ownership::NotDrained),
                 Answer::No(lines) => Err(DrainError(format!(
                     "{} stays drained: {}; run the hook `resume` (`{}`) by hand",
                     target.node,
                     words(lines, "the hook `resume` says no"),
-                    self.options.resume
+                    resume
                 ))),
             }
         }
@@ -262,17 +283,25 @@ mod tests {
     use super::*;
     use crate::drain::LocalRunner;
 
-    fn with(change: impl FnOnce(&mut CommandOptions)) -> CommandDrainer {
-        let mut options = CommandOptions {
+    fn with(change: impl FnOnce(&mut HostHooks)) -> CommandDrainer {
+        within(Duration::from_secs(10), None, change)
+    }
+
+    fn within(timeout: Duration, out: Option<&str>, change: impl FnOnce(&mut HostHooks)) -> CommandDrainer {
+        let mut hooks = HostHooks {
             drain: "exit 0".into(),
             is_idle: "exit 0".into(),
             resume: "exit 0".into(),
-            still_ours: "exit 0".into(),
-            out: None,
+            still_ours: Some("exit 0".into()),
             notice: None,
-            timeout: Duration::from_secs(10),
         };
-        change(&mut options);
+        change(&mut hooks);
+        let options = CommandOptions {
+            hooks: [("h1".to_owned(), hooks)].into(),
+            out: out.map(str::to_owned),
+            drain_timeout: Duration::from_secs(10),
+            timeout,
+        };
         CommandDrainer::new(Arc::new(LocalRunner), options)
     }
 
@@ -287,32 +316,33 @@ mod tests {
     #[tokio::test]
     async fn hooks_know_what_it_is_about() {
         let line = r#"echo "$GPUFLEET_HOST $GPUFLEET_NODE $GPUFLEET_RUN $GPUFLEET_MARKER""#;
-        let drainer = with(|options| options.drain = line.into());
+        let drainer = with(|hooks| hooks.drain = line.into());
         let cordon = drainer.cordon(&target(), &marker(), "why").await;
         assert_eq!(cordon, Ok(Cordon::Ours { evidence: "h1 n1 R gpufleet:R:N".into() }));
     }
 
     #[tokio::test]
     async fn one_is_no_and_anything_else_is_unknown() {
-        let drainer = with(|options| options.drain = "echo held by alice; exit 1".into());
+        let drainer = with(|hooks| hooks.drain = "echo held by alice; exit 1".into());
         let cordon = drainer.cordon(&target(), &marker(), "why").await;
         assert_eq!(cordon, Ok(Cordon::HeldByOthers { by: "held by alice".into() }));
-        let drainer = with(|options| options.is_idle = "echo job 7 of al; exit 1".into());
+        let drainer = with(|hooks| hooks.is_idle = "echo job 7 of al; exit 1".into());
         let activity = drainer.activity(&target()).await;
         assert_eq!(activity, Ok(Activity::Busy { work: vec!["job 7 of al".into()] }));
         for line in ["exit 2", "exit 127", "kill -9 $$", "no-such-program-here"] {
-            let drainer = with(|options| {
-                options.is_idle = line.into();
-                options.still_ours = line.into();
+            let drainer = with(|hooks| {
+                hooks.is_idle = line.into();
+                hooks.still_ours = Some(line.into());
             });
             assert!(drainer.activity(&target()).await.is_err(), "{line}");
             assert!(drainer.ownership(&target(), &marker()).await.is_err(), "{line}");
             assert!(drainer.resume(&target(), &marker(), None).await.is_err(), "{line}");
         }
-        let drainer = with(|options| {
-            options.is_idle = "sleep 60".into();
-            options.timeout = Duration::from_millis(200);
+        let drainer = within(Duration::from_millis(200), None, |hooks| {
+            hooks.is_idle = "sleep 60".into();
+            hooks.drain = "sleep 0.4".into();
         });
+        assert!(drainer.cordon(&target(), &marker(), "why").await.is_ok(), "it has a bound of its own");
         let error = drainer.activity(&target()).await.unwrap_err();
         assert!(
             error.0.contains("the hook `is_idle` for n1 (`sleep 60`) gave no answer within 0.2 s"),
@@ -329,28 +359,48 @@ mod tests {
             ("echo drained by alice; exit 1", Ownership::Theirs { by: "drained by alice".into() }),
             ("echo not drained; exit 1", Ownership::NotDrained),
         ] {
-            let drainer = with(|options| {
-                options.still_ours = still_ours.into();
-                options.resume = resume.clone();
+            let drainer = with(|hooks| {
+                hooks.still_ours = Some(still_ours.into());
+                hooks.resume = resume.clone();
             });
             assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(expected));
             assert!(!touched.exists());
         }
-        let drainer = with(|options| options.resume = resume.clone());
+        let drainer = with(|hooks| hooks.resume = resume.clone());
         assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
         assert!(touched.exists());
     }
 
     #[tokio::test]
     async fn a_drain_that_is_not_seen_is_unknown() {
-        let drainer = with(|options| options.still_ours = "echo not drained; exit 1".into());
+        let drainer = with(|hooks| hooks.still_ours = Some("echo not drained; exit 1".into()));
         assert!(drainer.cordon(&target(), &marker(), "why").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn without_still_ours_a_drain_is_ours_on_trust() {
+        let drainer = with(|hooks| {
+            hooks.still_ours = None;
+            hooks.drain = "echo cordoned".into();
+        });
+        let cordon = drainer.cordon(&target(), &marker(), "why").await;
+        assert_eq!(cordon, Ok(Cordon::Ours { evidence: "cordoned".into() }));
+        assert_eq!(drainer.ownership(&target(), &marker()).await, Ok(Ownership::Ours));
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    }
+
+    #[tokio::test]
+    async fn a_host_without_hooks_is_never_touched() {
+        let other = Target { host: "h2".into(), node: "n2".into() };
+        let error = with(|_| ()).cordon(&other, &marker(), "why").await.unwrap_err();
+        assert_eq!(error.0, "there are no hooks for the host `h2`; nothing was run");
+        assert!(with(|_| ()).activity(&other).await.is_err());
     }
 
     #[tokio::test]
     async fn the_survey_matches_both_names() {
         let line = "printf 'n1 gpufleet:R:N mig\\nh2\\nelse x\\n'";
-        let drainer = with(|options| options.out = Some(line.into()));
+        let drainer = within(Duration::from_secs(10), Some(line), |_| ());
         let targets = [
             target(),
             Target { host: "h2".into(), node: "n2".into() },
@@ -360,14 +410,14 @@ mod tests {
         assert_eq!(out.len(), 2);
         assert_eq!((out[0].node.as_str(), &out[0].marker), ("n1", &Some(marker())));
         assert_eq!((out[1].node.as_str(), out[1].why.as_str()), ("n2", "the hook `out` names it"));
-        let drainer = with(|options| options.out = Some("exit 1".into()));
+        let drainer = within(Duration::from_secs(10), Some("exit 1"), |_| ());
         assert!(drainer.survey(&targets).await.is_err());
         assert_eq!(with(|_| ()).survey(&targets).await, Ok(vec![]));
     }
 
     #[tokio::test]
     async fn the_notice_says_what_was_told() {
-        let drainer = with(|options| options.notice = Some("echo told job 7".into()));
+        let drainer = with(|hooks| hooks.notice = Some("echo told job 7".into()));
         assert_eq!(drainer.notify(&target(), &marker()).await, Ok(vec!["told job 7".into()]));
         assert_eq!(with(|_| ()).notify(&target(), &marker()).await, Ok(vec![]));
     }

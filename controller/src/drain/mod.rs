@@ -7,22 +7,24 @@
 //! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
 
 mod command;
+mod login;
 mod marker;
 mod none;
 mod runner;
 mod scheduler;
 mod slurm;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _, ready};
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use command::{CommandDrainer, CommandOptions};
+pub use command::{CommandDrainer, CommandOptions, HostHooks};
+pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
 pub use scheduler::{Locked, NoticePlan, Scheduler};
-pub use slurm::{Notice, SlurmDrainer, SlurmOptions};
+pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
 /// A node under both of its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -159,6 +161,11 @@ pub trait Drainer: Send + Sync {
 
     /// Releases the lock of a run: our own, or with an explicit `--steal` another's. One that is not there is released.
     fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>>;
+
+    /// The runs that hold the scheduler-wide lock now; none where there is no such lock.
+    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
+        ready(Ok(Vec::new())).boxed()
+    }
 
     /// Has the scheduler reboot a node that we hold, where it can; `false` where it cannot.
     fn reboot_via<'a>(

@@ -11,8 +11,8 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
@@ -51,6 +51,12 @@ const WHY_LENGTH: usize = 300;
 /// Why: Slurm computes the boot's time anew at each registration, to the second. One that moves right after a resume is
 /// an unexpected reboot to it, and the node goes down without a drain of ours that would hold it (seen on 22.05).
 const SETTLE: Duration = Duration::from_secs(3);
+/// How many polls long a node must be silent until it counts as out for that alone.
+///
+/// Why not at once: right after a resume, and after a start of slurmctld, nodes are silent until they were heard once.
+const SILENCE: u32 = 4;
+/// How long a node that was given back is waited for until it answers, and so takes work.
+const ANSWER: Duration = Duration::from_secs(30);
 /// What `timeout` exits with when it stopped the program: by TERM, and by KILL.
 const STOPPED: [i32; 2] = [124, 137];
 
@@ -92,6 +98,8 @@ impl Default for SlurmOptions {
 pub struct SlurmDrainer {
     runner: Arc<dyn Runner>,
     options: SlurmOptions,
+    /// Since when nodes are silent, by name, as the surveys saw it.
+    silent: Mutex<HashMap<String, Instant>>,
 }
 
 /// What the marks on a node say.
@@ -103,7 +111,7 @@ enum Standing {
 
 impl SlurmDrainer {
     pub fn new(runner: Arc<dyn Runner>, options: SlurmOptions) -> Self {
-        Self { runner, options }
+        Self { runner, options, silent: Mutex::default() }
     }
 
     async fn run(&self, argv: &[&str], timeout: Duration) -> Result<Output, DrainError> {
@@ -335,7 +343,10 @@ impl SlurmDrainer {
             (Err(error), Ok(_)) => return Err(error),
         };
         match standing(&after, marker) {
-            Standing::Free => Ok(Ownership::NotDrained),
+            Standing::Free => {
+                self.answering(target, after).await;
+                Ok(Ownership::NotDrained)
+            }
             Standing::Theirs(by) => Ok(Ownership::Theirs { by }),
             Standing::Ours => Err(match written {
                 Err(error) => error,
@@ -345,6 +356,35 @@ impl SlurmDrainer {
                     &format!("{} is still drained ({})", target.node, evidence(&after)),
                 ),
             }),
+        }
+    }
+
+    /// Reads a node; one whose state Slurm itself does not know yet, right after slurmctld's start, is waited for.
+    async fn known(&self, target: &Target) -> Result<NodeRecord, DrainError> {
+        let deadline = Instant::now() + self.options.poll * SILENCE;
+        loop {
+            let record = self.read(target).await?;
+            if record.state.base != "UNKNOWN" {
+                return Ok(record);
+            }
+            if Instant::now() >= deadline {
+                return Err(DrainError(format!(
+                    "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
+                    target.node, record.state
+                )));
+            }
+            tokio::time::sleep(self.options.poll).await;
+        }
+    }
+
+    /// Waits for a while until a node that is nobody's answers Slurm: before that it takes no work.
+    async fn answering(&self, target: &Target, mut record: NodeRecord) {
+        let deadline = Instant::now() + ANSWER;
+        while is_silent(&record) && Instant::now() < deadline {
+            tokio::time::sleep(self.options.poll.min(Duration::from_millis(500))).await;
+            if let Ok(again) = self.read(target).await {
+                record = again;
+            }
         }
     }
 
@@ -362,27 +402,54 @@ impl SlurmDrainer {
     }
 
     async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
+        let end = Instant::now() + self.options.poll * SILENCE * 2;
+        loop {
+            let nodes = self.all_nodes().await?;
+            if !self.just_silent(targets, &nodes) || Instant::now() >= end {
+                return Ok(targets
+                    .iter()
+                    .filter_map(|target| {
+                        let (why, marker) = match nodes.get(&target.node) {
+                            None => ("not known to Slurm".to_owned(), None),
+                            Some(record) => (outage(record)?, held_by(record)),
+                        };
+                        Some(Outage { node: target.node.clone(), why, marker })
+                    })
+                    .collect());
+            }
+            tokio::time::sleep(self.options.poll).await;
+        }
+    }
+
+    /// Whether any of these is silent, and not long enough to be out for that.
+    fn just_silent(&self, targets: &[Target], nodes: &HashMap<String, NodeRecord>) -> bool {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut just = false;
+        for target in targets {
+            match nodes.get(&target.node) {
+                Some(record) if is_silent(record) => {
+                    let since = silent.entry(target.node.clone()).or_insert_with(Instant::now);
+                    just |= since.elapsed() < self.options.poll * SILENCE;
+                }
+                _ => {
+                    silent.remove(&target.node);
+                }
+            }
+        }
+        just
+    }
+
+    async fn all_nodes(&self) -> Result<HashMap<String, NodeRecord>, DrainError> {
         let argv = ["scontrol", "-a", "show", "node", "-o"];
         let output = self.run(&argv, self.options.command_timeout * 4).await?;
         if output.status != Some(0) {
             return Err(self.refused(&argv, &output, "who else is out is unknown"));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let nodes: HashMap<String, NodeRecord> =
-            text.lines().filter_map(parse::node).map(|record| (record.name.clone(), record)).collect();
-        Ok(targets
-            .iter()
-            .filter_map(|target| {
-                let (why, marker) = match nodes.get(&target.node) {
-                    None => ("not known to Slurm".to_owned(), None),
-                    Some(record) => (outage(record)?, held_by(record)),
-                };
-                Some(Outage { node: target.node.clone(), why, marker })
-            })
-            .collect())
+        Ok(text.lines().filter_map(parse::node).map(|record| (record.name.clone(), record)).collect())
     }
 
-    async fn holders(&self) -> Result<std::collections::BTreeSet<String>, DrainError> {
+    async fn lock_holders(&self) -> Result<BTreeSet<String>, DrainError> {
         let argv = ["scontrol", "-a", "show", "reservation", "-o"];
         let output = self.ask(&argv).await?;
         match parse::lock_holders(&String::from_utf8_lossy(&output.stdout)) {
@@ -392,7 +459,7 @@ impl SlurmDrainer {
     }
 
     async fn take_lock(&self, run: &str) -> Result<Option<String>, DrainError> {
-        let had = self.holders().await?;
+        let had = self.lock_holders().await?;
         if !had.contains(lock_word(run)?) {
             if let Some(holder) = had.into_iter().next() {
                 return Ok(Some(holder));
@@ -423,7 +490,7 @@ impl SlurmDrainer {
             "flags=ignore_jobs,overlap",
         ];
         let created = self.ask(&argv).await;
-        let holders = match (self.holders().await, &created) {
+        let holders = match (self.lock_holders().await, &created) {
             (Ok(holders), _) => holders,
             (Err(_), Err(error)) => return Err(error.clone()),
             (Err(error), Ok(_)) => return Err(error),
@@ -451,7 +518,7 @@ impl SlurmDrainer {
         let name = format!("reservationname=gpufleet_{}", lock_word(run)?);
         let argv = ["scontrol", "delete", &name];
         let output = self.ask(&argv).await?;
-        if self.holders().await?.contains(run) {
+        if self.lock_holders().await?.contains(run) {
             return Err(self.refused(&argv, &output, "the lock is still there"));
         }
         Ok(())
@@ -510,7 +577,7 @@ impl Drainer for SlurmDrainer {
 
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
         async move {
-            let record = self.read(target).await?;
+            let record = self.known(target).await?;
             let mut work: Vec<String> = self.jobs(target).await?.iter().map(Job::to_string).collect();
             if work.is_empty() && !record.state.is_drained() {
                 work.push(if record.state.is_draining() {
@@ -566,11 +633,15 @@ impl Drainer for SlurmDrainer {
     }
 
     fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
-        async move { Ok(self.holders().await?.contains(run)) }.boxed()
+        async move { Ok(self.lock_holders().await?.contains(run)) }.boxed()
     }
 
     fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
         self.delete_lock(run).boxed()
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
+        async move { Ok(self.lock_holders().await?.into_iter().collect()) }.boxed()
     }
 
     fn reboot_via<'a>(
@@ -632,6 +703,12 @@ fn marks(record: &NodeRecord) -> Vec<&'static str> {
 /// Why a node is out, ready to show; `None` when it is not.
 fn outage(record: &NodeRecord) -> Option<String> {
     (!marks(record).is_empty() || record.state.has("NOT_RESPONDING")).then(|| shown(record))
+}
+
+/// Whether nothing but silence keeps work away.
+fn is_silent(record: &NodeRecord) -> bool {
+    let silence = record.state.has("NOT_RESPONDING") || record.state.base == "UNKNOWN";
+    silence && marks(record).iter().all(|mark| *mark == "UNKNOWN")
 }
 
 /// What is on a node, and by whom.
@@ -702,9 +779,13 @@ fn said(output: &Output) -> String {
     if text.is_empty() { "nothing".to_owned() } else { text }
 }
 
-/// A name that Slurm takes for one node: no list, no range, not its word for all.
+/// Whether Slurm takes a name for one node: no list, no range, not its word for all.
+pub fn is_node_name(name: &str) -> bool {
+    is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all")
+}
+
 fn single(name: &str) -> Result<&str, DrainError> {
-    if is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all") {
+    if is_node_name(name) {
         Ok(name)
     } else {
         Err(DrainError(format!("`{name}` is no name of one Slurm node; nothing was run")))

@@ -17,8 +17,8 @@ pub use check::Known;
 pub use params::{ParamProblem, read_params};
 pub use parse::Reader;
 pub use policy::{
-    CommandDrain, Drain, Gate, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle, RebootPolicy,
-    RebootVia, SlurmDrain,
+    CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
+    RebootPolicy, RebootVia, SlurmDrain,
 };
 pub use program::{
     Amount, Block, Condition, Flag, Item, Items, Loop, Order, Parameter, Parameters, Play, Privilege,

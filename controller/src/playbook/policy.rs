@@ -119,6 +119,7 @@ pub struct SlurmDrain {
     pub login: Option<String>,
     pub(super) login_span: Option<Span>,
     pub notice: Option<Notice>,
+    pub spans: HookSpans,
 }
 
 impl Default for SlurmDrain {
@@ -129,6 +130,7 @@ impl Default for SlurmDrain {
             login: None,
             login_span: None,
             notice: None,
+            spans: HookSpans::default(),
         }
     }
 }
@@ -160,6 +162,25 @@ pub struct CommandDrain {
     pub notice: Option<Value>,
     pub timeout_s: u64,
     pub notice_deadline_s: u64,
+    pub spans: HookSpans,
+}
+
+/// Where the templates of a drainer are written, for whoever renders them.
+#[derive(Clone, Debug, Default)]
+pub struct HookSpans(pub(super) Vec<(&'static str, Span)>);
+
+impl HookSpans {
+    /// The place of a hook or setting; none where it is not written.
+    pub fn of(&self, name: &str) -> Option<&Span> {
+        self.0.iter().find_map(|(key, span)| (*key == name).then_some(span))
+    }
+}
+
+/// Why: two drainers are the same wherever they are written.
+impl PartialEq for HookSpans {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -133,7 +133,15 @@ impl Connector {
         self.bastions.close().await;
     }
 
-    async fn connect(&self, node: &str, target: &SshTarget) -> Result<SshConnection, ConnectError> {
+    pub(super) const fn channel_deadline(&self) -> Duration {
+        self.deadlines.channel
+    }
+
+    pub(super) async fn connect(
+        &self,
+        node: &str,
+        target: &SshTarget,
+    ) -> Result<SshConnection, ConnectError> {
         let settings = self.config.settings(node, &target.host, &target.overrides, &self.environment).await?;
         self.connect_with(node, &settings, target.password.as_ref(), Vec::new()).await
     }

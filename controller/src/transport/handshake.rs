@@ -2,13 +2,14 @@
 
 use std::{
     borrow::Cow,
+    future::Future,
     io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use russh::{
-    ChannelMsg, ChannelOpenFailure, ChannelStream, Disconnect, SshId, cipher,
+    Channel, ChannelMsg, ChannelOpenFailure, ChannelStream, Disconnect, SshId, cipher,
     client::{self, DisconnectReason, Handle, Msg},
     compression,
     keys::PublicKeyOrCertificate,
@@ -236,38 +237,77 @@ impl SshConnection {
         command: &str,
         deadline: Duration,
     ) -> Result<ByteChannel, ConnectError> {
+        let both = async { self.begin(node, self.open(node).await?, command).await };
+        self.within(node, deadline, both).await
+    }
+
+    /// Opens a session channel; nothing runs in it yet.
+    pub(crate) async fn session(&self, node: &str, deadline: Duration) -> Result<Channel<Msg>, ConnectError> {
+        self.within(node, deadline, self.open(node)).await
+    }
+
+    /// Asks for a command in a channel of this connection. After an error it may run all the same.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        node: &str,
+        channel: Channel<Msg>,
+        command: &str,
+        deadline: Duration,
+    ) -> Result<ByteChannel, ConnectError> {
+        self.within(node, deadline, self.begin(node, channel, command)).await
+    }
+
+    async fn within<T>(
+        &self,
+        node: &str,
+        deadline: Duration,
+        work: impl Future<Output = Result<T, ConnectError>>,
+    ) -> Result<T, ConnectError> {
         let peer = Peer { node, address: &self.address };
-        let refused = |reason: String| ConnectError::ChannelRefused { node: node.to_owned(), reason };
-        let closed = || ConnectError::Closed {
+        timeout(deadline, work).await.unwrap_or_else(|_| Err(peer.timeout(Phase::Channel, deadline)))
+    }
+
+    fn closed(&self, node: &str) -> ConnectError {
+        ConnectError::Closed {
             node: node.to_owned(),
             address: self.address.clone(),
             phase: Phase::Channel,
             detail: self.ended().unwrap_or_default(),
-        };
-        let open = async {
-            let channel = self.handle.channel_open_session().await.map_err(|error| match error {
-                russh::Error::ChannelOpenFailure(reason) => refused(format!(
-                    "{}; is the account locked, or `MaxSessions 0` set?",
-                    open_failure(&reason)
-                )),
-                _ => closed(),
-            })?;
-            let (mut read, write) = channel.split();
-            write.exec(true, command).await.map_err(|_| closed())?;
-            loop {
-                match read.wait().await {
-                    Some(ChannelMsg::Success) => return Ok(ByteChannel::ssh(read, write, Arc::clone(self))),
-                    Some(ChannelMsg::Failure) => {
-                        return Err(refused(
-                            "it runs no commands; is `ForceCommand` or a restricted shell set?".to_owned(),
-                        ));
-                    }
-                    Some(_) => {}
-                    None => return Err(closed()),
+        }
+    }
+
+    async fn open(&self, node: &str) -> Result<Channel<Msg>, ConnectError> {
+        self.handle.channel_open_session().await.map_err(|error| match error {
+            russh::Error::ChannelOpenFailure(reason) => ConnectError::ChannelRefused {
+                node: node.to_owned(),
+                reason: format!("{}; is the account locked, or `MaxSessions 0` set?", open_failure(&reason)),
+            },
+            _ => self.closed(node),
+        })
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        node: &str,
+        channel: Channel<Msg>,
+        command: &str,
+    ) -> Result<ByteChannel, ConnectError> {
+        let (mut read, write) = channel.split();
+        write.exec(true, command).await.map_err(|_| self.closed(node))?;
+        loop {
+            match read.wait().await {
+                Some(ChannelMsg::Success) => return Ok(ByteChannel::ssh(read, write, Arc::clone(self))),
+                Some(ChannelMsg::Failure) => {
+                    return Err(ConnectError::ChannelRefused {
+                        node: node.to_owned(),
+                        reason: "it runs no commands; is `ForceCommand` or a restricted shell set?"
+                            .to_owned(),
+                    });
                 }
+                Some(_) => {}
+                None => return Err(self.closed(node)),
             }
-        };
-        timeout(deadline, open).await.unwrap_or_else(|_| Err(peer.timeout(Phase::Channel, deadline)))
+        }
     }
 
     /// A stream to `host:port` as this host reaches it.

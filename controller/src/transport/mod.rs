@@ -18,6 +18,7 @@ mod handshake;
 mod host_key;
 mod identities;
 mod known_hosts;
+mod line;
 mod proxy_command;
 mod settings;
 mod ssh_config;
@@ -31,4 +32,5 @@ pub use environment::{Environment, NoPrompt, Prompt, PromptError, PromptRequest}
 pub(crate) use error::printable;
 pub use error::{ConnectError, Phase};
 pub use host_key::{HostKeyError, HostKeyPolicy};
+pub use line::{Line, LineError};
 pub use target::{Become, Connection, SshTarget, Target, TargetDefaults, TargetError, Transport};

@@ -8,6 +8,7 @@ mod authentication;
 mod bad_nodes;
 mod fake_helper;
 mod host_keys;
+mod login;
 mod node;
 mod real_helper;
 mod routes;

@@ -3,11 +3,13 @@
 //! Owns the folder, the ports and the processes; several clusters run beside each other. Invariant: only processes that
 //! this value started are signalled.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -35,8 +37,9 @@ impl Default for ClusterOptions {
 pub struct Cluster {
     folder: TempDir,
     munged: Child,
-    controller: Option<Child>,
-    nodes: Vec<Option<Child>>,
+    controller: Mutex<Option<Child>>,
+    /// Why locked: a test restarts them while others look on.
+    nodes: Vec<Mutex<Option<Child>>>,
 }
 
 impl Cluster {
@@ -78,8 +81,12 @@ impl Cluster {
             ],
             path,
         );
-        let mut cluster =
-            Self { folder, munged, controller: None, nodes: (0..options.nodes).map(|_| None).collect() };
+        let cluster = Self {
+            folder,
+            munged,
+            controller: Mutex::default(),
+            nodes: (0..options.nodes).map(|_| Mutex::default()).collect(),
+        };
         let socket = cluster.path().join("munge/sock");
         cluster.wait("munged's socket", || socket.exists());
         cluster.start_controller();
@@ -133,23 +140,23 @@ impl Cluster {
         id
     }
 
-    pub fn start_controller(&mut self) {
-        self.controller = Some(daemon("slurmctld", &["-D".to_owned()], self.folder.path()));
+    pub fn start_controller(&self) {
+        *held(&self.controller) = Some(daemon("slurmctld", &["-D".to_owned()], self.folder.path()));
     }
 
-    pub fn stop_controller(&mut self) {
-        end(&mut self.controller);
+    pub fn stop_controller(&self) {
+        end(&mut held(&self.controller));
     }
 
     /// Starts a node's slurmd; with `rebooted` it says that the node has just booted.
-    pub fn start_node(&mut self, node: usize, rebooted: bool) {
+    pub fn start_node(&self, node: usize, rebooted: bool) {
         let mut arguments = vec!["-D".to_owned(), "-N".to_owned(), format!("gpu{node}")];
         arguments.extend(rebooted.then(|| "-b".to_owned()));
-        self.nodes[node - 1] = Some(daemon("slurmd", &arguments, self.folder.path()));
+        *held(&self.nodes[node - 1]) = Some(daemon("slurmd", &arguments, self.folder.path()));
     }
 
-    pub fn stop_node(&mut self, node: usize) {
-        end(&mut self.nodes[node - 1]);
+    pub fn stop_node(&self, node: usize) {
+        end(&mut held(&self.nodes[node - 1]));
     }
 
     /// Waits for a condition.
@@ -178,8 +185,15 @@ impl Cluster {
         text
     }
 
-    fn conf(&self) -> PathBuf {
+    /// What `SLURM_CONF` names for this cluster.
+    pub fn conf(&self) -> PathBuf {
         self.path().join("slurm.conf")
+    }
+
+    /// What slurmctld itself wrote down of drains, in its order.
+    pub fn drains(&self) -> Drains {
+        let log = std::fs::read_to_string(self.path().join("log/slurmctld.log")).unwrap_or_default();
+        Drains::read(&log)
     }
 
     fn tried(&self, argv: &[&str]) -> std::process::Output {
@@ -195,19 +209,48 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if self.controller.is_some() {
+        if held(&self.controller).is_some() {
             let _ = self.tried(&["scancel", "--user=root"]);
             let deadline = Instant::now() + Duration::from_secs(8);
             while Instant::now() < deadline && !self.tried(&["squeue", "-h"]).stdout.is_empty() {
                 std::thread::sleep(Duration::from_millis(200));
             }
         }
-        for node in &mut self.nodes {
-            end(node);
+        for node in &self.nodes {
+            end(&mut held(node));
         }
-        end(&mut self.controller);
+        end(&mut held(&self.controller));
         let _ = self.munged.kill();
         let _ = self.munged.wait();
+    }
+}
+
+/// Drains as slurmctld's log has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drains {
+    /// The most nodes that were drained at the same time.
+    pub most: usize,
+    /// How often each was drained.
+    pub times: BTreeMap<String, usize>,
+    /// Who is drained at the end.
+    pub left: BTreeSet<String>,
+}
+
+impl Drains {
+    /// Reads lines such as `update_node: node gpu1 state set to DRAINING`.
+    fn read(log: &str) -> Self {
+        let mut drains = Self::default();
+        for line in log.lines() {
+            let Some((_, rest)) = line.split_once("update_node: node ") else { continue };
+            let Some((node, state)) = rest.split_once(" state set to ") else { continue };
+            if !state.contains("DRAIN") {
+                drains.left.remove(node);
+            } else if drains.left.insert(node.to_owned()) {
+                *drains.times.entry(node.to_owned()).or_default() += 1;
+            }
+            drains.most = drains.most.max(drains.left.len());
+        }
+        drains
     }
 }
 
@@ -240,6 +283,10 @@ fn daemon(program: &str, arguments: &[String], folder: &Path) -> Child {
         .stderr(log)
         .spawn()
         .unwrap_or_else(|error| panic!("{program} cannot be started ({error}): type `make test-systems`"))
+}
+
+fn held(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
+    child.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks a process to end, and makes it after a while.

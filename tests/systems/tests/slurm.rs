@@ -98,7 +98,7 @@ async fn a_drain_by_a_person_is_neither_overwritten_nor_undone() {
 
 #[tokio::test]
 async fn our_drain_survives_a_restart_of_slurmctld_which_is_unknown_meanwhile() {
-    let mut cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 0 });
+    let cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 0 });
     let drainer = drainer(&cluster, Notice::Nothing);
     cordoned(&drainer, 1, "run1").await;
     cluster.stop_controller();
@@ -113,7 +113,7 @@ async fn our_drain_survives_a_restart_of_slurmctld_which_is_unknown_meanwhile() 
 }
 
 async fn reboot_under(return_to_service: u8) {
-    let mut cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service });
+    let cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service });
     let drainer = drainer(&cluster, Notice::Nothing);
     cordoned(&drainer, 1, "run1").await;
     let issued = Timestamp::now();
@@ -149,7 +149,7 @@ async fn resume_waits_for_the_new_boot_with_return_to_service_2() {
 
 #[tokio::test]
 async fn a_node_that_did_not_boot_stays_drained() {
-    let mut cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 2 });
+    let cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 2 });
     let drainer = SlurmDrainer::new(
         Arc::new(cluster.runner()),
         SlurmOptions {
@@ -171,7 +171,7 @@ async fn a_node_that_did_not_boot_stays_drained() {
 
 #[tokio::test]
 async fn slurm_reboots_only_what_we_hold() {
-    let mut cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 0 });
+    let cluster = Cluster::start(ClusterOptions { nodes: 1, return_to_service: 0 });
     let drainer = drainer(&cluster, Notice::Nothing);
     assert!(drainer.reboot_via(&target(1), &marker("run1")).await.is_err());
     cordoned(&drainer, 1, "run1").await;
@@ -231,7 +231,7 @@ async fn jobs_are_told_by_signal() {
 
 #[tokio::test]
 async fn the_survey_names_everybody_who_is_out() {
-    let mut cluster = Cluster::start(ClusterOptions { nodes: 4, return_to_service: 0 });
+    let cluster = Cluster::start(ClusterOptions { nodes: 4, return_to_service: 0 });
     let drainer = drainer(&cluster, Notice::Nothing);
     cordoned(&drainer, 1, "run1").await;
     cluster.admin(&["scontrol", "update", "nodename=gpu2", "state=down", "reason=power supply"]);

@@ -122,6 +122,10 @@ struct Fake {
     person_at: Option<usize>,
     /// The nth request, and whether it takes effect, gives no answer.
     silent_at: Option<(usize, bool)>,
+    /// Given back, the node is silent.
+    sleeps: bool,
+    /// Before the nth request, the node is heard.
+    heard_at: Option<usize>,
 }
 
 struct FakeRunner(Mutex<Fake>);
@@ -191,7 +195,7 @@ impl Fake {
                     self.state = "IDLE+DRAIN".into();
                     self.reason = value("reason").map(|reason| (reason, "root".into()));
                 } else if rest.contains(&"state=resume") {
-                    self.state = "IDLE".into();
+                    self.state = if self.sleeps { "IDLE*" } else { "IDLE" }.into();
                     self.reason = None;
                 }
                 (0, String::new())
@@ -216,6 +220,9 @@ impl Runner for FakeRunner {
         if fake.person_at == Some(index) {
             fake.state = "IDLE+DRAIN".into();
             fake.reason = Some(("bad DIMM".into(), "alice".into()));
+        }
+        if fake.heard_at == Some(index) {
+            fake.state = "IDLE".into();
         }
         let silent = fake.silent_at.filter(|(at, _)| *at == index);
         if silent.is_none_or(|(_, effect)| effect) {
@@ -434,6 +441,54 @@ async fn a_reboot_is_refused_unless_the_node_is_ours_and_drained() {
     }
     let (drainer, _) = with(Fake::ours());
     assert_eq!(drainer.reboot_via(&target(), &own()).await, Ok(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_lasting_silence_is_an_outage() {
+    for state in ["IDLE*", "UNKNOWN", "IDLE+NOT_RESPONDING"] {
+        let (drainer, runner) = with(Fake { heard_at: Some(2), ..Fake::new(state) });
+        assert_eq!(drainer.survey(&[target()]).await, Ok(vec![]), "{state}");
+        assert_eq!(runner.0.lock().unwrap().asked.len(), 3, "asked until it was heard: {state}");
+
+        let (drainer, runner) = with(Fake::new(state));
+        let out = drainer.survey(&[target()]).await.unwrap();
+        assert_eq!(out[0].node, "gpu1", "{state}");
+        let asked = runner.0.lock().unwrap().asked.len();
+        assert_eq!(drainer.survey(&[target()]).await.unwrap().len(), 1);
+        assert_eq!(runner.0.lock().unwrap().asked.len(), asked + 1, "what is known delays nobody: {state}");
+    }
+    let (drainer, runner) = with(Fake::new("DOWN*"));
+    assert_eq!(drainer.survey(&[target()]).await.unwrap().len(), 1);
+    assert_eq!(runner.0.lock().unwrap().asked.len(), 1, "down is out at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_state_that_slurm_does_not_know_is_neither_idle_nor_busy() {
+    let (drainer, runner) = with(Fake { heard_at: Some(2), ..Fake::new("UNKNOWN+DRAIN") });
+    // Heard, it is IDLE without a drain: not idle for us.
+    assert!(matches!(drainer.activity(&target()).await, Ok(Activity::Busy { .. })));
+    assert_eq!(runner.0.lock().unwrap().asked.len(), 4, "three readings, then the jobs");
+    let (drainer, _) = with(Fake::new("UNKNOWN+DRAIN"));
+    assert!(drainer.activity(&target()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_given_back_when_it_answers() {
+    let (drainer, runner) = with(Fake { sleeps: true, heard_at: Some(6), ..Fake::ours() });
+    assert_eq!(drainer.resume(&target(), &own(), None).await, Ok(Ownership::NotDrained));
+    assert_eq!(runner.0.lock().unwrap().state, "IDLE");
+    // Who never answers is not drained all the same.
+    let (drainer, _) = with(Fake { sleeps: true, ..Fake::ours() });
+    assert_eq!(drainer.resume(&target(), &own(), None).await, Ok(Ownership::NotDrained));
+}
+
+#[tokio::test]
+async fn tells_which_runs_hold_the_lock() {
+    let reservations = ["gpufleet_B", "maintenance", "gpufleet_A"].map(str::to_owned).to_vec();
+    let (drainer, _) = with(Fake { reservations, ..Fake::new("IDLE") });
+    assert_eq!(drainer.holders().await, Ok(vec!["A".to_owned(), "B".to_owned()]));
+    let (drainer, _) = with(Fake { silent_at: Some((0, false)), ..Fake::new("IDLE") });
+    assert!(drainer.holders().await.is_err());
 }
 
 #[tokio::test]

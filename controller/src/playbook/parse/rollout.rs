@@ -8,7 +8,7 @@ use super::values::is_variable_name;
 use super::{Parser, keys};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::policy::{
-    COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, NOTICE_DEADLINE_S, Notice, NoticeHow,
+    COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, HookSpans, NOTICE_DEADLINE_S, Notice, NoticeHow,
     POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain,
 };
 use crate::playbook::program::Amount;
@@ -314,6 +314,7 @@ impl Parser<'_> {
         }
         if let Some(name) = node.get("node").and_then(|value| self.hook("node", value)) {
             slurm.node = name;
+            slurm.spans = spans(node, &["node"]);
         }
         if let Some(value) = node.get("login") {
             match value.as_str() {
@@ -429,6 +430,7 @@ impl Parser<'_> {
             notice,
             timeout_s,
             notice_deadline_s,
+            spans: spans(node, &["drain", "is_idle", "resume", "still_ours", "out", "notice"]),
         })
     }
 
@@ -555,6 +557,11 @@ impl Parser<'_> {
         };
         Some(PowerCycle { command: self.hook("command", command)?, status, timeout_s })
     }
+}
+
+fn spans(node: &Node, keys: &[&'static str]) -> HookSpans {
+    let place = |key: &&'static str| node.get(key).map(|value| (*key, value.span.clone()));
+    HookSpans(keys.iter().filter_map(place).collect())
 }
 
 const GATES: &[&str] = &["gpu_count", "mig_layout", "ecc", "xid", "persistence", "fabric_manager", "command"];

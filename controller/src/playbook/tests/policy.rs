@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{errors_of, load, play};
 use crate::playbook::{
-    Amount, CommandDrain, Drain, Gate, Known, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
-    RebootPolicy, RebootVia, SlurmDrain, Wave,
+    Amount, CommandDrain, Drain, Gate, HookSpans, Known, Notice, NoticeHow, OnInterrupt, Overrides, Policy,
+    PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Wave,
 };
 use crate::rollout::Window;
 use crate::template::Value;
@@ -165,6 +165,7 @@ fn commands_that_drain() {
         notice: Some(Value::text("warn {{ inventory_hostname }}")),
         timeout_s: 1800,
         notice_deadline_s: 300,
+        spans: HookSpans::default(),
     };
     assert_eq!(drain.worst_case_s(), 2100);
     assert_eq!(drain, Drain::Command(expected));

@@ -1,0 +1,462 @@
+//! What each play needs to drain its nodes, from what its `drain` says.
+//!
+//! Owns the rendering of a drainer's templates for each host of a play. Must not know how a node is drained. Invariant:
+//! everything is rendered before anything is contacted, and one template that fails stops all of it.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics, Span},
+    drain::{
+        self, CommandDrainer, CommandOptions, HostHooks, LocalRunner, NoticePlan, Runner, Scheduler,
+        SlurmDrainer, SlurmOptions, is_node_name,
+    },
+    interpreter::HostContext,
+    playbook::{CommandDrain, Drain, NoticeHow, Play, Program, RebootVia, SlurmDrain},
+    report::fold_names,
+    template::{self, Scope, Value},
+};
+
+use super::{error::CommandError, fleet::Fleet, output::Output};
+
+/// How long a hook may take that has nothing to wait for.
+const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For each play what drains its nodes; none for a play that drains nobody. Nothing is contacted yet.
+///
+/// # Errors
+/// Templates that fail for a host, two hosts under one name at Slurm, and login nodes that cannot be used.
+pub fn schedulers(
+    program: &Program,
+    play_hosts: &[Vec<String>],
+    contexts: &HashMap<String, Arc<HostContext>>,
+    fleet: &Fleet,
+    output: &Output,
+) -> Result<Vec<Option<Arc<Scheduler>>>, CommandError> {
+    let mut runners: HashMap<String, Arc<dyn Runner>> = HashMap::new();
+    let login = |host: Option<&str>| -> Result<Arc<dyn Runner>, CommandError> {
+        let Some(host) = host else { return Ok(Arc::new(LocalRunner)) };
+        if let Some(runner) = runners.get(host) {
+            return Ok(Arc::clone(runner));
+        }
+        let runner = fleet.login(host)?;
+        runners.insert(host.to_owned(), Arc::clone(&runner));
+        Ok(runner)
+    };
+    let (schedulers, warnings) = build(program, play_hosts, contexts, login)?;
+    if !warnings.is_empty() {
+        output.diagnostics(&warnings);
+    }
+    Ok(schedulers)
+}
+
+/// Hosts of the inventory that run a scheduler's programs.
+pub fn logins(program: &Program) -> impl Iterator<Item = &str> {
+    program.plays.iter().filter_map(|play| match &play.policy.drain {
+        Drain::Slurm(slurm) => slurm.login.as_deref(),
+        Drain::None | Drain::Command(_) => None,
+    })
+}
+
+type Built = (Vec<Option<Arc<Scheduler>>>, Diagnostics);
+
+fn build(
+    program: &Program,
+    play_hosts: &[Vec<String>],
+    contexts: &HashMap<String, Arc<HostContext>>,
+    mut login: impl FnMut(Option<&str>) -> Result<Arc<dyn Runner>, CommandError>,
+) -> Result<Built, CommandError> {
+    let mut said = Diagnostics::new();
+    let mut rendered = Vec::with_capacity(program.plays.len());
+    for (play, hosts) in program.plays.iter().zip(play_hosts) {
+        let mut rendering = Rendering { play, hosts, contexts, failures: Vec::new() };
+        let words = match &play.policy.drain {
+            Drain::None => Words::None,
+            Drain::Slurm(slurm) => rendering.slurm(slurm, &mut said),
+            Drain::Command(command) => rendering.command(command, &mut said),
+        };
+        rendering.report(&mut said);
+        rendered.push(words);
+    }
+    if said.has_errors() {
+        return Err(said.into());
+    }
+    let schedulers = program.plays.iter().zip(rendered).map(|(play, words)| {
+        let scheduler = match (&play.policy.drain, words) {
+            (Drain::Slurm(slurm), Words::Names(nodes)) => {
+                by_slurm(play, slurm, nodes, login(slurm.login.as_deref())?)
+            }
+            (Drain::Command(command), Words::Hooks { hooks, out }) => by_command(command, hooks, out),
+            _ => return Ok(None),
+        };
+        Ok(Some(Arc::new(scheduler)))
+    });
+    Ok((schedulers.collect::<Result<_, CommandError>>()?, said))
+}
+
+fn by_slurm(
+    play: &Play,
+    slurm: &SlurmDrain,
+    nodes: HashMap<String, String>,
+    runner: Arc<dyn Runner>,
+) -> Scheduler {
+    let notice = match slurm.notice.as_ref().map(|notice| &notice.how) {
+        None => drain::Notice::Nothing,
+        Some(NoticeHow::Signal(name)) => drain::Notice::Signal(name.clone()),
+        Some(NoticeHow::Requeue) => drain::Notice::Requeue,
+    };
+    let drainer = SlurmDrainer::new(runner, SlurmOptions { notice, ..SlurmOptions::default() });
+    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(slurm.timeout_s));
+    scheduler.nodes = nodes;
+    scheduler.notice = slurm
+        .notice
+        .as_ref()
+        .map(|notice| NoticePlan { deadline: Duration::from_secs(notice.deadline_s), before_cordon: false });
+    scheduler.surveys = true;
+    scheduler.reboots = play.policy.reboot.via == RebootVia::Slurm;
+    scheduler
+}
+
+fn by_command(command: &CommandDrain, hooks: HashMap<String, HostHooks>, out: Option<String>) -> Scheduler {
+    let timeout = Duration::from_secs(command.timeout_s);
+    let surveys = out.is_some();
+    let options =
+        CommandOptions { hooks, out, drain_timeout: HOOK_TIMEOUT.max(timeout), timeout: HOOK_TIMEOUT };
+    let drainer = CommandDrainer::new(Arc::new(LocalRunner), options);
+    let mut scheduler = Scheduler::new(Arc::new(drainer), timeout);
+    scheduler.notice = command.notice.as_ref().map(|_| NoticePlan {
+        deadline: Duration::from_secs(command.notice_deadline_s),
+        before_cordon: true,
+    });
+    scheduler.surveys = surveys;
+    scheduler
+}
+
+/// What a play's templates became.
+enum Words {
+    None,
+    /// Names at Slurm that differ from the hosts'.
+    Names(HashMap<String, String>),
+    Hooks {
+        hooks: HashMap<String, HostHooks>,
+        out: Option<String>,
+    },
+}
+
+/// Rendering the templates of one play's drainer.
+struct Rendering<'a> {
+    play: &'a Play,
+    hosts: &'a [String],
+    contexts: &'a HashMap<String, Arc<HostContext>>,
+    /// What went wrong, where, and for which hosts; none for a hook that concerns no host.
+    failures: Vec<Failure>,
+}
+
+struct Failure {
+    problem: String,
+    place: Span,
+    help: &'static str,
+    hosts: Vec<String>,
+}
+
+const KNOWN: &str = "drainers know the variables of the inventory, of the play and of `-e`; facts and results of tasks come later";
+
+impl Rendering<'_> {
+    fn slurm(&mut self, slurm: &SlurmDrain, said: &mut Diagnostics) -> Words {
+        let place = slurm.spans.of("node").unwrap_or(&self.play.span).clone();
+        let mut names = HashMap::new();
+        let mut hosts_of: HashMap<String, &String> = HashMap::new();
+        for host in self.hosts {
+            let scope = self.scope(Some(host));
+            let Some(name) = self.render("node", &slurm.node, &place, Some(host), &scope) else { continue };
+            let name = name.trim().to_owned();
+            if !is_node_name(&name) {
+                let help = "lists, ranges and `all` are no names; `sinfo -N` shows them";
+                self.fail(format!("`{name}` is no name of one Slurm node"), help, &place, Some(host));
+                continue;
+            }
+            if let Some(other) = hosts_of.insert(name.clone(), host) {
+                said.push(
+                    Diagnostic::error(format!("{other} and {host} are both `{name}` at Slurm"))
+                        .at(&place)
+                        .label("each host needs a node of its own")
+                        .help("correct the variables that `node` uses, or leave the alias out with --limit"),
+                );
+                continue;
+            }
+            if name != *host {
+                names.insert(host.clone(), name);
+            }
+        }
+        Words::Names(names)
+    }
+
+    fn command(&mut self, command: &CommandDrain, said: &mut Diagnostics) -> Words {
+        let place = |hook: &str| command.spans.of(hook).unwrap_or(&self.play.span).clone();
+        let places = ["drain", "is_idle", "resume", "still_ours", "notice"].map(|hook| (hook, place(hook)));
+        let [drain, is_idle, resume, still_ours, notice] = places;
+        if command.still_ours.is_none() && !self.hosts.is_empty() {
+            said.push(
+                Diagnostic::warning(format!(
+                    "play `{}`: without `still_ours` nobody can tell that a person took over a node after it was drained",
+                    self.play.name
+                ))
+                .at(&drain.1)
+                .label("every node that this drained counts as this run's")
+                .help("add `still_ours`, a command that exits with 0 while the node is drained by $GPUFLEET_MARKER"),
+            );
+        }
+        let mut hooks = HashMap::new();
+        for host in self.hosts {
+            let scope = self.scope(Some(host));
+            let mut line = |(hook, place): &(&str, Span), value: &Value| {
+                self.render(hook, value, place, Some(host), &scope)
+            };
+            let needed = (
+                line(&drain, &command.drain),
+                line(&is_idle, &command.is_idle),
+                line(&resume, &command.resume),
+            );
+            let still_ours = command.still_ours.as_ref().and_then(|value| line(&still_ours, value));
+            let notice = command.notice.as_ref().and_then(|value| line(&notice, value));
+            // Why the others may go: whatever is missing here was reported, and nothing is run.
+            if let (Some(drain), Some(is_idle), Some(resume)) = needed {
+                hooks.insert(host.clone(), HostHooks { drain, is_idle, resume, still_ours, notice });
+            }
+        }
+        let out = command.out.as_ref().and_then(|value| {
+            let place = command.spans.of("out").unwrap_or(&self.play.span).clone();
+            let scope = self.scope(None);
+            self.render("out", value, &place, None, &scope)
+        });
+        Words::Hooks { hooks, out }
+    }
+
+    /// The variables that are known before the first task; without a host, those that are the same for all.
+    fn scope(&self, host: Option<&String>) -> Arc<Scope> {
+        let context = match host {
+            Some(host) => self.contexts.get(host),
+            None => self.hosts.first().and_then(|host| self.contexts.get(host)),
+        };
+        let mut layers = Vec::with_capacity(5);
+        layers.extend(context.map(|context| Arc::clone(&context.extra)));
+        layers.push(Arc::clone(&self.play.file_vars));
+        layers.push(Arc::clone(&self.play.vars));
+        if let (Some(context), Some(_)) = (context, host) {
+            layers.push(Arc::clone(&context.vars));
+            layers.push(Arc::clone(&context.magic));
+        }
+        Scope::new(layers)
+    }
+
+    fn render(
+        &mut self,
+        hook: &str,
+        value: &Value,
+        place: &Span,
+        host: Option<&String>,
+        scope: &Arc<Scope>,
+    ) -> Option<String> {
+        let problem = match template::resolve(value, scope) {
+            Ok(Value::Unknown) => format!("`{hook}` depends on something that only the run will tell"),
+            Ok(value) => {
+                let text = value.to_text();
+                if !text.trim().is_empty() {
+                    return Some(text);
+                }
+                format!("`{hook}` is empty")
+            }
+            Err(error) => format!("`{hook}` cannot be rendered: {}", error.message()),
+        };
+        self.fail(problem, KNOWN, place, host);
+        None
+    }
+
+    fn fail(&mut self, problem: String, help: &'static str, place: &Span, host: Option<&String>) {
+        let same = self.failures.iter_mut().find(|known| known.problem == problem && known.place == *place);
+        match same {
+            Some(known) => known.hosts.extend(host.cloned()),
+            None => self.failures.push(Failure {
+                problem,
+                place: place.clone(),
+                help,
+                hosts: host.into_iter().cloned().collect(),
+            }),
+        }
+    }
+
+    fn report(self, said: &mut Diagnostics) {
+        for Failure { problem, place, help, hosts } in self.failures {
+            let error = if hosts.is_empty() {
+                Diagnostic::error(problem).label("it is run once for all hosts, without the variables of one")
+            } else {
+                Diagnostic::error(format!("{}: {problem}", fold_names(&hosts)))
+            };
+            said.push(error.at(&place).help(help));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet::{drain::Target, template::Dict};
+
+    use super::*;
+
+    fn program(block: &str) -> Program {
+        let text =
+            format!("- name: p\n  hosts: all\n  vars: {{prefix: slurm}}\n  rollout:\n{block}  tasks: []\n");
+        let files: HashMap<String, String> = [("play.yml".to_owned(), text)].into();
+        Program::load(&["play.yml"], &files).unwrap()
+    }
+
+    /// Hosts h1 and h2 with a variable `n` of these values; an empty one is not set.
+    fn fleet(values: [&str; 2]) -> (Vec<Vec<String>>, HashMap<String, Arc<HostContext>>) {
+        let hosts = ["h1", "h2"].map(str::to_owned);
+        let context = |(host, value): (&String, &str)| {
+            let (mut vars, mut magic) = (Dict::default(), Dict::default());
+            if !value.is_empty() {
+                vars.insert("n", Value::text(value));
+            }
+            magic.insert("inventory_hostname", Value::text(host));
+            let context =
+                HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
+            (host.clone(), Arc::new(context))
+        };
+        (vec![hosts.to_vec()], hosts.iter().zip(values).map(context).collect())
+    }
+
+    fn built(block: &str, values: [&str; 2]) -> Result<(Option<Arc<Scheduler>>, String), String> {
+        let (hosts, contexts) = fleet(values);
+        let login = |host: Option<&str>| match host {
+            None => Ok(Arc::new(LocalRunner) as Arc<dyn Runner>),
+            Some(host) => Err(CommandError::user(format!("asked for {host}"))),
+        };
+        match build(&program(block), &hosts, &contexts, login) {
+            Ok((mut all, warnings)) => Ok((all.remove(0), warnings.to_string())),
+            Err(CommandError::Input(said)) => Err(said.to_string()),
+            Err(error) => Err(format!("{error:?}")),
+        }
+    }
+
+    #[test]
+    fn nobody_drains() {
+        assert!(built("    drain: none\n", ["", ""]).unwrap().0.is_none());
+    }
+
+    #[test]
+    fn names_at_slurm() {
+        let block = "    drain: {slurm: {timeout: 90m, node: \"{{ n | default(inventory_hostname) }}\", notice: {signal: USR1, deadline: 10m}}}\n    reboot: {via: slurm}\n";
+        let (scheduler, warnings) = built(block, ["{{ prefix }}-7", ""]).unwrap();
+        let scheduler = scheduler.unwrap();
+        assert_eq!(warnings, "");
+        assert_eq!(scheduler.target("h1"), Target { host: "h1".into(), node: "slurm-7".into() });
+        assert_eq!(scheduler.target("h2").node, "h2");
+        assert_eq!((scheduler.drainer.name(), scheduler.timeout), ("slurm", Duration::from_secs(5400)));
+        assert_eq!(
+            scheduler.notice,
+            Some(NoticePlan { deadline: Duration::from_secs(600), before_cordon: false })
+        );
+        assert!(scheduler.surveys && scheduler.reboots);
+        let plain = built("    drain: slurm\n", ["", ""]).unwrap().0.unwrap();
+        assert!(plain.notice.is_none() && plain.surveys && !plain.reboots);
+    }
+
+    #[test]
+    fn the_login_node_is_asked_for() {
+        let error = built("    drain: {slurm: {login: login1}}\n", ["", ""]).unwrap_err();
+        assert!(error.contains("asked for login1"), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_two_hosts_have() {
+        let error = built("    drain: {slurm: {node: \"{{ n }}\"}}\n", ["a", "a"]).unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        error: h1 and h2 are both `a` at Slurm
+          --> play.yml:5:27
+           |
+         5 |     drain: {slurm: {node: "{{ n }}"}}
+           |                           ^^^^^^^^^ each host needs a node of its own
+        help: correct the variables that `node` uses, or leave the alias out with --limit
+        "#);
+    }
+
+    #[test]
+    fn a_template_that_fails() {
+        let error = built("    drain: {slurm: {node: \"x{{ n }}\"}}\n", ["", ""]).unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        error: h[1,2]: `node` cannot be rendered: `n` is undefined
+          --> play.yml:5:27
+           |
+         5 |     drain: {slurm: {node: "x{{ n }}"}}
+           |                           ^^^^^^^^^^
+        help: drainers know the variables of the inventory, of the play and of `-e`; facts and results of tasks come later
+        "#);
+        let error = built("    drain: {slurm: {node: \"{{ n }}\"}}\n", ["gpu[1-4]", "all"]).unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        error: h1: `gpu[1-4]` is no name of one Slurm node
+          --> play.yml:5:27
+           |
+         5 |     drain: {slurm: {node: "{{ n }}"}}
+           |                           ^^^^^^^^^
+        help: lists, ranges and `all` are no names; `sinfo -N` shows them
+        error: h2: `all` is no name of one Slurm node
+          --> play.yml:5:27
+           |
+         5 |     drain: {slurm: {node: "{{ n }}"}}
+           |                           ^^^^^^^^^
+        help: lists, ranges and `all` are no names; `sinfo -N` shows them
+        "#);
+    }
+
+    #[tokio::test]
+    async fn hooks_of_each_host() {
+        let block = "    drain:\n      command:\n        drain: \"echo {{ n }} {{ prefix }} $GPUFLEET_NODE\"\n        is_idle: 'true'\n        resume: 'true'\n        out: \"printf 'h2 {{ prefix }}'\"\n        notice: echo told\n        notice_deadline: 1m\n";
+        let (scheduler, warnings) = built(block, ["1", "2"]).unwrap();
+        let scheduler = scheduler.unwrap();
+        insta::assert_snapshot!(warnings, @r#"
+        warning: play `p`: without `still_ours` nobody can tell that a person took over a node after it was drained
+          --> play.yml:7:16
+           |
+         7 |         drain: "echo {{ n }} {{ prefix }} $GPUFLEET_NODE"
+           |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ every node that this drained counts as this run's
+        help: add `still_ours`, a command that exits with 0 while the node is drained by $GPUFLEET_MARKER
+        "#);
+        let marker = drain::Marker { run: "R".into(), nonce: "N".into() };
+        let cordon = scheduler.drainer.cordon(&scheduler.target("h2"), &marker, "why").await;
+        assert_eq!(cordon, Ok(drain::Cordon::Ours { evidence: "2 slurm h2".into() }));
+        let out = scheduler.drainer.survey(&[scheduler.target("h1"), scheduler.target("h2")]).await.unwrap();
+        assert_eq!(out.iter().map(|outage| outage.why.as_str()).collect::<Vec<_>>(), ["slurm"]);
+        assert_eq!(
+            scheduler.notice,
+            Some(NoticePlan { deadline: Duration::from_secs(60), before_cordon: true })
+        );
+        assert!(scheduler.surveys && !scheduler.reboots);
+    }
+
+    #[test]
+    fn hooks_that_fail_are_all_told() {
+        let block = "    drain:\n      command: {drain: \"d {{ n }}\", is_idle: \"{{ n }}\", resume: r, still_ours: s, out: \"o {{ inventory_hostname }}\"}\n";
+        let error = built(block, ["1", ""]).unwrap_err();
+        insta::assert_snapshot!(error, @r#"
+        error: h2: `drain` cannot be rendered: `n` is undefined
+          --> play.yml:6:24
+           |
+         6 |       command: {drain: "d {{ n }}", is_idle: "{{ n }}", resume: r, still_ours: s, out: "…
+           |                        ^^^^^^^^^^^
+        help: drainers know the variables of the inventory, of the play and of `-e`; facts and results of tasks come later
+        error: h2: `is_idle` cannot be rendered: `n` is undefined
+          --> play.yml:6:46
+           |
+         6 |       command: {drain: "d {{ n }}", is_idle: "{{ n }}", resume: r, still_ours: s, out: "…
+           |                                              ^^^^^^^^^
+        help: drainers know the variables of the inventory, of the play and of `-e`; facts and results of tasks come later
+        error: `out` cannot be rendered: `inventory_hostname` is undefined
+          --> play.yml:6:88
+           |
+         6 | …sume: r, still_ours: s, out: "o {{ inventory_hostname }}"}
+           |                               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^ it is run once for all hosts, without the variables of one
+        help: drainers know the variables of the inventory, of the play and of `-e`; facts and results of tasks come later
+        "#);
+    }
+}

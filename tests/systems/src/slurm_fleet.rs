@@ -1,0 +1,128 @@
+//! Nodes of the lab that are nodes of a real Slurm cluster as well: `gpu001` of the lab is `gpu1` there.
+//!
+//! Owns both, the home of who runs gpufleet on them, and the thread that lets a node's slurmd know of each boot of its
+//! machine. Holds no expectation about gpufleet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
+
+use crate::{Cluster, ClusterOptions};
+
+/// What maps a lab's name to Slurm's.
+const NODE: &str = "gpu{{ inventory_hostname[3:] | int }}";
+
+/// The running cluster and its nodes.
+pub struct SlurmFleet {
+    pub cluster: Arc<Cluster>,
+    pub fleet: Arc<Fleet>,
+    pub home: Home,
+    stop: Arc<AtomicBool>,
+    follower: Option<JoinHandle<()>>,
+}
+
+impl SlurmFleet {
+    /// Starts both. With `reboots` the GPUs cannot be reset, so that only a reboot makes MIG mode current.
+    pub fn start(nodes: usize, return_to_service: u8, reboots: bool) -> Self {
+        let cluster = Arc::new(Cluster::start(ClusterOptions { nodes, return_to_service }));
+        let (faults, states) = match reboots {
+            true => ("- effect: no_reset\n", "- machine: {passthrough: true}\n"),
+            false => ("", ""),
+        };
+        let fleet = Arc::new(Fleet::start(&FleetOptions {
+            nodes,
+            gpus: "a100-80gb",
+            faults: faults.to_owned(),
+            states: states.to_owned(),
+            // Why two: Slurm tells boots by the second.
+            boot_seconds: 2.0,
+            ..FleetOptions::default()
+        }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let follower = {
+            let (cluster, fleet, stop) = (Arc::clone(&cluster), Arc::clone(&fleet), Arc::clone(&stop));
+            std::thread::spawn(move || follow(&cluster, &fleet, &stop, nodes))
+        };
+        Self { cluster, fleet, home: Home::new(), stop, follower: Some(follower) }
+    }
+
+    /// A rolling MIG reconfiguration with these further settings of `slurm`, in YAML's flow style.
+    pub fn write_play(&self, budget: usize, more: &str) {
+        let text = format!(
+            "- name: Rolling MIG reconfiguration
+  hosts: gpu
+  become: true
+  rollout:
+    max_unavailable: {budget}
+    drain:
+      slurm: {{timeout: 90s, node: \"{NODE}\"{more}}}
+    health_gate: [gpu_count, mig_layout]
+  tasks:
+    - gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
+    - reboot: {{when: required, timeout: 60s}}
+"
+        );
+        self.home.write("play.yaml", &text);
+    }
+
+    /// gpufleet with this cluster's configuration.
+    pub fn gpufleet(&self, arguments: &[&str]) -> Command<'_> {
+        let command = self.home.gpufleet(arguments).env("SLURM_CONF", self.cluster.conf());
+        command.within(Duration::from_secs(150))
+    }
+
+    /// The run of the play.
+    pub fn run(&self) -> Command<'_> {
+        self.gpufleet(&["run", "play.yaml", "--yes", "--format", "json", "-i", &self.fleet.inventory()])
+    }
+
+    /// Calls that changed the GPUs of a node.
+    pub fn changes(&self, node: usize) -> usize {
+        self.fleet.setters(&host(node)).len()
+    }
+
+    /// What is at a node of Slurm that is there only while somebody has it out, for messages.
+    pub fn traces(&self, node: usize) -> Option<String> {
+        let line = self.cluster.show(node);
+        let marks = ["DRAIN", "DOWN", "Reason=", "Extra=gpufleet", "Comment=gpufleet"];
+        marks.iter().any(|mark| line.contains(mark)).then_some(line)
+    }
+
+    /// Runs that hold the lock at Slurm, as Slurm shows it.
+    pub fn locks(&self) -> usize {
+        self.cluster.admin(&["scontrol", "-a", "show", "reservation", "-o"]).matches("gpufleet_").count()
+    }
+}
+
+/// The name in the lab of Slurm's node.
+pub fn host(node: usize) -> String {
+    format!("gpu{node:03}")
+}
+
+impl Drop for SlurmFleet {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(follower) = self.follower.take() {
+            let _ = follower.join();
+        }
+    }
+}
+
+/// Starts a node's slurmd anew, as one that has just booted, after each boot of its machine.
+fn follow(cluster: &Cluster, fleet: &Fleet, stop: &AtomicBool, nodes: usize) {
+    let mut seen = vec![1; nodes];
+    while !stop.load(Ordering::Relaxed) {
+        for (node, seen) in (1..=nodes).zip(&mut seen) {
+            let boots = fleet.boots(&host(node));
+            if boots > *seen {
+                *seen = boots;
+                cluster.stop_node(node);
+                cluster.start_node(node, true);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
