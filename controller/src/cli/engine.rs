@@ -10,12 +10,13 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
+    drain::LocalRunner,
     engine::{Engine, EngineError, Options, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Drain, Gate, Known, Order, Overrides, Program, RebootVia, TagFilter},
+    playbook::{Drain, Known, Order, Overrides, Program, RebootVia, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -195,10 +196,6 @@ fn carried_out(program: &Program) -> Result<(), CommandError> {
         let what = match policy {
             policy if policy.drain != Drain::None => format!("`drain: {}`", policy.drain),
             policy if policy.reboot.via != RebootVia::Ssh => "`reboot: {via: slurm}`".to_owned(),
-            policy if policy.power_cycle.is_some() => "`power_cycle`".to_owned(),
-            policy if policy.health_gate.iter().any(|gate| matches!(gate, Gate::Command(_))) => {
-                "a `command` in `health_gate`".to_owned()
-            }
             _ => continue,
         };
         return Err(CommandError::user(format!(
@@ -415,6 +412,7 @@ fn carry_out(
             style: output.status_style,
             screen: Some(Arc::clone(&screen)),
         }),
+        runner: Arc::new(LocalRunner),
         options: Options {
             verb: request.verb,
             forks: request.connection.forks.max(1),

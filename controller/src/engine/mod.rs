@@ -8,11 +8,14 @@
 mod approval;
 pub(crate) mod convert;
 mod gate;
+mod hooks;
 mod link;
+mod loss;
 mod message;
 mod node;
 mod past;
 mod play;
+mod power;
 mod reboot;
 mod recorder;
 mod resume;

@@ -65,6 +65,7 @@ pub(super) struct PastHost {
     reboot: Option<PendingReboot>,
     rebooted: bool,
     rebooted_for: BTreeSet<String>,
+    power_cycled: bool,
 }
 
 /// A reboot that was asked for and not seen through.
@@ -136,6 +137,12 @@ impl Past {
                     Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
             }
+            What::PowerCycled { deadline, .. } => {
+                host.power_cycled = true;
+                if let Some(reboot) = &mut host.reboot {
+                    reboot.deadline = *deadline;
+                }
+            }
             What::Rebooted { boot_id, .. } => {
                 if let Some(reboot) = &mut host.reboot {
                     reboot.proven = true;
@@ -178,6 +185,7 @@ impl Past {
         slot.facts.clone_from(&host.facts);
         slot.rebooted = host.rebooted;
         slot.rebooted_for.clone_from(&host.rebooted_for);
+        slot.power_cycled = host.power_cycled;
     }
 
     pub(super) fn host(&self, name: &str) -> PastHost {

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
     convert,
+    hooks::Hooks,
     link::{Connector, Purpose},
     past::{Past, PastPlay},
     play::{Dispatcher, Stage},
@@ -18,6 +19,7 @@ use super::{
     slot::Slot,
 };
 use crate::{
+    drain::Runner,
     event::{Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
@@ -85,6 +87,8 @@ pub struct Engine {
     pub files: Arc<dyn Files>,
     pub connector: Arc<dyn Connector>,
     pub confirm: Arc<dyn Confirm>,
+    /// Runs hooks on this machine.
+    pub runner: Arc<dyn Runner>,
     pub options: Options,
 }
 
@@ -125,6 +129,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) resumed: bool,
     /// What must hold before a node is given back.
     pub(super) gate: Vec<HealthCheck>,
+    /// Commands of the play's policy around its nodes.
+    pub(super) hooks: Arc<Hooks>,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -402,6 +408,12 @@ impl Engine {
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
             gate: convert::gate(play),
+            hooks: Arc::new(Hooks::new(
+                play,
+                self.contexts.clone(),
+                Arc::clone(&self.runner),
+                self.options.holder.run.clone(),
+            )),
             recorder,
             interrupts,
         }

@@ -405,6 +405,7 @@ impl RunModel {
                 }
             }
             What::Released { .. }
+            | What::PowerCycled { .. }
             | What::NodePredicted { .. }
             | What::NodeBegan { .. }
             | What::Fed { .. }
@@ -431,6 +432,7 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::IdleChecked { host, .. }
         | What::RebootIssued { host, .. }
         | What::Rebooted { host, .. }
+        | What::PowerCycled { host, .. }
         | What::NodeFinished { host, .. } => Some(host),
         What::RunStarted(_)
         | What::PlayStarted(_)

@@ -1,6 +1,7 @@
 //! Whole runs over a fleet in memory, in virtual time: cut off anywhere, taken up again, and compared with a run that
 //! nothing disturbed.
 
+mod reboots;
 mod world;
 
 use std::{collections::HashMap, fs, sync::Arc};
@@ -10,7 +11,7 @@ use gpufleet_protocol::RunEpoch;
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
-use self::world::{Wires, World};
+use self::world::{Switches, Wires, World};
 use super::{Confirm, Engine, Forecast, Options, Past, Recorder, Refusal, RunResult, Stop};
 use crate::{
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
@@ -86,8 +87,8 @@ fn started(hosts: &[String]) -> RunStarted {
     }
 }
 
-fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
-    let files: HashMap<String, String> = [("play.yml".to_owned(), PLAYBOOK.to_owned())].into();
+fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
+    let files: HashMap<String, String> = [("play.yml".to_owned(), playbook.to_owned())].into();
     let program = Arc::new(Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}")));
     let context = |host: &String| {
         let context = HostContext { host: host.as_str().into(), ..HostContext::default() };
@@ -100,6 +101,7 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
         files: Arc::new(CachedFiles::new(HashMap::<String, String>::new())),
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),
+        runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
             verb: Verb::Run,
             forks: 64,
@@ -116,6 +118,16 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
 
 /// One process: begins the run, or takes it up from its journal. `None` when it was killed.
 async fn process(world: &Arc<World>, hosts: &[String], dir: &RunDir, epoch: u64) -> Option<RunResult> {
+    process_of(PLAYBOOK, world, hosts, dir, epoch).await
+}
+
+async fn process_of(
+    playbook: &str,
+    world: &Arc<World>,
+    hosts: &[String],
+    dir: &RunDir,
+    epoch: u64,
+) -> Option<RunResult> {
     // Why: two nodes may have been at the step that kills.
     let _ = futures::FutureExt::now_or_never(world.crashed.notified());
     let taken_up = dir.journal().exists();
@@ -124,7 +136,7 @@ async fn process(world: &Arc<World>, hosts: &[String], dir: &RunDir, epoch: u64)
     let begun = events.iter().any(|event| matches!(event.what, What::RunStarted(_)));
     let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
     let (_keep, mut interrupts) = mpsc::channel(1);
-    let engine = engine(world, hosts, epoch);
+    let engine = engine(playbook, world, hosts, epoch);
     let run = async {
         if begun {
             let past = Past::of(&events);
