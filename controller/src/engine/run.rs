@@ -360,7 +360,10 @@ impl Engine {
                 again.push(host);
             }
             if retried || unfinished.contains(&host) {
-                slot.verdict = NodeState::Pending;
+                // Why not always: what it had done before stays done.
+                if !slot.is_alive() {
+                    slot.verdict = NodeState::Pending;
+                }
                 slot.message = None;
                 slot.resumed = Some(Box::new(resumed));
             } else {

@@ -195,13 +195,6 @@ fn a_command_of_the_gate_decides() {
     assert!(story.message().contains("its template cannot be rendered"), "{}", story.message());
 }
 
-#[test]
-fn a_command_of_the_gate_is_asked_at_the_end_of_the_soak() {
-    let play = rebooting("    soak: 10m\n    health_gate: [{command: /bin/well}]\n");
-    let story = faulty(&play, Fault::None);
-    assert_eq!((story.outcome.state, story.ran.len()), (NodeState::Done, 2), "{}", story.message());
-}
-
 const COMMAND: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - command: /bin/long\n";
 
 #[test]
