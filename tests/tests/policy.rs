@@ -71,7 +71,7 @@ fn a_command_of_the_health_gate_decides() {
     let done = run(&home, &fleet, &gate(line)).expect(5);
     let document = done.document();
     assert_eq!(document.state("gpu001"), "held", "{done}");
-    assert!(document.message("gpu001").contains("exit code 7: no, gpu001"), "{done}");
+    assert!(document.message("gpu001").contains("exit status 7: no, gpu001"), "{done}");
     assert_eq!(document.value()["out_of_service"][0], "gpu001", "{done}");
     assert_eq!(fleet.text("gpu001", "/root/gate").as_deref(), Some("0\n"), "it runs as root");
 }

@@ -100,6 +100,10 @@ impl NodeTask {
     /// The node's link, connected now when it is not yet, or not for this purpose.
     pub(super) async fn link(&mut self) -> Result<Arc<dyn Link>, Cut> {
         if let Some((link, purpose)) = &self.slot.link {
+            // Why: an earlier task of the node made this connection, and what follows must be the same boot.
+            if self.left.reboot.is_none() && self.left.boot_id.is_none() {
+                self.left.boot_id = link.boot_id();
+            }
             let serves =
                 (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
             if serves {

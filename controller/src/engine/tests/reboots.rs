@@ -187,7 +187,7 @@ fn a_command_of_the_gate_decides() {
     assert_eq!((story.outcome.state, story.outcome.out_of_service), (NodeState::Held, true));
     let message = story.message();
     assert!(
-        message.contains("command `/bin/ill --key s3cret-{{ well }}`: exit code 3: GPU 2 is hot"),
+        message.contains("command `/bin/ill --key s3cret-{{ well }}`: exit status 3: GPU 2 is hot"),
         "{message}"
     );
     let story = faulty(&gate("{{ nowhere }}"), Fault::None);

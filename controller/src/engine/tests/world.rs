@@ -301,7 +301,7 @@ impl Wire {
             if let NodeOp::Exec(exec) = &request.op {
                 machine.ran.push(format!("{:?}", exec.run));
                 if machine.ran.last().is_some_and(|line| line.contains("/bin/ill")) {
-                    let mut outcome = OpOutcome::failed(FailureKind::Exit, "exit code 3");
+                    let mut outcome = OpOutcome::failed(FailureKind::Exit, "exit status 3");
                     let said = json!({"rc": 3, "stdout": "", "stderr": "first\nGPU 2 is hot\n"});
                     outcome.data = said.as_object().expect("a map").clone();
                     return outcome;
