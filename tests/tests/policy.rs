@@ -67,13 +67,29 @@ fn a_command_of_the_health_gate_decides() {
     let fleet = fleet(1, "");
     let home = Home::new();
     let gate = |line: &str| format!("    health_gate: [gpu_count, {{command: '{line}'}}]\n");
-    let line = "id -u > /root/gate; echo no, {{ inventory_hostname }} >&2; exit 7";
+    let line = "id -u > /etc/gate; echo no, {{ inventory_hostname }} >&2; exit 7";
     let done = run(&home, &fleet, &gate(line)).expect(5);
     let document = done.document();
     assert_eq!(document.state("gpu001"), "held", "{done}");
     assert!(document.message("gpu001").contains("exit status 7: no, gpu001"), "{done}");
     assert_eq!(document.value()["out_of_service"][0], "gpu001", "{done}");
-    assert_eq!(fleet.text("gpu001", "/root/gate").as_deref(), Some("0\n"), "it runs as root");
+    assert_eq!(fleet.text("gpu001", "/etc/gate").as_deref(), Some("0\n"), "it runs as root");
+}
+
+#[test]
+fn a_command_of_the_health_gate_is_asked_again_at_the_end_of_the_soak() {
+    let fleet = fleet(2, "");
+    let home = Home::new();
+    let line = "echo >> /etc/gate; test $(wc -l < /etc/gate) -lt 2 || { echo too hot; exit 1; }";
+    let rollout = format!(
+        "    waves: [1]\n    soak: 1s\n    max_failures: 0\n    health_gate: [{{command: '{line}'}}]\n"
+    );
+    let done = run(&home, &fleet, &rollout);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "failed", "{done}");
+    let message = document.message("gpu001");
+    assert!(message.contains("at the end of the soak") && message.contains("too hot"), "{done}");
+    assert_eq!((document.state("gpu002"), fleet.boots("gpu002")), ("skipped", 1), "{done}");
 }
 
 #[test]

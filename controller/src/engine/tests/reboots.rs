@@ -215,3 +215,23 @@ fn a_helper_that_dies_on_a_node_that_lives_is_a_failure() {
     let message = story.message();
     assert!(message.contains("the helper ended with exit code 137; the node itself goes on"), "{message}");
 }
+
+#[test]
+fn a_resume_asks_the_power_hook_again_where_nothing_was_done() {
+    let story = virtual_time(async {
+        let (hosts, state) = (hosts(1), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts);
+        world.with(&hosts[0], |machine| {
+            machine.fault = Fault::NeverBack;
+            machine.power_known = false;
+        });
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let play = rebooting(POWER);
+        let held = process_of(&play, &world, &hosts, &dir, 1).await.unwrap();
+        assert!(held.held && held.out_of_service == hosts);
+        world.with(&hosts[0], |machine| machine.power_known = true);
+        let done = process_of(&play, &world, &hosts, &dir, 2).await.unwrap();
+        (done.out_of_service, world.with(&hosts[0], |machine| (machine.asked, machine.cycled)))
+    });
+    assert_eq!(story, (Vec::new(), (1, 1)));
+}
