@@ -46,20 +46,19 @@ macro_rules! cases {
 cases! {
     "does not go down": "effect: reboot_ignored" => ["failed"], "does not go down";
     "hangs while it goes down": "effect: shutdown_hangs" => ["unreachable", "failed"], "reboot";
-    "hangs while it boots": "effect: never_boot" => ["unreachable", "failed"], "reboot";
-    "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable", "failed"], "reboot";
-    // Why done too: whether the system is up is not asked yet.
-    "never finishes starting": "effect: starting_for_ever" => ["failed", "unreachable", "held", "done"], "";
-    "comes back with the old boot id": "effect: same_boot_id" => ["failed", "unreachable"], "boot";
-    "comes back with a missing GPU": "effect: {gpu_missing: 1}" => ["failed", "held"], "";
-    "comes back with MIG mode still pending": "effect: mig_stays_pending" => ["failed", "held"], "";
+    "hangs while it boots": "effect: never_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
+    "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
+    "never finishes starting": "effect: starting_for_ever" => ["failed"], "systemd says starting; not done: slow-storage.service";
+    "comes back with the old boot id": "effect: same_boot_id" => ["failed"], "did not reboot: it went away and answered again";
+    "comes back with a missing GPU": "effect: {gpu_missing: 1}" => ["failed"], "came back from its reboot without GPU 1";
+    "comes back with MIG mode still pending": "effect: mig_stays_pending" => ["failed"], "its reboot did not make current what waited for it";
     "network cut for 5 s in mid-apply": "function: nvmlDeviceSetMigMode, nth: 1, effect: {cut: 5}" => ["done"], "";
-    "helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill_parent" => ["failed", "unreachable", "held"], "";
-    "GPU process of the helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill" => ["failed", "held", "done"], "";
-    "disk full in /var/lib/gpufleet": "effect: {full: /var/lib/gpufleet}" => ["failed", "held", "unreachable", "done"], "";
+    "helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill_parent" => ["failed"], "the helper ended with exit code 137; the node itself goes on";
+    "GPU process of the helper killed in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: kill" => ["failed"], "killed by signal 9";
+    "disk full in /var/lib/gpufleet": "effect: {full: /var/lib/gpufleet}" => ["failed"], "cannot write /var/lib/gpufleet/";
     "disk full in /etc": "effect: {full: /etc}" => ["failed"], "space";
     "job appears between permit and act": "function: nvmlDeviceSetMigMode, nth: 1, effect: {job: 0}" => ["held", "failed"], "holds";
-    "unexpected reboot in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: power_cut" => ["failed", "unreachable", "held"], "";
+    "unexpected reboot in mid-apply": "function: nvmlDeviceSetMigMode, nth: 2, effect: power_cut" => ["failed"], "rebooted unexpectedly";
 }
 
 const PLAY: &str = "
@@ -105,6 +104,12 @@ impl FaultResult {
         }
         if self.others.iter().any(|state| state != "done") {
             return Some(format!("the others are {}", self.others.join(", ")));
+        }
+        // Why but two: what is busy, or refuses before anything was done, stays in service.
+        let stays_in =
+            self.state == "done" || case.rule.contains("job") || case.rule.contains("/var/lib/gpufleet");
+        if !stays_in && self.out_of_service != ["gpu001"] {
+            return Some(format!("out of service are {:?}", self.out_of_service));
         }
         if self.reboots > 1 {
             return Some(format!("the node was rebooted {} times", self.reboots));

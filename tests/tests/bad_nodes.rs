@@ -134,8 +134,8 @@ fn nodes_with_no_place_for_files() {
     for name in ["gpu001", "gpu002", "gpu004"] {
         ward.well(name);
     }
-    ward.ill("gpu003", "unreachable", &["full"]);
-    assert_eq!(ward.done.code, Some(4), "{}", ward.done);
+    ward.ill("gpu003", "failed", &["full"]);
+    assert_eq!(ward.done.code, Some(2), "{}", ward.done);
 }
 
 #[test]

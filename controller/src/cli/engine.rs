@@ -10,12 +10,13 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
+    drain::LocalRunner,
     engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Drain, Gate, Known, Order, Overrides, Program, RebootVia, TagFilter},
+    playbook::{Known, Order, Overrides, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -180,7 +181,6 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     }
     check_tags(&program, source)?;
     let extra_dict = Arc::new(Dict::trusted(&extra));
-    carried_out(&program)?;
     let mut play_hosts = Vec::new();
     for play in &program.plays {
         let pattern = play.host_pattern(&extra_dict)?;
@@ -205,28 +205,6 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
     Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, hosts })
-}
-
-/// What is read and checked already, and not carried out yet, must not look as if it were.
-fn carried_out(program: &Program) -> Result<(), CommandError> {
-    for play in &program.plays {
-        let policy = &play.policy;
-        let what = match policy {
-            policy if policy.drain != Drain::None => format!("`drain: {}`", policy.drain),
-            policy if policy.reboot.via != RebootVia::Ssh => "`reboot: {via: slurm}`".to_owned(),
-            policy if policy.power_cycle.is_some() => "`power_cycle`".to_owned(),
-            policy if policy.health_gate.iter().any(|gate| matches!(gate, Gate::Command(_))) => {
-                "a `command` in `health_gate`".to_owned()
-            }
-            _ => continue,
-        };
-        return Err(CommandError::user(format!(
-            "play `{}`: {what} is not carried out by this version",
-            play.name
-        ))
-        .hint("drain the nodes beforehand and take it out of the play"));
-    }
-    Ok(())
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -439,6 +417,7 @@ fn carry_out(
             screen: Some(Arc::clone(&screen)),
         }),
         schedulers,
+        runner: Arc::new(LocalRunner),
         options: Options {
             verb: request.verb,
             forks: request.connection.forks.max(1),

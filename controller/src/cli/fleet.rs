@@ -8,7 +8,10 @@ use gpufleet::{
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
     interpreter::BlobNeed,
     inventory::Inventory,
-    session::{BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions},
+    session::{
+        BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions,
+        StartError,
+    },
     template::{self, Dict, Scope},
     transport::{
         self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
@@ -128,18 +131,24 @@ impl Fleet {
     }
 
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
-        let unreachable =
-            |error: SessionError| ConnectFailure::Unreachable(without_name(host, &error.to_string()));
+        let failed = |error: SessionError| {
+            let why = without_name(host, &error.to_string());
+            match error {
+                SessionError::Refused { .. }
+                | SessionError::Start { kind: StartError::DiskFull { .. }, .. } => ConnectFailure::Unfit(why),
+                _ => ConnectFailure::Unreachable(why),
+            }
+        };
         let target = self.targets.get(host).map(|(plain, root)| if purpose.r#become { root } else { plain });
         let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
-        let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(unreachable)?;
+        let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(failed)?;
         let open = Open {
             holder: self.holder.clone(),
             who: self.who.clone(),
             writes: purpose.writes,
             login_uid: Some(session.login_uid()),
         };
-        match session.open_lock(open).await.map_err(unreachable)? {
+        match session.open_lock(open).await.map_err(failed)? {
             LockOutcome::Opened(_) => Ok(SessionLink { session }),
             LockOutcome::Locked(lock) => {
                 let lock = SessionError::Locked { node: host.to_owned(), lock };
@@ -207,7 +216,10 @@ struct SessionLink {
 
 impl SessionLink {
     fn error(&self, error: &SessionError) -> LinkError {
-        LinkError(without_name(self.session.node(), &error.to_string()))
+        LinkError {
+            why: without_name(self.session.node(), &error.to_string()),
+            helper_ended: matches!(error, SessionError::HelperEnded { .. }),
+        }
     }
 }
 

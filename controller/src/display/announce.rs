@@ -68,6 +68,9 @@ impl Announcer {
                     if why.is_empty() { String::new() } else { format!(": {}", clean(&why.join(", "))) };
                 vec![self.cut(format!("{host}  reboots{why}"))]
             }
+            What::PowerCycled { host, .. } if self.steps && self.style.verbosity > Verbosity::Quiet => {
+                vec![self.cut(format!("{host}  did not come back: power cycled"))]
+            }
             What::Rebooted { host, seconds, .. } if self.style.verbosity >= Verbosity::Changed => {
                 vec![format!("{host}  is back after {}, with a new boot id", clock(*seconds))]
             }

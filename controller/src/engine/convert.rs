@@ -69,7 +69,12 @@ fn worst_case(play: &Play, policy: &playbook::Policy, class: Disruption) -> Opti
         Disruption::Clients | Disruption::GpuReset => 0,
         Disruption::Reboot => reboots.max().unwrap_or(policy.reboot.timeout_s),
     };
-    let seconds = policy.drain.worst_case_s().saturating_add(reboot).saturating_add(WORK_RESERVE_S);
+    let power = match class {
+        Disruption::Reboot => policy.power_cycle.as_ref().map_or(0, |cycle| cycle.timeout_s),
+        _ => 0,
+    };
+    let parts = [policy.drain.worst_case_s(), reboot, power, WORK_RESERVE_S];
+    let seconds = parts.into_iter().fold(0, u64::saturating_add);
     Some(WorstCase { class, seconds })
 }
 
@@ -185,5 +190,10 @@ mod tests {
         };
         assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
         assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
+        let hook = "  rollout: {power_cycle: {command: cycle, timeout: 15m}}\n";
+        let play = play(&format!("- hosts: all\n{hook}  tasks:\n    - reboot: {{timeout: 5m}}\n"));
+        let shape = policy(&play, &Overrides::default(), &hosts, &contexts);
+        assert_eq!(shape.worst_case_s(Disruption::Reboot), Some(300 + 900 + 600));
+        assert_eq!(shape.worst_case_s(Disruption::GpuReset), Some(600));
     }
 }

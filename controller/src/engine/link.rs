@@ -11,8 +11,12 @@ use crate::interpreter::BlobNeed;
 
 /// Why a node stopped answering, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LinkError(pub String);
+#[error("{why}")]
+pub struct LinkError {
+    pub why: String,
+    /// The helper's process ended, and the connection lived to tell; else the node may be gone as well.
+    pub helper_ended: bool,
+}
 
 /// Why a node could not be reached or may not be worked on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +26,9 @@ pub enum ConnectFailure {
     /// Another run works on the node, or a newer one took over.
     #[error("{0}")]
     Locked(String),
+    /// The node answers, and cannot be worked on, such as one whose disk is full.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 /// What a session is for.

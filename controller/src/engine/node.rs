@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
     convert,
+    hooks::Hooks,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
     past::PendingReboot,
@@ -49,6 +50,7 @@ pub(super) struct NodeTask {
     pub(super) purpose: Purpose,
     /// What must hold before the node is given back.
     pub(super) gate: Vec<HealthCheck>,
+    pub(super) hooks: Arc<Hooks>,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) out: mpsc::Sender<FromNode>,
     pub(super) answers: mpsc::Receiver<ToNode>,
@@ -108,6 +110,10 @@ impl NodeTask {
     /// The node's link, connected now when it is not yet, or not for this purpose.
     pub(super) async fn link(&mut self) -> Result<Arc<dyn Link>, Cut> {
         if let Some((link, purpose)) = &self.slot.link {
+            // Why: an earlier task of the node made this connection, and what follows must be the same boot.
+            if self.left.reboot.is_none() && self.left.boot_id.is_none() {
+                self.left.boot_id = link.boot_id();
+            }
             let serves =
                 (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
             if serves {
@@ -129,6 +135,7 @@ impl NodeTask {
             }
             Err(ConnectFailure::Unreachable(why)) => Err(Cut::Unreachable(why)),
             Err(ConnectFailure::Locked(why)) => Err(Cut::Held(why)),
+            Err(ConnectFailure::Unfit(why)) => Err(Cut::Failed(why)),
         }
     }
 
@@ -157,12 +164,10 @@ impl NodeTask {
             secret: false,
             environment: Vec::new(),
         };
-        link.call(request, Vec::new(), Box::new(|_| {})).await.map_err(|error| self.lost(error.to_string()))
-    }
-
-    fn lost(&mut self, why: String) -> Cut {
-        self.slot.link = None;
-        Cut::Unreachable(why)
+        match link.call(request, Vec::new(), Box::new(|_| {})).await {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => Err(self.lost(error).await),
+        }
     }
 
     pub(super) async fn request(&mut self, request: Request) -> Result<(), Cut> {
@@ -170,7 +175,7 @@ impl NodeTask {
         match link.request(request).await {
             Ok(Reply::Error { message }) => Err(Cut::Failed(message)),
             Ok(_) => Ok(()),
-            Err(error) => Err(self.lost(error.to_string())),
+            Err(error) => Err(self.lost(error).await),
         }
     }
 
@@ -303,6 +308,7 @@ impl NodeTask {
                     cursor.feed(fed)
                 }
                 Step::SectionEnd { .. } => {
+                    self.made_current(&cursor.awaiting())?;
                     self.release().await?;
                     Vec::new()
                 }
@@ -508,14 +514,7 @@ impl NodeTask {
             });
             let outcome = match link.call(request, blobs.to_vec(), progress).await {
                 Ok(outcome) => outcome,
-                Err(error) => {
-                    self.slot.link = None;
-                    if self.slot.out_of_service {
-                        self.acted = true;
-                        self.unproven = Some(error.to_string());
-                    }
-                    return Ok(Fed::Unreachable { reason: error.to_string() });
-                }
+                Err(error) => return self.broken_off(error).await,
             };
             self.judge(&outcome);
             let OpStatus::NeedsPermit { class } = outcome.status else {

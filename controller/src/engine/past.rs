@@ -71,6 +71,7 @@ pub(super) struct PastHost {
     /// The drain that was begun and not seen to end.
     drain: Option<Marker>,
     rebooted_at: Option<Timestamp>,
+    power_cycled: bool,
 }
 
 /// A reboot that was asked for and not seen through.
@@ -149,6 +150,12 @@ impl Past {
                 host.rebooted_for.extend(why.iter().cloned());
                 host.rebooted_at = Some(at);
             }
+            What::PowerCycled { deadline, .. } => {
+                host.power_cycled = true;
+                if let Some(reboot) = &mut host.reboot {
+                    reboot.deadline = *deadline;
+                }
+            }
             What::Rebooted { boot_id, .. } => {
                 if let Some(reboot) = &mut host.reboot {
                     reboot.proven = true;
@@ -205,6 +212,7 @@ impl Past {
         slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
         slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
+        slot.power_cycled = host.power_cycled;
     }
 
     pub(super) fn host(&self, name: &str) -> PastHost {

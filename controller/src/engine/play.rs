@@ -380,6 +380,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             verb: self.context.verb,
             purpose: self.context.purpose,
             gate: self.context.gate.clone(),
+            hooks: Arc::clone(&self.context.hooks),
             connector: Arc::clone(&self.context.connector),
             out: self.sender.clone(),
             answers: from_us,

@@ -1,12 +1,17 @@
 //! Rebooting a node, and the proof that it did.
+//!
+//! A node is back when it answers from a boot with another identity than before and its system says that it is up. That
+//! its connection was lost proves nothing.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use gpufleet_protocol::{NodeOp, OpRequest, OpStatus, facts::Facts, message::Mode, op::Reboot};
-use tokio::time::{Instant, sleep, timeout};
+use gpufleet_protocol::{
+    NodeOp, OpRequest, OpStatus, facts::Facts, health::SystemState, message::Mode, op::Reboot,
+};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    link::{ConnectFailure, Link},
+    link::{Link, LinkError},
     node::{Cut, NodeTask},
 };
 use crate::event::{NodeState, What};
@@ -15,8 +20,65 @@ use crate::event::{NodeState, What};
 const ORDERLY: Duration = Duration::from_secs(300);
 /// How long the request to reboot may take to be answered.
 const ASKING: Duration = Duration::from_secs(60);
-/// First and longest pause between tries to reach a node that is down.
+/// How long a node may take to say how far its system is.
+const SAYING: Duration = Duration::from_secs(20);
+/// First and longest pause between looks at a node that is not back.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// A boot that is to follow another one.
+pub(super) struct Awaited {
+    /// The boot that must be over.
+    pub(super) before: String,
+    pub(super) since: Instant,
+    pub(super) limit: Duration,
+    /// The node was seen to go.
+    pub(super) gone: bool,
+}
+
+/// How a node stands that is not back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It does not answer, with the last try's reason.
+    Silent(String),
+    /// It answers from its old boot.
+    Old(Option<SystemState>),
+    /// It answers from another boot, and is not up.
+    Rising { boot_id: String, why: String },
+}
+
+impl Standing {
+    fn end(self, awaited: &Awaited, what: &str, seconds: u64) -> Cut {
+        let before = &awaited.before;
+        let going = |system: &SystemState| system.shutdown_scheduled;
+        match self {
+            Self::Silent(last) => Cut::Unreachable(format!(
+                "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
+                 power-cycle it"
+            )),
+            Self::Old(Some(system)) if going(&system) => Cut::Failed(format!(
+                "does not go down: its shutdown is under way since {seconds} s and more, and it is still in boot \
+                 {before} ({}); look at its console",
+                system.words()
+            )),
+            Self::Old(_) if awaited.gone => Cut::Failed(format!(
+                "did not reboot: it went away and answered again within {seconds} s, with the boot id that it had before, \
+                 {before}; look at its console"
+            )),
+            Self::Old(_) => Cut::Failed(format!(
+                "does not go down: still the boot {before} after {seconds} s; look at its console"
+            )),
+            Self::Rising { boot_id, why } => Cut::Failed(format!(
+                "rebooted, and is not up {seconds} s after it was told to: {why}; it is in boot {boot_id}; look at \
+                 `systemctl list-jobs` and its console"
+            )),
+        }
+    }
+}
+
+/// A boot id as the kernel writes it. Source: random(4), `/proc/sys/kernel/random/boot_id`.
+fn is_boot_id(text: &str) -> bool {
+    text.len() == 36 && uuid::Uuid::try_parse(text).is_ok_and(|id| !id.is_nil())
+}
 
 impl NodeTask {
     /// Reboots the node and returns, in seconds, how long it was gone. Counts only with an observed disconnect and a
@@ -24,7 +86,7 @@ impl NodeTask {
     pub(super) async fn reboot(&mut self, limit: Duration, why: Vec<String>) -> Result<u64, Cut> {
         let name = self.slot.name.clone();
         let link = self.link().await?;
-        let Some(before) = link.boot_id() else {
+        let Some(before) = link.boot_id().filter(|id| is_boot_id(id)) else {
             let why =
                 "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
             return Err(Cut::Failed(why.to_owned()));
@@ -39,29 +101,94 @@ impl NodeTask {
         };
         self.durable(issued).await?;
         self.slot.rebooted_at = Some(jiff::Timestamp::now());
-        self.ask_to_reboot(Reboot::Orderly).await?;
+        self.order_reboot().await?;
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
+        let mut awaited = Awaited { before, since: begin, limit, gone: false };
         if timeout(ORDERLY.min(limit / 2), link.closed()).await.is_err() {
-            self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;
-            self.ask_to_reboot(Reboot::Forced).await?;
-            if tokio::time::timeout_at(deadline, link.closed()).await.is_err() {
-                return Err(Cut::Failed(format!(
-                    "does not go down: still the boot {before} after {} s; look at its console",
-                    limit.as_secs()
-                )));
+            self.hurry(&*link).await?;
+            if timeout_at(deadline, link.closed()).await.is_err() {
+                let standing = match self.system(&*link).await {
+                    Ok(system) => Standing::Old(system),
+                    Err(error) => Standing::Silent(error.why),
+                };
+                return self.arrive(awaited, Err(standing)).await;
             }
         }
+        awaited.gone = true;
         self.slot.link = None;
         self.state(NodeState::Rebooting, Some("down".to_owned())).await;
-        let boot_id = self.until_back(&before, deadline, limit).await?;
-        let seconds = begin.elapsed().as_secs();
+        sleep(PAUSES.0).await;
+        let waited = self.until_up(&awaited, deadline).await;
+        self.arrive(awaited, waited).await
+    }
+
+    /// Has the scheduler reboot the node where the play says so, else the node itself.
+    async fn order_reboot(&mut self) -> Result<(), Cut> {
+        if let (Some(scheduler), Some(marker)) = (self.scheduler.clone(), self.slot.drain.clone())
+            && scheduler.reboots
+        {
+            let target = scheduler.target(&self.slot.name);
+            match scheduler.drainer.reboot_via(&target, &marker).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                // Why it goes on: the order may have been taken, and a node that stays up is told to go down itself.
+                Err(error) => {
+                    self.state(NodeState::Rebooting, Some(error.to_string())).await;
+                    return Ok(());
+                }
+            }
+        }
+        self.ask_to_reboot(Reboot::Orderly).await
+    }
+
+    /// Tells a node that does not go down to do so at once, unless its shutdown is under way: that may only be slow, and
+    /// asking again would break it off.
+    async fn hurry(&mut self, link: &dyn Link) -> Result<(), Cut> {
+        match self.system(link).await {
+            Ok(Some(system)) if system.shutdown_scheduled => {
+                let detail = format!("its shutdown is under way ({}); waiting for it", system.words());
+                self.state(NodeState::Rebooting, Some(detail)).await;
+                Ok(())
+            }
+            // Why nothing: it went meanwhile, or nobody would hear the word.
+            Err(_) => Ok(()),
+            Ok(_) => {
+                self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;
+                self.ask_to_reboot(Reboot::Forced).await
+            }
+        }
+    }
+
+    /// What follows the wait for a new boot: the power hook where the node did not return, and the end where it did not
+    /// help. Answers, in seconds, how long the node was gone.
+    pub(super) async fn arrive(
+        &mut self,
+        awaited: Awaited,
+        waited: Result<String, Standing>,
+    ) -> Result<u64, Cut> {
+        let limit = awaited.limit.as_secs();
+        let boot_id = match waited {
+            Ok(boot_id) => boot_id,
+            Err(standing) => match self.power_cycled(&awaited, &standing).await? {
+                None => {
+                    let what = if self.slot.power_cycled { "reboot and its power cycle" } else { "reboot" };
+                    return Err(standing.end(&awaited, what, limit));
+                }
+                Some((Ok(boot_id), _)) => boot_id,
+                Some((Err(standing), seconds)) => {
+                    return Err(standing.end(&awaited, "power cycle", seconds));
+                }
+            },
+        };
+        self.left.reboot = None;
+        let seconds = awaited.since.elapsed().as_secs();
         self.is_back(boot_id, seconds).await?;
         Ok(seconds)
     }
 
     /// What follows a proven reboot.
-    pub(super) async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
+    async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
         let had = self.slot.facts.take();
         self.slot.rebooted = true;
         self.left.boot_id = Some(boot_id.clone());
@@ -95,7 +222,7 @@ impl NodeTask {
         )))
     }
 
-    pub(super) async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
+    async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
         let link = self.link().await?;
         let request = OpRequest {
             op: NodeOp::Reboot(how),
@@ -117,64 +244,99 @@ impl NodeTask {
         }
     }
 
-    pub(super) async fn until_back(
-        &mut self,
-        before: &str,
-        deadline: Instant,
-        limit: Duration,
-    ) -> Result<String, Cut> {
-        let mut pause = PAUSES.0;
-        let mut last = String::from("no answer");
-        while Instant::now() + pause < deadline {
-            sleep(pause).await;
-            pause = (pause * 3 / 2).min(PAUSES.1);
-            let attempt =
-                tokio::time::timeout_at(deadline, self.connector.connect(&self.slot.name, self.purpose));
-            match attempt.await {
-                Ok(Ok(link)) => match link.boot_id() {
-                    Some(now) if now != before => {
-                        self.connected(&*link, 0).await;
-                        self.slot.link = Some((link, self.purpose));
-                        return Ok(now);
-                    }
-                    _ => {
-                        last = "answers, and has not gone down yet".to_owned();
-                        link.close().await;
-                    }
-                },
-                // Why no end: the lock that this very run held before the reboot may need a moment to fall.
-                Ok(Err(ConnectFailure::Locked(why) | ConnectFailure::Unreachable(why))) => last = why,
-                Err(_) => break,
-            }
+    /// How far the node's system is; nothing where its helper does not tell.
+    async fn system(&self, link: &dyn Link) -> Result<Option<SystemState>, LinkError> {
+        let request = OpRequest {
+            op: NodeOp::System,
+            mode: Mode::Apply,
+            permit: None,
+            run_as: None,
+            timeout_s: SAYING.as_secs(),
+            op_id: String::new(),
+            secret: false,
+            environment: Vec::new(),
+        };
+        match timeout(SAYING * 2, link.call(request, Vec::new(), Box::new(|_| {}))).await {
+            Ok(outcome) => Ok(outcome?.system),
+            Err(_) => Err(LinkError { why: "no answer".to_owned(), helper_ended: false }),
         }
-        Err(Cut::Unreachable(format!(
-            "did not come back within {} s after its reboot (last try: {last}); look at its console or power-cycle it",
-            limit.as_secs()
-        )))
     }
 
-    /// Connects, however often that takes until the deadline.
-    pub(super) async fn answering(&mut self, deadline: Instant) -> Result<Arc<dyn Link>, Cut> {
+    /// Looks at the node again and again until it is up in another boot, and answers which. The error is how it stood
+    /// last: at the deadline, or as soon as a node that nobody saw go turns out not to be going.
+    pub(super) async fn until_up(
+        &mut self,
+        awaited: &Awaited,
+        deadline: Instant,
+    ) -> Result<String, Standing> {
         let mut pause = PAUSES.0;
+        let mut last = Standing::Silent("no answer".to_owned());
         loop {
-            let attempt = self.connector.connect(&self.slot.name, self.purpose);
-            let why = match tokio::time::timeout_at(deadline, attempt).await {
-                Ok(Ok(link)) => {
-                    self.connected(&*link, 0).await;
-                    return Ok(link);
-                }
-                Ok(Err(ConnectFailure::Locked(why) | ConnectFailure::Unreachable(why))) => why,
-                Err(_) => "no answer".to_owned(),
+            let seen = timeout_at(deadline, self.look(&awaited.before)).await;
+            let seen = match seen {
+                Ok(Ok(boot_id)) => return Ok(boot_id),
+                Ok(Err(standing)) => standing,
+                Err(_) => return Err(last),
             };
+            if let Standing::Old(Some(system)) = &seen
+                && !awaited.gone
+                && !system.shutdown_scheduled
+            {
+                return Err(seen);
+            }
+            if seen != last {
+                let detail = match &seen {
+                    Standing::Silent(_) => "down".to_owned(),
+                    Standing::Old(_) => "answers from its old boot".to_owned(),
+                    Standing::Rising { why, .. } => format!("in a new boot, and not up: {why}"),
+                };
+                self.state(NodeState::Rebooting, Some(detail)).await;
+            }
+            last = seen;
             if Instant::now() + pause >= deadline {
-                return Err(Cut::Unreachable(format!(
-                    "did not come back from the reboot that this run asked for (last try: {why}); look at its console \
-                     or power-cycle it"
-                )));
+                return Err(last);
             }
             sleep(pause).await;
             pause = (pause * 3 / 2).min(PAUSES.1);
         }
+    }
+
+    /// One look: the new boot of a node that is up in it, or how it stands. Keeps the connection.
+    async fn look(&mut self, before: &str) -> Result<String, Standing> {
+        let link = match &self.slot.link {
+            Some((link, _)) => std::sync::Arc::clone(link),
+            None => {
+                let connected = self.connector.connect(&self.slot.name, self.purpose).await;
+                // Why no end where it is locked: this very run's lock may need a moment to fall.
+                let link = connected.map_err(|failure| Standing::Silent(failure.to_string()))?;
+                self.connected(&*link, 0).await;
+                self.slot.link = Some((std::sync::Arc::clone(&link), self.purpose));
+                link
+            }
+        };
+        let now = link.boot_id().unwrap_or_default();
+        let system = match self.system(&*link).await {
+            Ok(system) => system,
+            Err(error) if now == before => {
+                self.slot.link = None;
+                drop(error);
+                return Err(Standing::Old(None));
+            }
+            Err(error) => {
+                self.slot.link = None;
+                return Err(Standing::Rising { boot_id: now, why: error.why });
+            }
+        };
+        if now == before {
+            return Err(Standing::Old(system));
+        }
+        let why = match system {
+            _ if !is_boot_id(&now) => "what it tells is no boot id".to_owned(),
+            Some(system) if system.is_up() => return Ok(now),
+            Some(system) => system.words(),
+            None => "it does not tell how far it is".to_owned(),
+        };
+        Err(Standing::Rising { boot_id: now, why })
     }
 
     /// Waits until the node answers.
@@ -200,6 +362,6 @@ impl NodeTask {
 }
 
 /// The wall clock's time after a span, for the journal.
-fn wall_clock_after(span: Duration) -> Option<jiff::Timestamp> {
+pub(super) fn wall_clock_after(span: Duration) -> Option<jiff::Timestamp> {
     jiff::Timestamp::now().checked_add(jiff::SignedDuration::try_from(span).ok()?).ok()
 }

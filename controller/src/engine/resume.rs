@@ -11,8 +11,10 @@ use tokio::time::Instant;
 
 use super::{
     link::Link,
+    loss,
     node::{Cut, NodeTask},
     past::{PendingReboot, Resumed},
+    reboot::{Awaited, Standing},
 };
 use crate::{
     event::{NodeState, What},
@@ -49,10 +51,7 @@ impl NodeTask {
         let now = link.boot_id();
         match (&self.left.boot_id, &now) {
             (Some(before), Some(after)) if before != after && self.left.reboot.is_none() => {
-                Err(Cut::Failed(format!(
-                    "rebooted unexpectedly: it was in boot {before} when this run left it, and is in {after} now; look at \
-                 its console and kernel log, then run the playbook on it again"
-                )))
+                Err(loss::unexpected_reboot(before, after))
             }
             _ => {
                 if self.left.reboot.is_none() {
@@ -81,7 +80,7 @@ impl NodeTask {
             Ok(Reply::Spooled(spooled)) => spooled,
             Ok(Reply::Error { message }) => return Err(Cut::Failed(message)),
             Ok(_) => return Err(Cut::Failed("the helper does not know what it has done".to_owned())),
-            Err(error) => return Err(Cut::Unreachable(error.to_string())),
+            Err(error) => return Err(self.lost(error).await),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         // Why the same: an operation that its helper broke off because the controller was gone has no result either.
@@ -137,26 +136,22 @@ impl NodeTask {
             Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)
         });
         // Why at least a minute: the deadline may have passed while nobody looked, and the node be back all the same.
-        let until = Instant::now() + left.max(Duration::from_secs(60));
-        let begin = Instant::now();
-        let link = match self.answering(until).await? {
-            link if link.boot_id().is_some_and(|now| now != before) => link,
-            same => {
-                self.slot.link = Some((same, self.purpose));
+        let left = left.max(Duration::from_secs(60));
+        let awaited = Awaited { before, since: Instant::now(), limit: left, gone: false };
+        match self.until_up(&awaited, Instant::now() + left).await {
+            Err(Standing::Old(Some(system))) if !system.shutdown_scheduled => {
                 self.left.reboot = None;
-                self.left.boot_id = Some(before);
+                self.left.boot_id = Some(awaited.before);
                 let why = "the node had not gone down";
                 if let Err(held) = self.permitted(Disruption::Reboot, why).await? {
                     return Ok(held);
                 }
                 self.reboot(limit, vec![why.to_owned()]).await?;
-                return Ok(Fed::Rebooted);
             }
-        };
-        let now = link.boot_id().unwrap_or_default();
-        self.slot.link = Some((link, self.purpose));
-        self.left.reboot = None;
-        self.is_back(now, begin.elapsed().as_secs()).await?;
+            waited => {
+                self.arrive(awaited, waited).await?;
+            }
+        }
         Ok(Fed::Rebooted)
     }
 }

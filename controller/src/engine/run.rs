@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
     convert,
+    hooks::Hooks,
     link::{Connector, Purpose},
     past::{Past, PastPlay},
     play::{Dispatcher, Stage},
@@ -18,7 +19,7 @@ use super::{
     slot::Slot,
 };
 use crate::{
-    drain::{Marker, Scheduler},
+    drain::{Marker, Runner, Scheduler},
     event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
@@ -102,6 +103,8 @@ pub struct Engine {
     pub confirm: Arc<dyn Confirm>,
     /// Who drains the nodes of each play; none where nobody has to.
     pub schedulers: Vec<Option<Arc<Scheduler>>>,
+    /// Runs hooks on this machine.
+    pub runner: Arc<dyn Runner>,
     pub options: Options,
 }
 
@@ -147,6 +150,8 @@ pub(super) struct PlayContext<'a> {
     /// Nodes that failed in earlier plays.
     pub(super) failed: usize,
     pub(super) overrules: Overrules,
+    /// Commands of the play's policy around its nodes.
+    pub(super) hooks: Arc<Hooks>,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -422,7 +427,10 @@ impl Engine {
                 again.push(host);
             }
             if retried || unfinished.contains(&host) {
-                slot.verdict = NodeState::Pending;
+                // Why not always: what it had done before stays done.
+                if !slot.is_alive() {
+                    slot.verdict = NodeState::Pending;
+                }
                 slot.message = None;
                 slot.resumed = Some(Box::new(resumed));
             } else {
@@ -480,6 +488,12 @@ impl Engine {
             winds_up: self.options.winds_up,
             failed,
             overrules: self.options.overrules,
+            hooks: Arc::new(Hooks::new(
+                play,
+                self.contexts.clone(),
+                Arc::clone(&self.runner),
+                self.options.holder.run.clone(),
+            )),
             recorder,
             interrupts,
         }

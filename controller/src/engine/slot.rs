@@ -28,6 +28,8 @@ pub(super) struct Slot {
     pub(super) rebooted: bool,
     /// What reboots of this run were for: none is made twice for the same.
     pub(super) rebooted_for: BTreeSet<String>,
+    /// This run has power cycled it: at most once.
+    pub(super) power_cycled: bool,
     pub(super) out_of_service: bool,
     /// What marks it at its scheduler while it may be drained for us.
     pub(super) drain: Option<Marker>,
@@ -68,6 +70,7 @@ impl Slot {
             until: None,
             rebooted: false,
             rebooted_for: BTreeSet::new(),
+            power_cycled: false,
             out_of_service: false,
             drain: None,
             adopted: false,

@@ -139,6 +139,13 @@ pub enum What {
         boot_id: String,
         seconds: u64,
     },
+    /// Written and synced before a node that did not return is power cycled.
+    PowerCycled {
+        host: String,
+        /// When the node must be back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Timestamp>,
+    },
     NodeFinished {
         host: String,
         outcome: NodeOutcome,

@@ -414,6 +414,7 @@ impl RunModel {
                 }
             }
             What::Released { .. }
+            | What::PowerCycled { .. }
             | What::NodePredicted { .. }
             | What::NodeBegan { .. }
             | What::Fed { .. }
@@ -442,6 +443,7 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::Overridden { host: Some(host), .. }
         | What::RebootIssued { host, .. }
         | What::Rebooted { host, .. }
+        | What::PowerCycled { host, .. }
         | What::NodeFinished { host, .. } => Some(host),
         What::RunStarted(_)
         | What::PlayStarted(_)

@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::{bytes::Bytes, sync::CancellationToken};
 
-use crate::transport::{ChannelEvent, ChannelReader, ChannelWriter, printable};
+use crate::transport::{ChannelEvent, ChannelReader, ChannelWriter, ExitStatus, printable};
 
 /// Frames that wait for the writer; a data frame is at most [`super::handle::PIECE`].
 const QUEUE: usize = 2;
@@ -45,12 +45,26 @@ struct Waiting {
     queued: Arc<AtomicUsize>,
 }
 
+/// Why a session is over.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub(super) reason: Arc<str>,
+    /// The helper's process ended, and the connection lived to tell.
+    pub(super) helper: bool,
+}
+
+impl Ended {
+    fn because(reason: &str) -> Self {
+        Self { reason: Arc::from(reason), helper: false }
+    }
+}
+
 /// What calls and tasks share.
 pub(super) struct Shared {
     next_id: AtomicU64,
     calls: Mutex<HashMap<u64, Waiting>>,
     pub(super) outgoing: mpsc::Sender<Bytes>,
-    ended: watch::Sender<Option<Arc<str>>>,
+    ended: watch::Sender<Option<Ended>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -108,18 +122,22 @@ impl Shared {
     }
 
     /// Why the session ended, waiting for it.
-    pub(super) async fn ended(&self) -> Arc<str> {
+    pub(super) async fn ended(&self) -> Ended {
         let mut watching = self.ended.subscribe();
         match watching.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_else(|| Arc::from("it ended")),
-            Err(_) => Arc::from("it ended"),
+            Ok(ended) => ended.clone().unwrap_or_else(|| Ended::because("it ended")),
+            Err(_) => Ended::because("it ended"),
         }
     }
 
     pub(super) fn end(&self, reason: &str) {
+        self.over(Ended::because(reason));
+    }
+
+    fn over(&self, why: Ended) {
         self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
-            ended.get_or_insert_with(|| Arc::from(reason));
+            ended.get_or_insert(why);
             first
         });
         self.calls().clear();
@@ -204,7 +222,7 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
             None => break,
         }
     }
-    let mut reason = match (exit, reader.ended_because()) {
+    let mut reason = match (&exit, reader.ended_because()) {
         (Some(exit), _) => format!("the helper ended with {exit}"),
         (None, Some(because)) => because,
         (None, None) => "the channel closed".to_owned(),
@@ -213,7 +231,9 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
     if !words.is_empty() {
         reason = format!("{reason}; its last words: {words}");
     }
-    shared.end(&reason);
+    // Why not 255: so ends OpenSSH's client when the connection is lost.
+    let helper = exit.is_some_and(|exit| exit != ExitStatus::Code(255));
+    shared.over(Ended { reason: Arc::from(reason), helper });
 }
 
 fn dispatch(decoder: &mut Decoder, shared: &Shared) -> Result<(), String> {

@@ -15,6 +15,9 @@ pub enum SessionError {
     /// The connection ended.
     #[error("{node}: the connection was lost during {phase}: {cause}")]
     Lost { node: String, phase: Phase, cause: String },
+    /// The helper's process ended in the middle of it, and the connection lived to tell how.
+    #[error("{node}: during {phase} {cause}")]
+    HelperEnded { node: String, phase: Phase, cause: String },
     #[error("{node}: {phase} took longer than {} s, and stopping it had no effect", after.as_secs())]
     Timeout { node: String, phase: Phase, after: Duration },
     /// The helper could not understand or carry out a request at all.

@@ -356,7 +356,7 @@ impl NodeSession {
 
     /// Waits until the connection ends and tells why.
     pub async fn closed(&self) -> Arc<str> {
-        self.inner.shared.ended().await
+        self.inner.shared.ended().await.reason
     }
 
     /// Gives the lock back and ends the helper, waiting for it a moment.
@@ -373,8 +373,14 @@ impl NodeSession {
 
     async fn lost(&self, phase: Phase) -> SessionError {
         let ended = timeout(Duration::from_secs(5), self.inner.shared.ended()).await;
-        let cause = ended.map_or_else(|_| "the channel closed".to_owned(), |reason| reason.to_string());
-        SessionError::Lost { node: self.inner.node.clone(), phase, cause }
+        let node = self.inner.node.clone();
+        match ended {
+            Ok(ended) if ended.helper => {
+                SessionError::HelperEnded { node, phase, cause: ended.reason.to_string() }
+            }
+            Ok(ended) => SessionError::Lost { node, phase, cause: ended.reason.to_string() },
+            Err(_) => SessionError::Lost { node, phase, cause: "the channel closed".to_owned() },
+        }
     }
 
     fn broken(&self, reason: String) -> SessionError {

@@ -117,6 +117,9 @@ pub struct SystemState {
     pub systemd: bool,
     /// A shutdown is scheduled, or the system goes down already: no second reboot is to be asked for.
     pub shutdown_scheduled: bool,
+    /// Units that systemd has not finished starting or stopping, those under way first; empty once it is up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<String>,
 }
 
 impl SystemState {
@@ -127,6 +130,24 @@ impl SystemState {
                 Some(state) => matches!(state, "running" | "degraded"),
                 None => !self.systemd,
             }
+    }
+
+    /// How far it is, for people: the word of systemd, and what it waits for.
+    pub fn words(&self) -> String {
+        let state = match (&self.state, self.systemd) {
+            (Some(state), _) => format!("systemd says {state}"),
+            (None, true) => "systemd does not answer".to_owned(),
+            (None, false) => "systemd does not run it".to_owned(),
+        };
+        let going = match self.shutdown_scheduled && self.state.as_deref() != Some("stopping") {
+            true => ", and a shutdown is scheduled",
+            false => "",
+        };
+        let jobs = match self.jobs.is_empty() {
+            true => String::new(),
+            false => format!("; not done: {}", self.jobs.join(", ")),
+        };
+        format!("{state}{going}{jobs}")
     }
 }
 
@@ -164,6 +185,7 @@ mod tests {
             state: state.map(str::to_owned),
             systemd,
             shutdown_scheduled,
+            jobs: Vec::new(),
         };
         assert!(of(Some("running"), true, false).is_up());
         assert!(of(Some("degraded"), true, false).is_up());
@@ -173,5 +195,16 @@ mod tests {
         }
         assert!(!of(None, true, false).is_up(), "systemd does not answer");
         assert!(!of(Some("running"), true, true).is_up(), "about to go down");
+        let starting = SystemState {
+            jobs: vec!["a.service".to_owned(), "b.mount".to_owned()],
+            ..of(Some("starting"), true, false)
+        };
+        assert_eq!(starting.words(), "systemd says starting; not done: a.service, b.mount");
+        assert_eq!(
+            of(Some("running"), true, true).words(),
+            "systemd says running, and a shutdown is scheduled"
+        );
+        assert_eq!(of(Some("stopping"), true, true).words(), "systemd says stopping");
+        assert_eq!(of(None, true, false).words(), "systemd does not answer");
     }
 }

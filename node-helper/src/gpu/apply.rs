@@ -5,14 +5,18 @@
 //! whose layout could not be changed gets its previous one back; the NVML worker is ended before a reset; nothing
 //! that needs a free GPU starts while somebody holds it.
 
+mod layout;
+mod reset;
+mod services;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gpufleet_protocol::{
     Disruption, FailureKind,
-    message::{GpuClient, IdleReport, IdleVerdict},
+    message::IdleReport,
     nvml::{Code, Placement, Setting},
     op::GpuGroup,
 };
@@ -20,10 +24,9 @@ use gpufleet_protocol::{
 use super::{
     after::{Event, after},
     desired::{LockWant, merge},
-    idle,
-    machine::{Machine, ResetError, UnitAction},
+    machine::{Machine, UnitAction},
     mps,
-    observe::{locks, minors, observe, put_locks, put_released, put_stopped_units, released, stopped_units},
+    observe::{locks, observe, put_locks, released, stopped_units},
     plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
     state::{Instance, Lock, Locks, Mps, State},
     worker::{NvmlError, SetAnswer, SetError},
@@ -32,6 +35,8 @@ use crate::{
     deadline::{Deadline, Stop},
     state::Record,
 };
+
+pub use services::{start_units, take_persistence};
 
 /// How long what holds a GPU gets to go away after its unit was stopped.
 const LETTING_GO: Duration = Duration::from_secs(5);
@@ -414,244 +419,6 @@ impl Running<'_> {
         }
     }
 
-    fn unit(&mut self, unit: &str, action: UnitAction, member: usize) -> Done {
-        self.job.machine.unit(unit, action, self.job.deadline).map_err(|message| Failure {
-            member,
-            kind: FailureKind::Io,
-            message,
-            idle: None,
-        })
-    }
-
-    fn start_mps(&mut self, text: &str, member: usize) -> Done {
-        self.paused_mps = None;
-        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        if self.state.host.mps.unit.active {
-            self.unit(mps::UNIT, UnitAction::Stop, member)?;
-        }
-        if self.state.host.mps.answers || self.state.host.mps.stale {
-            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
-        }
-        self.job.machine.write_mps_unit(Some(text), self.job.deadline).map_err(io)?;
-        self.unit(mps::UNIT, UnitAction::Enable, member)?;
-        self.unit(mps::UNIT, UnitAction::Start, member)
-    }
-
-    fn stop_mps(&mut self, member: usize) -> Done {
-        self.paused_mps = None;
-        let io = |message| Failure { member, kind: FailureKind::Io, message, idle: None };
-        let mps = self.state.host.mps.clone();
-        if mps.unit.active {
-            self.unit(mps::UNIT, UnitAction::Stop, member)?;
-        }
-        if mps.unit.enabled {
-            self.unit(mps::UNIT, UnitAction::Disable, member)?;
-        }
-        if mps.answers || mps.stale {
-            self.job.machine.quit_mps(self.job.deadline).map_err(io)?;
-        }
-        self.stopped.retain(|unit| unit != mps::UNIT);
-        self.remember_stopped();
-        Ok(())
-    }
-
-    /// Units that hold GPUs and run. MPS stays where clients are not to be disturbed.
-    fn units_to_stop(&self, disturbs: bool) -> Vec<String> {
-        let meant = |unit: &&String| {
-            !self.stopped.contains(unit) && (disturbs || !MPS_UNITS.contains(&unit.as_str()))
-        };
-        self.state.host.client_units.iter().filter(meant).cloned().collect()
-    }
-
-    fn stop_units(&mut self, units: &[String], member: usize) -> Done {
-        if units.is_empty() {
-            return Ok(());
-        }
-        self.still_ours(member)?;
-        let known = self.stopped.len();
-        self.stopped.extend(units.iter().cloned());
-        // Why no stop without a record: whoever kills this process would leave them stopped for good.
-        if let Err(why) = put_stopped_units(self.job.record, &self.stopped) {
-            self.stopped.truncate(known);
-            let message = format!("nothing was stopped, because it cannot be recorded: {why}");
-            return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
-        }
-        for unit in units {
-            self.still_ours(member)?;
-            (self.job.progress)(format!("stopping {unit}"));
-            self.unit(unit, UnitAction::Stop, member)?;
-            if unit == mps::UNIT {
-                self.paused_mps = Some(self.state.host.mps.clone());
-            }
-        }
-        Ok(())
-    }
-
-    fn remember_stopped(&mut self) {
-        if let Err(why) = put_stopped_units(self.job.record, &self.stopped) {
-            self.applied.warnings.push(format!("which units are stopped cannot be recorded: {why}"));
-        }
-    }
-
-    /// Who works on these GPUs, or on any.
-    fn holders(&mut self, uuids: Option<&BTreeSet<String>>) -> IdleReport {
-        let read = self.job.machine.snapshot(self.job.deadline);
-        let problem = read.as_ref().err().map(|error| format!("what NVML lists is unknown: {error}"));
-        let snapshot = read.ok();
-        let minors = snapshot.as_ref().map(minors).unwrap_or_default();
-        let mut scan = self.job.machine.scan(&minors, snapshot.as_ref());
-        scan.unknown.extend(problem);
-        let meant: Option<BTreeSet<u32>> = uuids
-            .map(|uuids| uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).map(|gpu| gpu.index).collect());
-        let hits = |client: &&GpuClient| match &meant {
-            None => true,
-            Some(indexes) => client.gpus.iter().any(|index| indexes.contains(index)),
-        };
-        let clients: Vec<GpuClient> = scan.workloads().filter(hits).cloned().collect();
-        let mut reasons = idle::sentences(&clients);
-        let verdict = match (clients.is_empty(), scan.unknown.is_empty()) {
-            (false, _) => IdleVerdict::Busy,
-            (true, true) => IdleVerdict::Idle,
-            (true, false) => IdleVerdict::Unknown,
-        };
-        reasons.extend(scan.unknown);
-        IdleReport { verdict, clients, reasons }
-    }
-
-    fn wait_free(&mut self, uuids: Option<BTreeSet<String>>, member: usize) -> Done {
-        if uuids.as_ref().is_some_and(BTreeSet::is_empty) {
-            return Ok(());
-        }
-        let until = Instant::now() + LETTING_GO.min(self.job.deadline.remaining());
-        loop {
-            let report = self.holders(uuids.as_ref());
-            if report.verdict == IdleVerdict::Idle {
-                return Ok(());
-            }
-            // Why no patience without a stopped unit: a job will not end within seconds.
-            if Instant::now() >= until || self.stopped.is_empty() {
-                return Err(busy(member, "the GPUs are in use".to_owned(), report));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    /// Waits for sessions that only read: their workers hold every GPU for a moment.
-    fn wait_readers(&mut self, member: usize) -> Done {
-        let until = Instant::now() + READERS.min(self.job.deadline.remaining());
-        loop {
-            let scan = self.job.machine.scan(&BTreeMap::new(), None);
-            let readers: Vec<GpuClient> = scan.readers().cloned().collect();
-            if readers.is_empty() {
-                return Ok(());
-            }
-            if let Some(stop) = self.job.deadline.stop() {
-                return Err(stopped(member, stop));
-            }
-            if Instant::now() >= until {
-                let reasons = idle::sentences(&readers);
-                let report = IdleReport { verdict: IdleVerdict::Busy, clients: readers, reasons };
-                return Err(busy(member, "another session of gpufleet reads the GPUs".to_owned(), report));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    fn release_persistence(&mut self, activation: &Activation, member: usize) -> Done {
-        self.still_ours(member)?;
-        let held = |uuid: &&String| self.state.gpu(uuid).is_some_and(|gpu| gpu.persistence == Ok(true));
-        let uuids: Vec<String> = activation.uuids.iter().filter(held).cloned().collect();
-        self.released.extend(uuids.iter().cloned());
-        self.remember_released();
-        for uuid in uuids {
-            self.set(&uuid, Setting::Persistence(false), member)?;
-        }
-        Ok(())
-    }
-
-    fn remember_released(&mut self) {
-        let mark = self.job.machine.boot_mark();
-        if let Err(why) = put_released(self.job.record, &mark, &self.released) {
-            self.applied
-                .warnings
-                .push(format!("which GPUs are without persistence cannot be recorded: {why}"));
-        }
-    }
-
-    fn take_persistence(&mut self, deadline: &Deadline) -> Vec<String> {
-        if self.released.is_empty() {
-            return Vec::new();
-        }
-        let problems = take_persistence(self.job.machine, &mut self.released, deadline);
-        self.remember_released();
-        problems
-    }
-
-    /// `false` where this machine cannot reset, so that a reboot has to do it.
-    fn reset(&mut self, activation: &Activation) -> Result<bool, Failure> {
-        let member = activation.reasons.first().map_or(0, |(member, _)| *member);
-        let uuids: BTreeSet<String> = activation.uuids.iter().cloned().collect();
-        let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
-        let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
-        let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
-        // Source: mig-parted#181: up to Ada the display module blocks a reset.
-        let with_modules = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
-        // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
-        self.refresh(member)?;
-        let desired = merge(self.job.group, &self.state);
-        let needed = super::plan::activation(&self.state, &desired, false).is_some();
-        if needed {
-            self.wait_free(Some(uuids), member)?;
-            let modules = self.job.machine.module_holders();
-            // Why not the others: their counts may be above zero with nobody at work, and the reset itself tells.
-            let display =
-                modules.iter().find(|(module, _)| matches!(module.as_str(), "nvidia_drm" | "nvidia_peermem"));
-            if with_modules && let Some((module, count)) = display {
-                let message =
-                    format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
-                let mut report = self.holders(None);
-                (report.verdict, report.reasons) = (IdleVerdict::Busy, vec![message.clone()]);
-                return Err(busy(member, message, report));
-            }
-            (self.job.progress)(format!("resetting {}", labels.join(", ")));
-        }
-        self.job.machine.release();
-        let mut done = true;
-        if needed {
-            self.wait_readers(member)?;
-            self.still_ours(member)?;
-            match self.job.machine.reset(&pcis, self.job.deadline) {
-                Ok(()) => {}
-                Err(ResetError::Unsupported(why)) => {
-                    self.applied.warnings.push(format!(
-                        "{} cannot be reset here, a reboot is needed: {why}",
-                        labels.join(", ")
-                    ));
-                    done = false;
-                }
-                Err(ResetError::InUse(why)) => {
-                    let mut all = self.holders(None);
-                    let modules = self.job.machine.module_holders();
-                    all.reasons.extend(modules.iter().map(|(module, count)| {
-                        format!("the kernel module {module} is in use (use count {count})")
-                    }));
-                    let message = format!("{} could not be reset: {why}", labels.join(", "));
-                    return Err(busy(member, message, all));
-                }
-                Err(ResetError::Failed(message)) => {
-                    return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
-                }
-            }
-        }
-        let mark = self.job.machine.boot_mark();
-        for uuid in &activation.uuids {
-            let _ = put_locks(self.job.record, uuid, &mark, Locks::UNKNOWN);
-        }
-        let problems = self.take_persistence(self.job.deadline);
-        self.applied.warnings.extend(problems);
-        Ok(done)
-    }
-
     fn refresh(&mut self, member: usize) -> Done {
         match observe(self.job.machine, self.job.record, self.job.deadline) {
             Ok((mut state, _)) => {
@@ -691,137 +458,6 @@ impl Running<'_> {
         }
         Ok(())
     }
-
-    /// Gives a GPU whose layout or mode could not be changed its instances back.
-    fn with_layout_back(
-        &mut self,
-        stage: &Stage,
-        step: &Step,
-        mut failure: Failure,
-        left: &mut BTreeMap<usize, usize>,
-    ) -> Failure {
-        let Some(uuid) = step.act.uuid() else { return failure };
-        let made: Vec<u32> = self.created.iter().filter(|(of, _)| of == uuid).map(|(_, id)| *id).collect();
-        let gone: Vec<Instance> = self
-            .destroyed
-            .iter()
-            .filter(|(of, _)| of == uuid)
-            .map(|(_, instance)| instance.clone())
-            .collect();
-        if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
-            return failure;
-        }
-        // Why: what is put back is not made.
-        let instances = |act: &Act| {
-            matches!(
-                act,
-                Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. }
-            )
-        };
-        let undone =
-            stage.steps.iter().filter(|other| other.act.uuid() == Some(uuid) && instances(&other.act));
-        for at in undone.chain([step]).flat_map(|step| &step.changes) {
-            left.insert(*at, usize::MAX);
-        }
-        let grace = Deadline::after(WAY_BACK);
-        let mut problems = Vec::new();
-        let present: Vec<Instance> =
-            self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
-                let host = self.state.host.clone();
-                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
-                state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
-            });
-        for instance in present.iter().filter(|instance| instance.id.is_some_and(|id| made.contains(&id))) {
-            let Some(gpu_instance) = instance.id else { continue };
-            for compute in &instance.computes {
-                let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
-                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
-            }
-            let setting = Setting::DestroyGpuInstance { gpu_instance };
-            problems.extend(self.job.machine.set(uuid, setting, &grace).err());
-        }
-        for instance in &gone {
-            // Why looked at: the failure may have come between compute and GPU instance.
-            let there = present.iter().find(|other| other.placement == instance.placement);
-            let setting =
-                Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
-            let id = match there.and_then(|other| other.id) {
-                Some(id) => Ok(SetAnswer::Created { id }),
-                None => self.job.machine.set(uuid, setting, &grace),
-            };
-            let has_compute = there.is_some_and(|other| !other.computes.is_empty());
-            match id {
-                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() && !has_compute => {
-                    let setting = Setting::CreateComputeInstance { gpu_instance: id };
-                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
-                }
-                Ok(_) => {}
-                Err(error) => problems.push(error),
-            }
-        }
-        failure.message = match problems.first() {
-            None if gone.is_empty() => format!("{}; the GPU is as it was before", failure.message),
-            None => format!("{}; the previous MIG layout was restored", failure.message),
-            Some(error) => {
-                format!("{}; the previous MIG layout could not be restored: {error}", failure.message)
-            }
-        };
-        failure
-    }
-
-    /// Persistence, units, and the end of the worker, whatever happened before.
-    fn way_back(&mut self) {
-        let grace = Deadline::after(WAY_BACK);
-        // Why again where it failed before: the driver may have been busy with the reset.
-        self.applied.warnings.retain(|warning| !warning.contains("could not be switched on again"));
-        let problems = self.take_persistence(&grace);
-        self.applied.warnings.extend(problems);
-        self.job.machine.release();
-        let problems = start_units(self.job.machine, &mut self.stopped, &grace, self.job.progress);
-        // Why a failure and not a warning: the node would go back to work without its monitoring.
-        self.applied.failures.extend(problems.into_iter().map(|message| Failure {
-            member: 0,
-            kind: FailureKind::Io,
-            message,
-            idle: None,
-        }));
-        self.remember_stopped();
-    }
-}
-
-/// Starts units, the last stopped first; those that do not start stay in the list. Gives one sentence for each of them.
-pub fn start_units(
-    machine: &mut dyn Machine,
-    stopped: &mut Vec<String>,
-    deadline: &Deadline,
-    progress: &dyn Fn(String),
-) -> Vec<String> {
-    let mut problems = Vec::new();
-    for unit in stopped.clone().into_iter().rev() {
-        progress(format!("starting {unit}"));
-        match machine.unit(&unit, UnitAction::Start, deadline) {
-            Ok(()) => stopped.retain(|other| *other != unit),
-            Err(why) => problems.push(format!("{unit} could not be started again: {why}")),
-        }
-    }
-    problems
-}
-
-/// Switches persistence on again; GPUs that refuse stay in the list. Gives one sentence for each of them.
-pub fn take_persistence(
-    machine: &mut dyn Machine,
-    released: &mut Vec<String>,
-    deadline: &Deadline,
-) -> Vec<String> {
-    let mut problems = Vec::new();
-    released.retain(|uuid| match machine.set(uuid, Setting::Persistence(true), deadline) {
-        Ok(_) => false,
-        Err(error) => {
-            problems.push(format!("{uuid}: persistence is off and could not be switched on again: {error}"));
-            true
-        }
-    });
-    problems
 }
 
 fn lock(want: LockWant) -> Lock {

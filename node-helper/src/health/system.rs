@@ -9,6 +9,8 @@ use crate::{deadline::Deadline, os::roots::Roots, process::Run, tasks::reboot};
 
 /// How long systemd may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// Units that are named of those that systemd has not done.
+const NAMED: usize = 6;
 
 /// Reads it. Never fails: what does not answer is missing in the result.
 pub fn read(roots: &Roots, deadline: &Deadline) -> SystemState {
@@ -20,7 +22,36 @@ pub fn read(roots: &Roots, deadline: &Deadline) -> SystemState {
     let shutdown_scheduled = roots.path("/run/systemd/shutdown/scheduled").exists()
         || nologin
         || state.as_deref() == Some("stopping");
-    SystemState { boot_id: reboot::boot_id(roots), state, systemd, shutdown_scheduled }
+    let under_way = matches!(state.as_deref(), Some("initializing" | "starting" | "stopping"));
+    let jobs = if under_way { jobs(roots, deadline) } else { Vec::new() };
+    SystemState { boot_id: reboot::boot_id(roots), state, systemd, shutdown_scheduled, jobs }
+}
+
+/// What systemd has not done: for people, so that nothing is better than an error.
+fn jobs(roots: &Roots, deadline: &Deadline) -> Vec<String> {
+    let Some(program) = roots.tool("systemctl") else { return Vec::new() };
+    let asked =
+        Run::new(program).args(["list-jobs", "--plain", "--no-legend"]).finish(&deadline.within(ANSWER));
+    asked.map(|done| named(&done.stdout())).unwrap_or_default()
+}
+
+/// Units of `systemctl list-jobs`, whose columns are job, unit, type and state; those that run first, because the others
+/// wait for them.
+fn named(text: &str) -> Vec<String> {
+    let mut waiting = Vec::new();
+    let mut running = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(job), Some(unit)) = (words.next(), words.next()) else { continue };
+        if !job.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        let list = if words.nth(1) == Some("running") { &mut running } else { &mut waiting };
+        list.push(unit.chars().filter(|c| !c.is_control()).take(80).collect::<String>());
+    }
+    running.append(&mut waiting);
+    running.truncate(NAMED);
+    running
 }
 
 /// The exit status says less than the word, so only the word counts.
@@ -83,6 +114,21 @@ mod tests {
             assert_eq!(verdict(&node(Some(word)).1), expected, "{word}");
         }
         assert_eq!(verdict(&node(None).1), Verdict::NotApplicable);
+    }
+
+    #[test]
+    fn units_that_run_are_named_before_those_that_wait() {
+        let text =
+            "  2 multi-user.target start waiting\n 34 slow.service start running\n\nNo jobs running.\n";
+        assert_eq!(named(text), ["slow.service", "multi-user.target"]);
+        let many: String = (0..20).map(|job| format!("{job} u{job}.service start waiting\n")).collect();
+        assert_eq!(named(&many).len(), NAMED);
+        let word = "echo starting; exit 1";
+        let (dir, roots) = node(Some(word));
+        let script = "#!/bin/sh\ncase $1 in list-jobs) echo 7 slow.service start running;; *) echo starting; exit 1;; esac\n";
+        fs::write(dir.path().join("usr/bin/systemctl"), script).unwrap();
+        let system = read(&roots, &Deadline::after(Duration::from_secs(10)));
+        assert_eq!(system.jobs, ["slow.service"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nvml_sim::model::ModelKey;
 
 use crate::fleet::{Fleet, LabError, Options, serve_real_host};
 use crate::spec::SshServer;
-use crate::{enter, out, restore, sys, view};
+use crate::{enter, out, power, restore, sys, view};
 
 /// A fleet of GPU nodes that is not there: real SSH, real processes, simulated GPUs.
 ///
@@ -57,6 +57,17 @@ enum Action {
         #[arg(long, env = "GPUFLEET_LAB_DIR")]
         dir: PathBuf,
     },
+    /// The power switch of a node, whatever state the node is in; made for `power_cycle` of a play.
+    Power {
+        /// The fleet's directory.
+        #[arg(long, env = "GPUFLEET_LAB_DIR")]
+        dir: PathBuf,
+        /// The node's name.
+        node: String,
+        /// What to do.
+        #[arg(value_enum)]
+        action: Switch,
+    },
     /// Run `gpusimctl` inside a node of a running fleet (`gpufleet-lab ctl --dir DIR gpu001 show`).
     Ctl {
         /// The fleet's directory.
@@ -68,6 +79,14 @@ enum Action {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Switch {
+    /// Off and on again: the node boots anew.
+    Cycle,
+    /// Print whether the switch answers.
+    Status,
 }
 
 #[derive(Args, Clone)]
@@ -129,6 +148,12 @@ pub fn run() -> ExitCode {
         Action::Outages { dir } => {
             let seen = restore::nodes(&dir).map(|nodes| view::outages(&nodes));
             return told(seen.map(|seen| serde_json::to_string_pretty(&seen).unwrap_or_default()));
+        }
+        Action::Power { dir, node, action: Switch::Cycle } => {
+            return told(power::cycle(&dir, &node).map(|()| String::new()));
+        }
+        Action::Power { dir, node, action: Switch::Status } => {
+            return told(power::node(&dir, &node).map(|_| "Chassis Power is on".to_owned()));
         }
         Action::Ctl { dir, node, arguments } => return enter::ctl(&dir, &node, &arguments),
     };

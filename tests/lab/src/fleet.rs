@@ -22,9 +22,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use crate::keys;
 use crate::node::{files, ssh};
-use crate::restore;
 use crate::rules::{self, Extras, RuleError, StateRule};
 use crate::spec::{NodeSpec, SshServer, ending};
+use crate::{power, restore};
 
 /// What a fleet is to be.
 #[derive(Clone, Debug)]
@@ -499,7 +499,7 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
         }
         let code = boot(spec, &console);
         let returns = match code {
-            _ if restore::asked(&spec.dir) => true,
+            _ if switched(&spec.dir) => true,
             ending::REBOOT => {
                 failures = 0;
                 let _ = store.update(|machine| reboot(machine, &faults));
@@ -519,8 +519,16 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
                 true
             }
         };
-        if !returns && !restore::asked(&spec.dir) && away(spec, stop, Duration::MAX) {
+        if !returns && !switched(&spec.dir) && away(spec, stop, Duration::MAX) {
             break;
+        }
+        if power::asked(&spec.dir) {
+            failures = 0;
+            let _ = store.update(|machine| machine.reboot(uuid::Uuid::new_v4().to_string()));
+            if let Err(error) = power::seen(&spec.dir) {
+                note(&console, &format!("cannot be switched on: {error}"));
+                break;
+            }
         }
         if restore::asked(&spec.dir)
             && let Err(error) = restore::put_back(&spec.dir)
@@ -531,11 +539,16 @@ fn supervise(spec: &NodeSpec, stop: &Stop) {
     }
 }
 
-/// Waits so long, or until the node is to be restored; answers whether the fleet is to end.
+/// Whether somebody restores the node or switches it off and on.
+fn switched(dir: &Path) -> bool {
+    restore::asked(dir) || power::asked(dir)
+}
+
+/// Waits so long, or until the node is to be restored or switched on; answers whether the fleet is to end.
 fn away(spec: &NodeSpec, stop: &Stop, time: Duration) -> bool {
     const LOOK: Duration = Duration::from_millis(20);
     let begin = Instant::now();
-    while begin.elapsed() < time && !restore::asked(&spec.dir) {
+    while begin.elapsed() < time && !switched(&spec.dir) {
         if stop.sleep(LOOK.min(time - begin.elapsed().min(time))) {
             return true;
         }

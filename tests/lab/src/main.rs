@@ -9,6 +9,7 @@ mod fleet;
 mod keys;
 mod node;
 mod out;
+mod power;
 mod programs;
 mod restore;
 mod rules;

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    Holder, RunDir, RunId, World, engine, hosts, process, read_for_resume, started, virtual_time, world::lock,
+    Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started, virtual_time,
+    world::lock,
 };
 use crate::{
     drain::{Marker, NoticePlan},
@@ -46,7 +47,7 @@ async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Option<&'stati
     let dir = RunDir::new(state.path(), &RunId::generate());
     let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
     let (press, mut interrupts) = mpsc::channel(1);
-    let mut engine = engine(world, &hosts, 1);
+    let mut engine = engine(PLAYBOOK, world, &hosts, 1);
     engine.options.max_unavailable = Some(Amount::Count(2));
     engine.options.overrules = overrules;
     let keep = press.clone();
@@ -317,7 +318,7 @@ fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
             let journal = Journal::create(&dir).unwrap();
             let mut recorder = Recorder::new(journal, Vec::new(), jiff::Timestamp::now);
             let (_press, mut interrupts) = mpsc::channel(1);
-            let mut engine = engine(&world, &hosts, 1);
+            let mut engine = engine(PLAYBOOK, &world, &hosts, 1);
             engine.options.adopted = [("gpu002".to_owned(), marker.clone())].into();
             let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
             recorder.finish().unwrap();
@@ -345,7 +346,7 @@ fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
         let journal = Journal::reopen(&dir).unwrap();
         let mut recorder = Recorder::after(&past, journal, Vec::new(), jiff::Timestamp::now);
         let (_press, mut interrupts) = mpsc::channel(1);
-        let mut engine = engine(&world, &hosts, 2);
+        let mut engine = engine(PLAYBOOK, &world, &hosts, 2);
         engine.options.winds_up = true;
         let past = Past::of(&past);
         let who = "test".to_owned();

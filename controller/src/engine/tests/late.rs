@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
+use super::{PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
 use crate::{
     engine::Recorder,
     event::{NodeState, What},
@@ -21,7 +21,7 @@ fn run(slow: Duration, never: bool) -> Vec<What> {
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
         let (_press, mut interrupts) = mpsc::channel(1);
-        let mut engine = engine(&world, &hosts, 1);
+        let mut engine = engine(PLAYBOOK, &world, &hosts, 1);
         engine.options.max_unavailable = Some(Amount::Count(2));
         let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();

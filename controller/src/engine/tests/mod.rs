@@ -4,6 +4,7 @@
 mod drains;
 mod late;
 mod queue;
+mod reboots;
 mod world;
 
 use std::{
@@ -19,7 +20,7 @@ use tokio::sync::mpsc;
 
 use self::{
     queue::{FakeScheduler, Holder},
-    world::{Wires, World},
+    world::{Switches, Wires, World},
 };
 use super::{Confirm, Engine, Forecast, Options, Past, Recorder, Refusal, RunResult, Stop};
 use crate::{
@@ -96,10 +97,10 @@ fn started(hosts: &[String]) -> RunStarted {
     }
 }
 
-fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
+fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
     let text = match world.drains {
-        true => PLAYBOOK.replacen("  tasks:", "  rollout: {drain: {slurm: {timeout: 1h}}}\n  tasks:", 1),
-        false => PLAYBOOK.to_owned(),
+        true => playbook.replacen("  tasks:", "  rollout: {drain: {slurm: {timeout: 1h}}}\n  tasks:", 1),
+        false => playbook.to_owned(),
     };
     let files: HashMap<String, String> = [("play.yml".to_owned(), text)].into();
     let program = Arc::new(Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}")));
@@ -115,6 +116,7 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),
         schedulers: vec![world.drains.then(|| FakeScheduler::of(world, *world.notice.lock().unwrap()))],
+        runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
             verb: Verb::Run,
             forks: 64,
@@ -134,6 +136,16 @@ fn engine(world: &Arc<World>, hosts: &[String], epoch: u64) -> Engine {
 
 /// One process: begins the run, or takes it up from its journal. `None` when it was killed.
 async fn process(world: &Arc<World>, hosts: &[String], dir: &RunDir, epoch: u64) -> Option<RunResult> {
+    process_of(PLAYBOOK, world, hosts, dir, epoch).await
+}
+
+async fn process_of(
+    playbook: &str,
+    world: &Arc<World>,
+    hosts: &[String],
+    dir: &RunDir,
+    epoch: u64,
+) -> Option<RunResult> {
     // Why: two nodes may have been at the step that kills.
     let _ = futures::FutureExt::now_or_never(world.crashed.notified());
     let taken_up = dir.journal().exists();
@@ -142,7 +154,7 @@ async fn process(world: &Arc<World>, hosts: &[String], dir: &RunDir, epoch: u64)
     let begun = events.iter().any(|event| matches!(event.what, What::RunStarted(_)));
     let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
     let (_keep, mut interrupts) = mpsc::channel(1);
-    let engine = engine(world, hosts, epoch);
+    let engine = engine(playbook, world, hosts, epoch);
     let run = async {
         if begun {
             let past = Past::of(&events);

@@ -8,22 +8,43 @@ use std::{
 
 use futures::future::BoxFuture;
 use gpufleet_protocol::{
-    Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
-    health::{CheckResult, HealthReport, Verdict},
+    Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
+    health::{CheckResult, HealthReport, SystemState, Verdict},
     message::{IdleReport, IdleVerdict, Mode, Spooled},
+    op::Reboot,
 };
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::queue::Queue;
 use crate::{
-    drain::NoticePlan,
+    drain::{Call, NoticePlan, Output, RunError, Runner},
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
     interpreter::{BlobNeed, tests::fake::FakeNode},
 };
 
 /// How long a reboot takes, in virtual time.
 const BOOT: Duration = Duration::from_secs(90);
+
+/// What goes wrong with a machine's reboots, or with an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Fault {
+    #[default]
+    None,
+    /// Takes so long to start after it answers.
+    Starts(Duration),
+    /// Takes so long to go down.
+    Stops(Duration),
+    /// Does not hear an orderly request.
+    Deaf,
+    NeverBack,
+    /// Goes away and answers again in its old boot.
+    SameBoot,
+    /// Loses power in a command.
+    PowerCut,
+    /// Its helper is killed in a command.
+    HelperDies,
+}
 
 pub(super) struct Machine {
     pub(super) node: FakeNode,
@@ -33,6 +54,15 @@ pub(super) struct Machine {
     pub(super) slow: Duration,
     /// Processes use its GPUs.
     pub(super) works: bool,
+    pub(super) fault: Fault,
+    /// Reboots that were asked for.
+    pub(super) asked: u32,
+    /// Times it was switched off and on.
+    pub(super) cycled: u32,
+    /// Whether its power state can be told.
+    pub(super) power_known: bool,
+    shutting_down: bool,
+    up_at: Option<Instant>,
     spool: HashMap<String, Spooled>,
     /// Command lines that ran, in order.
     pub(super) ran: Vec<String>,
@@ -63,6 +93,12 @@ impl World {
             down: false,
             slow: Duration::from_millis(50),
             works: false,
+            fault: Fault::None,
+            asked: 0,
+            cycled: 0,
+            power_known: true,
+            shutting_down: false,
+            up_at: None,
             spool: HashMap::new(),
             ran: Vec::new(),
         };
@@ -101,6 +137,124 @@ impl World {
     }
 }
 
+fn lost(why: &str) -> LinkError {
+    LinkError { why: why.to_owned(), helper_ended: false }
+}
+
+impl Machine {
+    fn system(&self) -> SystemState {
+        let starting = self.up_at.is_some_and(|at| Instant::now() < at);
+        let state = match (self.shutting_down, starting) {
+            (true, _) => "stopping",
+            (false, true) => "starting",
+            (false, false) => "running",
+        };
+        SystemState {
+            boot_id: None,
+            state: Some(state.to_owned()),
+            systemd: true,
+            shutdown_scheduled: self.shutting_down,
+            jobs: if starting { vec!["slow.service".to_owned()] } else { Vec::new() },
+        }
+    }
+
+    fn comes_up(&mut self, new_boot: bool) {
+        self.down = false;
+        self.shutting_down = false;
+        if new_boot {
+            self.boot += 1;
+        }
+        if let Fault::Starts(time) = self.fault {
+            self.up_at = Some(Instant::now() + time);
+        }
+    }
+}
+
+/// As a kernel writes it.
+fn boot_id(host: &str, boot: u32) -> String {
+    let number = host.bytes().fold(1_u128, |number, byte| number * 257 + u128::from(byte));
+    uuid::Uuid::from_u128((number << 32) + u128::from(boot)).to_string()
+}
+
+impl World {
+    /// What a request to reboot does.
+    fn reboot(self: &Arc<Self>, host: &str, how: Reboot) {
+        let fault = self.with(host, |machine| {
+            machine.asked += 1;
+            machine.fault
+        });
+        if fault == Fault::Deaf && how == Reboot::Orderly {
+            return;
+        }
+        let stops = match fault {
+            Fault::Stops(time) => time,
+            _ => Duration::ZERO,
+        };
+        self.with(host, |machine| machine.shutting_down = true);
+        if stops.is_zero() {
+            self.go_down(host);
+        }
+        let (world, host) = (Arc::clone(self), host.to_owned());
+        tokio::spawn(async move {
+            if !stops.is_zero() {
+                sleep(stops).await;
+                world.go_down(&host);
+            }
+            sleep(BOOT).await;
+            if fault != Fault::NeverBack {
+                world.with(&host, |machine| machine.comes_up(fault != Fault::SameBoot));
+            }
+        });
+    }
+
+    fn go_down(&self, host: &str) {
+        self.with(host, |machine| {
+            machine.down = true;
+            machine.node.reboot();
+        });
+        let down = lock(&self.machines).values().filter(|machine| machine.down).count();
+        let mut most = lock(&self.most_down);
+        *most = down.max(*most);
+    }
+}
+
+/// The power switches of the machines, as hooks reach them.
+pub(super) struct Switches(pub(super) Arc<World>);
+
+impl Runner for Switches {
+    fn place(&self) -> String {
+        String::new()
+    }
+
+    fn run(&self, call: Call) -> BoxFuture<'_, Result<Output, RunError>> {
+        Box::pin(async move {
+            let host = call.env.iter().find(|(name, _)| name == "GPUFLEET_HOST").expect("a host").1.clone();
+            assert!(call.env.contains(&("GPUFLEET_RUN".to_owned(), "RUN".to_owned())));
+            self.0.step().await;
+            let known = self.0.with(&host, |machine| machine.power_known);
+            let status = match call.argv.last().map(String::as_str) {
+                Some("power status") => i32::from(!known),
+                Some("power cycle") => {
+                    self.0.with(&host, |machine| {
+                        assert!(machine.down, "power cycled while it runs");
+                        machine.cycled += 1;
+                    });
+                    let (world, host) = (Arc::clone(&self.0), host.clone());
+                    tokio::spawn(async move {
+                        sleep(BOOT).await;
+                        world.with(&host, |machine| machine.comes_up(true));
+                    });
+                    0
+                }
+                other => panic!("no such hook: {other:?}"),
+            };
+            self.0.step().await;
+            let stderr = if status == 0 { Vec::new() } else { b"a BMC\nthat is deaf\n".to_vec() };
+            Ok(Output { status: Some(status), stdout: Vec::new(), stderr })
+        })
+    }
+}
+
 pub(super) struct Wires(pub(super) Arc<World>);
 
 impl Connector for Wires {
@@ -131,12 +285,35 @@ impl Wire {
         self.world.with(&self.host, |machine| machine.boot == self.boot && !machine.down)
     }
 
+    /// What the machine's fault does to a command.
+    fn breaks(&self) -> Option<LinkError> {
+        self.world.with(&self.host, |machine| match machine.fault {
+            Fault::PowerCut => {
+                machine.fault = Fault::None;
+                machine.node.reboot();
+                machine.boot += 1;
+                Some(lost("connection lost"))
+            }
+            Fault::HelperDies => {
+                let why = "the helper ended with exit code 137".to_owned();
+                Some(LinkError { why, helper_ended: true })
+            }
+            _ => None,
+        })
+    }
+
     fn act(&self, request: &OpRequest) -> OpOutcome {
         let allowed = request.permit.as_ref().map_or(Disruption::Live, |permit| permit.class);
         self.world.with(&self.host, |machine| {
             if let NodeOp::Exec(exec) = &request.op {
-                let mut outcome = OpOutcome::new(OpStatus::Changed);
                 machine.ran.push(format!("{:?}", exec.run));
+                if machine.ran.last().is_some_and(|line| line.contains("/bin/ill")) {
+                    let mut outcome = OpOutcome::failed(FailureKind::Exit, "exit status 3");
+                    let said = json!({"rc": 3, "stdout": "", "stderr": "first\nGPU 2 is hot\n"});
+                    outcome.data = said.as_object().expect("a map").clone();
+                    return outcome;
+                }
+                let mut outcome = OpOutcome::new(OpStatus::Changed);
                 outcome.data = json!({"rc": 0, "stdout": "done"}).as_object().expect("a map").clone();
                 return outcome;
             }
@@ -184,9 +361,14 @@ impl Link for Wire {
         Box::pin(async move {
             sleep(Duration::from_millis(20)).await;
             if !self.alive() {
-                return Err(LinkError("connection lost".to_owned()));
+                return Err(lost("connection lost"));
             }
             self.world.step().await;
+            if matches!(request.op, NodeOp::Exec(_))
+                && let Some(error) = self.breaks()
+            {
+                return Err(error);
+            }
             let outcome = match &request.op {
                 NodeOp::Idle => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
@@ -208,26 +390,17 @@ impl Link for Wire {
                     outcome
                 }
                 NodeOp::Facts(_) => OpOutcome::new(OpStatus::Ok),
-                NodeOp::Reboot(_) => {
-                    self.world.with(&self.host, |machine| {
-                        assert!(request.permit.is_some(), "a reboot without a permit");
-                        if self.world.drains {
-                            self.world.queue.check(&self.host);
-                        }
-                        machine.down = true;
-                        machine.node.reboot();
-                    });
-                    let down = lock(&self.world.machines).values().filter(|machine| machine.down).count();
-                    let mut most = lock(&self.world.most_down);
-                    *most = down.max(*most);
-                    let (world, host) = (Arc::clone(&self.world), self.host.clone());
-                    tokio::spawn(async move {
-                        sleep(BOOT).await;
-                        world.with(&host, |machine| {
-                            machine.down = false;
-                            machine.boot += 1;
-                        });
-                    });
+                NodeOp::System => {
+                    let mut outcome = OpOutcome::new(OpStatus::Ok);
+                    outcome.system = Some(self.world.with(&self.host, |machine| machine.system()));
+                    outcome
+                }
+                NodeOp::Reboot(how) => {
+                    assert!(request.permit.is_some(), "a reboot without a permit");
+                    if self.world.drains {
+                        self.world.queue.check(&self.host);
+                    }
+                    self.world.reboot(&self.host, *how);
                     OpOutcome::new(OpStatus::Changed)
                 }
                 _ => {
@@ -272,7 +445,7 @@ impl Link for Wire {
     }
 
     fn boot_id(&self) -> Option<String> {
-        Some(format!("{}-{}", self.host, self.boot))
+        Some(boot_id(&self.host, self.boot))
     }
 
     fn pushed(&self) -> bool {

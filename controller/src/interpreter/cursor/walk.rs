@@ -319,13 +319,22 @@ impl Cursor {
         None
     }
 
+    /// What is written and waits for an activation, each once.
+    fn pending(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = Vec::new();
+        for awaiting in self.ledger.awaiting() {
+            if !reasons.contains(&awaiting.reason) {
+                reasons.push(awaiting.reason.clone());
+            }
+        }
+        reasons
+    }
+
     fn final_state(&self) -> EndState {
         if let Some(failure) = &self.failed {
             return EndState::Failed { task: failure.task.clone(), message: failure.message.clone() };
         }
-        let mut reasons: Vec<String> =
-            self.ledger.awaiting().map(|awaiting| awaiting.reason.clone()).collect();
-        reasons.dedup();
+        let reasons = self.pending();
         match self.ledger.awaiting().map(|awaiting| awaiting.activation).max() {
             None => EndState::Done,
             Some(class) => EndState::PendingActivation {

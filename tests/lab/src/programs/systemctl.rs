@@ -79,6 +79,7 @@ pub fn run(arguments: &[String]) -> u8 {
             | "list-units"
             | "list-unit-files"
             | "is-system-running"
+            | "list-jobs"
             | "get-default"
     ) {
         store.log_event("systemctl", json!({"args": arguments}));
@@ -88,10 +89,18 @@ pub fn run(arguments: &[String]) -> u8 {
         "is-failed" => query(&request, |unit| unit.state(), "inactive", |state| state == "failed", 1),
         "is-enabled" => is_enabled(&request),
         "is-system-running" => {
-            let starting = store.node_faults().contains(&nvml_sim::fault::Effect::StartingForEver)
-                && store.read().is_ok_and(|machine| machine.boots > 1);
+            let starting = never_up(&store);
             out::line(if starting { "starting" } else { "running" });
             u8::from(starting)
+        }
+        "list-jobs" => {
+            if never_up(&store) {
+                out::line("  2 multi-user.target start waiting");
+                out::line(" 71 slow-storage.service start running");
+            } else {
+                out::line("No jobs running.");
+            }
+            0
         }
         "get-default" => {
             out::line("multi-user.target");
@@ -207,6 +216,12 @@ fn query(
         (false, true) => 4,
         (false, false) => bad,
     }
+}
+
+/// Whether this boot is one that never gets done.
+fn never_up(store: &Store) -> bool {
+    store.node_faults().contains(&nvml_sim::fault::Effect::StartingForEver)
+        && store.read().is_ok_and(|machine| machine.boots > 1)
 }
 
 fn is_enabled(request: &Request) -> u8 {

@@ -1,0 +1,129 @@
+//! Commands that a play's policy runs around its nodes, rendered for one node.
+//!
+//! Owns which variables such a command sees and how its failure is told. What a command was rendered to is never shown:
+//! it may hold secrets that the playbook only names.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::slot::Slot;
+use crate::{
+    drain::Runner,
+    interpreter::HostContext,
+    playbook::{Gate, Play, Policy, PowerCycle},
+    template::{self, Dict, Scope, Value},
+};
+
+/// The longest last line of a command that is shown, in characters.
+const SHOWN: usize = 300;
+
+/// The commands of one play, and what they are rendered with.
+pub(super) struct Hooks {
+    policy: Arc<Policy>,
+    /// `vars_files` and `vars` of the play.
+    vars: [Arc<Dict>; 2],
+    contexts: HashMap<String, Arc<HostContext>>,
+    /// Runs those of this machine.
+    pub(super) runner: Arc<dyn Runner>,
+    /// This run's id.
+    pub(super) run: String,
+}
+
+impl Hooks {
+    pub(super) fn new(
+        play: &Play,
+        contexts: HashMap<String, Arc<HostContext>>,
+        runner: Arc<dyn Runner>,
+        run: String,
+    ) -> Self {
+        let vars = [Arc::clone(&play.file_vars), Arc::clone(&play.vars)];
+        Self { policy: Arc::clone(&play.policy), vars, contexts, runner, run }
+    }
+
+    /// Commands of the health gate, as they are written.
+    pub(super) fn gates(&self) -> Vec<Value> {
+        let command = |gate: &Gate| match gate {
+            Gate::Command(command) => Some(command.clone()),
+            _ => None,
+        };
+        self.policy.health_gate.iter().filter_map(command).collect()
+    }
+
+    pub(super) fn power_cycle(&self) -> Option<&PowerCycle> {
+        self.policy.power_cycle.as_ref()
+    }
+
+    /// A command for `sh -c`, for this node.
+    ///
+    /// # Errors
+    /// Why there is none, ready to be shown.
+    pub(super) fn line(&self, command: &Value, slot: &Slot) -> Result<String, String> {
+        let context = self.contexts.get(&slot.name).cloned().unwrap_or_default();
+        let [files, play] = &self.vars;
+        let layers: Vec<Arc<Dict>> =
+            [&context.extra, &slot.vars.set, files, play, &slot.vars.facts, &context.vars, &context.magic]
+                .into_iter()
+                .filter(|layer| !layer.is_empty())
+                .map(Arc::clone)
+                .collect();
+        let rendered = template::resolve(command, &Scope::new(layers))
+            .map_err(|error| format!("its template cannot be rendered: {}", error.message()))?;
+        if rendered.has_unknown() {
+            return Err("its template asks for what is not known".to_owned());
+        }
+        let line = rendered.to_text();
+        match line.trim().is_empty() {
+            true => Err("its template is empty for this node".to_owned()),
+            false => Ok(line),
+        }
+    }
+}
+
+/// The last line that a command printed, errors first; with the colon that goes before it.
+pub(super) fn last_words(stderr: &str, stdout: &str) -> String {
+    let last = |text: &str| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
+    let Some(line) = last(stderr).or_else(|| last(stdout)) else { return String::new() };
+    let line: String = line.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    format!(": {line}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{drain::LocalRunner, playbook::Program};
+
+    fn hooks(text: &str) -> Hooks {
+        let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
+        let program = Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}"));
+        let mut vars = Dict::default();
+        vars.insert("bmc", template::Value::text("bmc-{{ inventory_hostname }}"));
+        let mut magic = Dict::default();
+        magic.insert("inventory_hostname", template::Value::text("gpu001"));
+        let context = HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
+        let contexts = [("gpu001".to_owned(), Arc::new(context))].into();
+        Hooks::new(&program.plays[0], contexts, Arc::new(LocalRunner), "RUN".to_owned())
+    }
+
+    fn line(gate: &str, host: &str) -> Result<String, String> {
+        let text = format!(
+            "- hosts: all\n  vars: {{ok: /opt/ok}}\n  rollout:\n    health_gate: [{{command: \"{gate}\"}}]\n"
+        );
+        let hooks = hooks(&text);
+        hooks.line(&hooks.gates()[0], &Slot::new(host.to_owned()))
+    }
+
+    #[test]
+    fn a_command_sees_the_variables_of_its_host_and_play() {
+        assert_eq!(line("{{ ok }} {{ bmc }}", "gpu001").unwrap(), "/opt/ok bmc-gpu001");
+        assert_eq!(line("true", "gpu002").unwrap(), "true");
+        let error = line("{{ bmc }}", "gpu002").unwrap_err();
+        assert!(error.starts_with("its template cannot be rendered: ") && error.contains("bmc"), "{error}");
+        assert!(line("{{ '' }}", "gpu001").unwrap_err().contains("empty"));
+    }
+
+    #[test]
+    fn the_last_words_are_one_line() {
+        assert_eq!(last_words("a\nb \n\n", "c"), ": b");
+        assert_eq!(last_words(" \n", "x\nc\u{7}\n"), ": c");
+        assert_eq!(last_words("", ""), "");
+    }
+}

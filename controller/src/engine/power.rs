@@ -1,0 +1,86 @@
+//! The last resort for a node that did not come back from its reboot: a hook that switches it off and on.
+//!
+//! Invariants: never without a hook in the play, never for a node that answers, never where the hook cannot tell the power
+//! state, never twice in a run whatever happened to the controller in between.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    hooks::last_words,
+    node::{Cut, NodeTask},
+    reboot::{Awaited, Standing, wall_clock_after},
+};
+use crate::{
+    drain::{Call, RunError},
+    event::{NodeState, What},
+};
+
+/// How long a hook may take.
+const HOOK: Duration = Duration::from_secs(120);
+
+impl NodeTask {
+    /// Power cycles a node that does not answer and waits until it is up, with how long that was waited for. Nothing where
+    /// it is not to be power cycled.
+    pub(super) async fn power_cycled(
+        &mut self,
+        awaited: &Awaited,
+        standing: &Standing,
+    ) -> Result<Option<(Result<String, Standing>, u64)>, Cut> {
+        let Some(cycle) = self.hooks.power_cycle().cloned() else { return Ok(None) };
+        // Why only those that are silent: a node that answers can be looked at, and may do something that matters.
+        let Standing::Silent(last) = standing else { return Ok(None) };
+        if self.slot.power_cycled {
+            return Ok(None);
+        }
+        let held = |why: String| {
+            Cut::Held(format!(
+                "did not come back from its reboot (last try: {last}), and was not power cycled: {why}; look at its \
+                 console, then `gpufleet resume`"
+            ))
+        };
+        let rendered = |name: &str, why: String| held(format!("`{name}`: {why}"));
+        let command = self.hooks.line(&cycle.command, &self.slot).map_err(|why| rendered("command", why))?;
+        if let Some(status) = &cycle.status {
+            let status = self.hooks.line(status, &self.slot).map_err(|why| rendered("status", why))?;
+            self.state(NodeState::Rebooting, Some("asking for its power state".to_owned())).await;
+            self.power_hook(status)
+                .await
+                .map_err(|(why, _)| held(format!("its power state is not known, since `status` {why}")))?;
+        }
+        let limit = Duration::from_secs(cycle.timeout_s);
+        let host = self.slot.name.clone();
+        self.durable(What::PowerCycled { host, deadline: wall_clock_after(limit) }).await?;
+        self.slot.power_cycled = true;
+        self.state(NodeState::Rebooting, Some("power cycled".to_owned())).await;
+        let deadline = Instant::now() + limit;
+        match self.power_hook(command).await {
+            Ok(()) | Err((_, true)) => {}
+            Err((why, false)) => return Err(held(format!("`command` {why}"))),
+        }
+        let waited = self.until_up(awaited, deadline).await;
+        Ok(Some((waited, limit.as_secs())))
+    }
+
+    /// Runs a hook on this machine; the error says why it is none to rely on, and whether it may have had an effect all
+    /// the same.
+    async fn power_hook(&self, line: String) -> Result<(), (String, bool)> {
+        let mut call = Call::new(["/bin/sh".to_owned(), "-c".to_owned(), line], HOOK);
+        call.env.push(("GPUFLEET_HOST".to_owned(), self.slot.name.clone()));
+        call.env.push(("GPUFLEET_RUN".to_owned(), self.hooks.run.clone()));
+        match self.hooks.runner.run(call).await {
+            Ok(output) if output.status == Some(0) => Ok(()),
+            Ok(output) => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let said = last_words(&text(&output.stderr), &text(&output.stdout));
+                let how = match output.status {
+                    Some(status) => format!("ended with status {status}"),
+                    None => "was ended by a signal".to_owned(),
+                };
+                Err((format!("{how}{said}"), false))
+            }
+            Err(error) => Err((error.to_string(), !matches!(error, RunError::NotStarted(_)))),
+        }
+    }
+}

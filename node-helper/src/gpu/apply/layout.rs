@@ -1,0 +1,94 @@
+//! The way back to the MIG layout that a GPU had, where it could not get the new one.
+
+use std::collections::BTreeMap;
+
+use gpufleet_protocol::{FailureKind, nvml::Setting};
+
+use super::{Failure, Running, WAY_BACK};
+use crate::{
+    deadline::Deadline,
+    gpu::{
+        plan::{Act, Stage, Step},
+        state::{Instance, Locks, State},
+        worker::SetAnswer,
+    },
+};
+
+impl Running<'_> {
+    /// Gives a GPU whose layout or mode could not be changed its instances back.
+    pub(super) fn with_layout_back(
+        &mut self,
+        stage: &Stage,
+        step: &Step,
+        mut failure: Failure,
+        left: &mut BTreeMap<usize, usize>,
+    ) -> Failure {
+        let Some(uuid) = step.act.uuid() else { return failure };
+        let made: Vec<u32> = self.created.iter().filter(|(of, _)| of == uuid).map(|(_, id)| *id).collect();
+        let gone: Vec<Instance> = self
+            .destroyed
+            .iter()
+            .filter(|(of, _)| of == uuid)
+            .map(|(_, instance)| instance.clone())
+            .collect();
+        if made.is_empty() && gone.is_empty() || failure.kind == FailureKind::Nvml {
+            return failure;
+        }
+        // Why: what is put back is not made.
+        let instances = |act: &Act| {
+            matches!(
+                act,
+                Act::DestroyInstance { .. } | Act::CreateInstance { .. } | Act::CreateCompute { .. }
+            )
+        };
+        let undone =
+            stage.steps.iter().filter(|other| other.act.uuid() == Some(uuid) && instances(&other.act));
+        for at in undone.chain([step]).flat_map(|step| &step.changes) {
+            left.insert(*at, usize::MAX);
+        }
+        let grace = Deadline::after(WAY_BACK);
+        let mut problems = Vec::new();
+        let present: Vec<Instance> =
+            self.job.machine.snapshot(&grace).ok().map_or_else(Vec::new, |snapshot| {
+                let host = self.state.host.clone();
+                let state = State::read(&snapshot, host, |_| Locks::UNKNOWN, |_| false);
+                state.gpu(uuid).map(|gpu| gpu.present().to_vec()).unwrap_or_default()
+            });
+        for instance in present.iter().filter(|instance| instance.id.is_some_and(|id| made.contains(&id))) {
+            let Some(gpu_instance) = instance.id else { continue };
+            for compute in &instance.computes {
+                let setting = Setting::DestroyComputeInstance { gpu_instance, compute_instance: compute.id };
+                problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+            }
+            let setting = Setting::DestroyGpuInstance { gpu_instance };
+            problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+        }
+        for instance in &gone {
+            // Why looked at: the failure may have come between compute and GPU instance.
+            let there = present.iter().find(|other| other.placement == instance.placement);
+            let setting =
+                Setting::CreateGpuInstance { profile_id: instance.profile_id, placement: instance.placement };
+            let id = match there.and_then(|other| other.id) {
+                Some(id) => Ok(SetAnswer::Created { id }),
+                None => self.job.machine.set(uuid, setting, &grace),
+            };
+            let has_compute = there.is_some_and(|other| !other.computes.is_empty());
+            match id {
+                Ok(SetAnswer::Created { id }) if !instance.computes.is_empty() && !has_compute => {
+                    let setting = Setting::CreateComputeInstance { gpu_instance: id };
+                    problems.extend(self.job.machine.set(uuid, setting, &grace).err());
+                }
+                Ok(_) => {}
+                Err(error) => problems.push(error),
+            }
+        }
+        failure.message = match problems.first() {
+            None if gone.is_empty() => format!("{}; the GPU is as it was before", failure.message),
+            None => format!("{}; the previous MIG layout was restored", failure.message),
+            Some(error) => {
+                format!("{}; the previous MIG layout could not be restored: {error}", failure.message)
+            }
+        };
+        failure
+    }
+}

@@ -1,0 +1,154 @@
+//! The reset of GPUs, and the proof before it that nobody works on them.
+//!
+//! Invariant: the NVML worker is ended before a reset.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use gpufleet_protocol::{
+    FailureKind,
+    message::{GpuClient, IdleReport, IdleVerdict},
+};
+
+use super::{Done, Failure, LETTING_GO, READERS, Running, busy, stopped};
+use crate::gpu::{
+    desired::merge,
+    idle,
+    machine::ResetError,
+    observe::{minors, put_locks},
+    plan::Activation,
+    state::Locks,
+};
+
+impl Running<'_> {
+    /// Who works on these GPUs, or on any.
+    pub(super) fn holders(&mut self, uuids: Option<&BTreeSet<String>>) -> IdleReport {
+        let read = self.job.machine.snapshot(self.job.deadline);
+        let problem = read.as_ref().err().map(|error| format!("what NVML lists is unknown: {error}"));
+        let snapshot = read.ok();
+        let minors = snapshot.as_ref().map(minors).unwrap_or_default();
+        let mut scan = self.job.machine.scan(&minors, snapshot.as_ref());
+        scan.unknown.extend(problem);
+        let meant: Option<BTreeSet<u32>> = uuids
+            .map(|uuids| uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).map(|gpu| gpu.index).collect());
+        let hits = |client: &&GpuClient| match &meant {
+            None => true,
+            Some(indexes) => client.gpus.iter().any(|index| indexes.contains(index)),
+        };
+        let clients: Vec<GpuClient> = scan.workloads().filter(hits).cloned().collect();
+        let mut reasons = idle::sentences(&clients);
+        let verdict = match (clients.is_empty(), scan.unknown.is_empty()) {
+            (false, _) => IdleVerdict::Busy,
+            (true, true) => IdleVerdict::Idle,
+            (true, false) => IdleVerdict::Unknown,
+        };
+        reasons.extend(scan.unknown);
+        IdleReport { verdict, clients, reasons }
+    }
+
+    pub(super) fn wait_free(&mut self, uuids: Option<BTreeSet<String>>, member: usize) -> Done {
+        if uuids.as_ref().is_some_and(BTreeSet::is_empty) {
+            return Ok(());
+        }
+        let until = Instant::now() + LETTING_GO.min(self.job.deadline.remaining());
+        loop {
+            let report = self.holders(uuids.as_ref());
+            if report.verdict == IdleVerdict::Idle {
+                return Ok(());
+            }
+            // Why no patience without a stopped unit: a job will not end within seconds.
+            if Instant::now() >= until || self.stopped.is_empty() {
+                return Err(busy(member, "the GPUs are in use".to_owned(), report));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits for sessions that only read: their workers hold every GPU for a moment.
+    pub(super) fn wait_readers(&mut self, member: usize) -> Done {
+        let until = Instant::now() + READERS.min(self.job.deadline.remaining());
+        loop {
+            let scan = self.job.machine.scan(&BTreeMap::new(), None);
+            let readers: Vec<GpuClient> = scan.readers().cloned().collect();
+            if readers.is_empty() {
+                return Ok(());
+            }
+            if let Some(stop) = self.job.deadline.stop() {
+                return Err(stopped(member, stop));
+            }
+            if Instant::now() >= until {
+                let reasons = idle::sentences(&readers);
+                let report = IdleReport { verdict: IdleVerdict::Busy, clients: readers, reasons };
+                return Err(busy(member, "another session of gpufleet reads the GPUs".to_owned(), report));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `false` where this machine cannot reset, so that a reboot has to do it.
+    pub(super) fn reset(&mut self, activation: &Activation) -> Result<bool, Failure> {
+        let member = activation.reasons.first().map_or(0, |(member, _)| *member);
+        let uuids: BTreeSet<String> = activation.uuids.iter().cloned().collect();
+        let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
+        let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
+        let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
+        // Source: mig-parted#181: up to Ada the display module blocks a reset.
+        let with_modules = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
+        // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
+        self.refresh(member)?;
+        let desired = merge(self.job.group, &self.state);
+        let needed = crate::gpu::plan::activation(&self.state, &desired, false).is_some();
+        if needed {
+            self.wait_free(Some(uuids), member)?;
+            let modules = self.job.machine.module_holders();
+            // Why not the others: their counts may be above zero with nobody at work, and the reset itself tells.
+            let display =
+                modules.iter().find(|(module, _)| matches!(module.as_str(), "nvidia_drm" | "nvidia_peermem"));
+            if with_modules && let Some((module, count)) = display {
+                let message =
+                    format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
+                let mut report = self.holders(None);
+                (report.verdict, report.reasons) = (IdleVerdict::Busy, vec![message.clone()]);
+                return Err(busy(member, message, report));
+            }
+            (self.job.progress)(format!("resetting {}", labels.join(", ")));
+        }
+        self.job.machine.release();
+        let mut done = true;
+        if needed {
+            self.wait_readers(member)?;
+            self.still_ours(member)?;
+            match self.job.machine.reset(&pcis, self.job.deadline) {
+                Ok(()) => {}
+                Err(ResetError::Unsupported(why)) => {
+                    self.applied.warnings.push(format!(
+                        "{} cannot be reset here, a reboot is needed: {why}",
+                        labels.join(", ")
+                    ));
+                    done = false;
+                }
+                Err(ResetError::InUse(why)) => {
+                    let mut all = self.holders(None);
+                    let modules = self.job.machine.module_holders();
+                    all.reasons.extend(modules.iter().map(|(module, count)| {
+                        format!("the kernel module {module} is in use (use count {count})")
+                    }));
+                    let message = format!("{} could not be reset: {why}", labels.join(", "));
+                    return Err(busy(member, message, all));
+                }
+                Err(ResetError::Failed(message)) => {
+                    return Err(Failure { member, kind: FailureKind::Io, message, idle: None });
+                }
+            }
+        }
+        let mark = self.job.machine.boot_mark();
+        for uuid in &activation.uuids {
+            let _ = put_locks(self.job.record, uuid, &mark, Locks::UNKNOWN);
+        }
+        let problems = self.take_persistence(self.job.deadline);
+        self.applied.warnings.extend(problems);
+        Ok(done)
+    }
+}

@@ -1,0 +1,102 @@
+//! What the `rollout` block of a play does around a node: commands of the health gate, and the power hook.
+
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home, binary};
+
+const TASKS: &str = "
+  tasks:
+    - kernel_cmdline: {add: [iommu=pt]}
+    - reboot: {timeout: 6s}
+";
+
+fn fleet(nodes: usize, faults: &str) -> Fleet {
+    Fleet::start(&FleetOptions { nodes, gpus_per_node: 1, faults: faults.into(), ..FleetOptions::default() })
+}
+
+fn run(home: &Home, fleet: &Fleet, rollout: &str) -> Finished {
+    let play = format!("- hosts: gpu\n  become: true\n  rollout:\n    max_unavailable: 1\n{rollout}{TASKS}");
+    home.write("play.yaml", &play);
+    let inventory = fleet.inventory();
+    home.gpufleet(["run", "play.yaml", "--yes", "--format", "json", "-i", &inventory]).run()
+}
+
+/// The lab's power switch as a hook; its status is asked with this word.
+fn power(fleet: &Fleet, status: &str) -> String {
+    let (lab, dir) = (binary("gpufleet-lab"), fleet.dir());
+    let hook = |what: &str| {
+        format!("{} power --dir {} {{{{ inventory_hostname }}}} {what}", lab.display(), dir.display())
+    };
+    format!(
+        "    power_cycle:\n      command: '{} && echo $GPUFLEET_HOST $GPUFLEET_RUN >> {}/cycled'\n      \
+         status: '{}'\n      timeout: 60s\n",
+        hook("cycle"),
+        fleet.dir().display(),
+        hook(status)
+    )
+}
+
+fn cycled(fleet: &Fleet) -> Vec<String> {
+    let text = std::fs::read_to_string(fleet.dir().join("cycled")).unwrap_or_default();
+    text.lines().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn a_node_that_never_returns_is_power_cycled_and_done() {
+    let fleet = fleet(2, "- {nodes: gpu001, effect: never_boot}\n");
+    let home = Home::new();
+    let done = run(&home, &fleet, &power(&fleet, "status")).expect(0);
+    let document = done.document();
+    assert_eq!((document.state("gpu001"), document.state("gpu002")), ("done", "done"), "{done}");
+    assert_eq!(cycled(&fleet), ["gpu001"], "the one that returned by itself is left alone");
+    assert_eq!(fleet.boots("gpu001"), 2);
+    assert!(fleet.read("gpu001", "cat /proc/cmdline").contains("iommu=pt"));
+}
+
+#[test]
+fn a_power_state_that_is_not_known_is_left_alone() {
+    let fleet = fleet(1, "- {nodes: gpu001, effect: never_boot}\n");
+    let home = Home::new();
+    let done = run(&home, &fleet, &power(&fleet, "nonsense")).expect(5);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "held", "{done}");
+    assert!(document.message("gpu001").contains("its power state is not known"), "{done}");
+    assert_eq!((cycled(&fleet).len(), fleet.boots("gpu001")), (0, 1));
+}
+
+#[test]
+fn a_command_of_the_health_gate_decides() {
+    let fleet = fleet(1, "");
+    let home = Home::new();
+    let gate = |line: &str| format!("    health_gate: [gpu_count, {{command: '{line}'}}]\n");
+    let line = "id -u > /etc/gate; echo no, {{ inventory_hostname }} >&2; exit 7";
+    let done = run(&home, &fleet, &gate(line)).expect(5);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "held", "{done}");
+    assert!(document.message("gpu001").contains("exit status 7: no, gpu001"), "{done}");
+    assert_eq!(document.value()["out_of_service"][0], "gpu001", "{done}");
+    assert_eq!(fleet.text("gpu001", "/etc/gate").as_deref(), Some("0\n"), "it runs as root");
+}
+
+#[test]
+fn a_command_of_the_health_gate_is_asked_again_at_the_end_of_the_soak() {
+    let fleet = fleet(2, "");
+    let home = Home::new();
+    let line = "echo >> /etc/gate; test $(wc -l < /etc/gate) -lt 2 || { echo too hot; exit 1; }";
+    let rollout = format!(
+        "    waves: [1]\n    soak: 1s\n    max_failures: 0\n    health_gate: [{{command: '{line}'}}]\n"
+    );
+    let done = run(&home, &fleet, &rollout);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "failed", "{done}");
+    let message = document.message("gpu001");
+    assert!(message.contains("at the end of the soak") && message.contains("too hot"), "{done}");
+    assert_eq!((document.state("gpu002"), fleet.boots("gpu002")), ("skipped", 1), "{done}");
+}
+
+#[test]
+fn a_command_of_the_health_gate_that_asks_for_nothing_known_is_found_beforehand() {
+    let fleet = fleet(1, "");
+    let home = Home::new();
+    let done = run(&home, &fleet, "    health_gate: [{command: '/bin/well {{ nowhere }}'}]\n").expect(1);
+    assert!(done.to_string().contains("`nowhere` is not defined"), "{done}");
+    assert_eq!(fleet.boots("gpu001"), 1);
+}
