@@ -22,6 +22,8 @@ use crate::{
 
 /// How long a scheduler that does not answer is asked to take a node back.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long a scheduler that does not answer is asked right before an act.
+const PROOF: Duration = Duration::from_secs(60);
 /// Age below which a proof needs no repeating.
 const FRESH: Duration = Duration::from_secs(5);
 /// Entries of what still runs that are shown.
@@ -226,30 +228,40 @@ impl NodeTask {
     }
 
     /// Whether the scheduler still holds the node for us, with nothing on it, and lets nobody else of us at it. Not
-    /// knowing is a "no".
+    /// knowing is a "no", after it was asked for a while.
     pub(super) async fn still_ours(&mut self) -> Result<(), String> {
         let Some(scheduler) = self.scheduler.clone() else { return Ok(()) };
+        let until = Instant::now() + PROOF;
+        loop {
+            match self.standing(&scheduler).await {
+                Ok(standing) => return standing,
+                Err(unknown) if Instant::now() + scheduler.poll >= until => return Err(unknown.to_string()),
+                Err(unknown) => {
+                    let detail = format!("asks again before it is disturbed: {unknown}");
+                    self.state(NodeState::Waiting, Some(detail)).await;
+                    sleep(scheduler.poll).await;
+                }
+            }
+        }
+    }
+
+    /// The inner error is a "no".
+    async fn standing(&self, scheduler: &Scheduler) -> Result<Result<(), String>, DrainError> {
         let name = scheduler.drainer.name();
         let target = scheduler.target(&self.slot.name);
-        let Some(marker) = self.slot.drain.clone() else {
-            return Err(format!("it is not drained at {name}"));
-        };
-        match scheduler.drainer.ownership(&target, &marker).await {
-            Ok(Ownership::Ours) => {}
-            Ok(Ownership::NotDrained) => return Err(format!("somebody gave it back to {name}")),
-            Ok(Ownership::Theirs { by }) => return Err(format!("somebody took it over: {by}")),
-            Err(unknown) => return Err(unknown.to_string()),
+        let Some(marker) = &self.slot.drain else { return Ok(Err(format!("it is not drained at {name}"))) };
+        match scheduler.drainer.ownership(&target, marker).await? {
+            Ownership::Ours => {}
+            Ownership::NotDrained => return Ok(Err(format!("somebody gave it back to {name}"))),
+            Ownership::Theirs { by } => return Ok(Err(format!("somebody took it over: {by}"))),
         }
-        match scheduler.drainer.activity(&target).await {
-            Ok(Activity::Idle) => {}
-            Ok(Activity::Busy { work }) => return Err(shown(&work)),
-            Err(unknown) => return Err(unknown.to_string()),
+        if let Activity::Busy { work } = scheduler.drainer.activity(&target).await? {
+            return Ok(Err(shown(&work)));
         }
-        match scheduler.drainer.locked(&self.holder.run).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(format!("the lock at {name} is not this run's any more")),
-            Err(unknown) => Err(unknown.to_string()),
-        }
+        Ok(match scheduler.drainer.locked(&self.holder.run).await? {
+            true => Ok(()),
+            false => Err(format!("the lock at {name} is not this run's any more")),
+        })
     }
 
     /// Proves anew, before an act under an older permit, that the node may be disturbed; the inner error is the refusal.
