@@ -116,7 +116,7 @@ fn the_examples_of_the_guide() {
         }
         read += 1;
     }
-    assert_eq!(read, 5);
+    assert_eq!(read, 6);
 }
 
 #[test]
