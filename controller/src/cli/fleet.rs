@@ -134,6 +134,7 @@ impl Fleet {
         let failed = |error: SessionError| {
             let why = without_name(host, &error.to_string());
             match error {
+                silent if silent.is_silence() => ConnectFailure::Silent(why),
                 SessionError::Refused { .. }
                 | SessionError::Start { kind: StartError::DiskFull { .. }, .. } => ConnectFailure::Unfit(why),
                 _ => ConnectFailure::Unreachable(why),

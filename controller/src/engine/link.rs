@@ -21,6 +21,10 @@ pub struct LinkError {
 /// Why a node could not be reached or may not be worked on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectFailure {
+    /// Neither the node nor anything on the way there tells that it lives.
+    #[error("{0}")]
+    Silent(String),
+    /// Anything else, such as a login that is refused or a jump host that is down: says nothing about the node's life.
     #[error("{0}")]
     Unreachable(String),
     /// Another run works on the node, or a newer one took over.

@@ -96,7 +96,9 @@ impl NodeTask {
                     };
                 }
                 Ok(Err(ConnectFailure::Unfit(why))) => return Found::Unfit(why),
-                Ok(Err(ConnectFailure::Unreachable(_) | ConnectFailure::Locked(_))) => {}
+                Ok(Err(
+                    ConnectFailure::Silent(_) | ConnectFailure::Unreachable(_) | ConnectFailure::Locked(_),
+                )) => {}
                 Err(_) => return Found::Silent,
             }
             if Instant::now() + PAUSE >= deadline {

@@ -133,7 +133,7 @@ impl NodeTask {
                 self.slot.link = Some((Arc::clone(&link), self.purpose));
                 Ok(link)
             }
-            Err(ConnectFailure::Unreachable(why)) => Err(Cut::Unreachable(why)),
+            Err(ConnectFailure::Silent(why) | ConnectFailure::Unreachable(why)) => Err(Cut::Unreachable(why)),
             Err(ConnectFailure::Locked(why)) => Err(Cut::Held(why)),
             Err(ConnectFailure::Unfit(why)) => Err(Cut::Failed(why)),
         }

@@ -11,7 +11,7 @@ use gpufleet_protocol::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    link::{Link, LinkError},
+    link::{ConnectFailure, Link, LinkError},
     node::{Cut, NodeTask},
 };
 use crate::event::{NodeState, What};
@@ -40,6 +40,12 @@ pub(super) struct Awaited {
 pub(super) enum Standing {
     /// It does not answer, with the last try's reason.
     Silent(String),
+    /// It cannot be asked, and not for being silent; whether it lives is another matter.
+    Shut {
+        why: String,
+        /// The node answers, and cannot be worked on.
+        unfit: bool,
+    },
     /// It answers from its old boot.
     Old(Option<SystemState>),
     /// It answers from another boot, and is not up.
@@ -51,7 +57,10 @@ impl Standing {
         let before = &awaited.before;
         let going = |system: &SystemState| system.shutdown_scheduled;
         match self {
-            Self::Silent(last) => Cut::Unreachable(format!(
+            Self::Shut { why, unfit: true } => Cut::Failed(format!(
+                "answers after its {what}, and cannot be worked on within {seconds} s: {why}"
+            )),
+            Self::Silent(last) | Self::Shut { why: last, .. } => Cut::Unreachable(format!(
                 "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
                  power-cycle it"
             )),
@@ -287,6 +296,7 @@ impl NodeTask {
             if seen != last {
                 let detail = match &seen {
                     Standing::Silent(_) => "down".to_owned(),
+                    Standing::Shut { why, .. } => format!("cannot be asked: {why}"),
                     Standing::Old(_) => "answers from its old boot".to_owned(),
                     Standing::Rising { why, .. } => format!("in a new boot, and not up: {why}"),
                 };
@@ -306,9 +316,15 @@ impl NodeTask {
         let link = match &self.slot.link {
             Some((link, _)) => std::sync::Arc::clone(link),
             None => {
-                let connected = self.connector.connect(&self.slot.name, self.purpose).await;
                 // Why no end where it is locked: this very run's lock may need a moment to fall.
-                let link = connected.map_err(|failure| Standing::Silent(failure.to_string()))?;
+                let link = match self.connector.connect(&self.slot.name, self.purpose).await {
+                    Ok(link) => link,
+                    Err(ConnectFailure::Silent(why)) => return Err(Standing::Silent(why)),
+                    Err(ConnectFailure::Unfit(why)) => return Err(Standing::Shut { why, unfit: true }),
+                    Err(ConnectFailure::Unreachable(why) | ConnectFailure::Locked(why)) => {
+                        return Err(Standing::Shut { why, unfit: false });
+                    }
+                };
                 self.connected(&*link, 0).await;
                 self.slot.link = Some((std::sync::Arc::clone(&link), self.purpose));
                 link

@@ -32,6 +32,25 @@ pub enum SessionError {
     Locked { node: String, lock: Locked },
 }
 
+impl SessionError {
+    /// Whether it says that the node gives no sign of life. A login that is refused, a jump host that is down and what is
+    /// wrong on this machine say nothing of the kind.
+    pub const fn is_silence(&self) -> bool {
+        match self {
+            Self::Connect(error) => matches!(
+                error,
+                ConnectError::Refused { .. }
+                    | ConnectError::Unreachable { .. }
+                    | ConnectError::Timeout { .. }
+                    | ConnectError::JumpRefused { .. }
+            ),
+            Self::Start { kind, .. } => matches!(kind, StartError::Silent { .. }),
+            Self::Timeout { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Why the helper did not start, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {

@@ -150,6 +150,13 @@ fn a_node_that_never_returns_is_power_cycled_once() {
 }
 
 #[test]
+fn a_node_that_lets_nobody_in_is_not_power_cycled() {
+    let story = faulty(&rebooting(POWER), Fault::NoLogin);
+    assert_eq!((story.outcome.state, story.cycled), (NodeState::Unreachable, 0));
+    assert!(story.message().contains("last try: user `root` was not let in"), "{}", story.message());
+}
+
+#[test]
 fn an_unknown_power_state_is_left_alone() {
     let story = told(&rebooting(POWER), None, |machine| {
         machine.fault = Fault::NeverBack;

@@ -38,6 +38,8 @@ pub(super) enum Fault {
     /// Does not hear an orderly request.
     Deaf,
     NeverBack,
+    /// Lets nobody in after a reboot.
+    NoLogin,
     /// Goes away and answers again in its old boot.
     SameBoot,
     /// Loses power in a command.
@@ -267,7 +269,10 @@ impl Connector for Wires {
             sleep(self.0.with(host, |machine| machine.slow)).await;
             let (boot, down) = self.0.with(host, |machine| (machine.boot, machine.down));
             if down {
-                return Err(ConnectFailure::Unreachable("connection refused".to_owned()));
+                return Err(ConnectFailure::Silent("connection refused".to_owned()));
+            }
+            if self.0.with(host, |machine| machine.fault == Fault::NoLogin && machine.boot > 1) {
+                return Err(ConnectFailure::Unreachable("user `root` was not let in".to_owned()));
             }
             Ok(Arc::new(Wire { world: Arc::clone(&self.0), host: host.to_owned(), boot }) as Arc<dyn Link>)
         })
