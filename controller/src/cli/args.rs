@@ -77,6 +77,10 @@ pub enum Command {
     Pause(PauseArgs),
     /// Ends a run for good: leads what is under way to a safe point, gives back what it drained, begins nothing.
     Abort(AbortArgs),
+    /// Shows who holds nodes: runs of this machine, and with playbooks also what their schedulers say.
+    Locks(LocksArgs),
+    /// Takes over, in a new run, what a run whose journal is lost left drained: brings it to its state and gives it back.
+    Adopt(Box<AdoptArgs>),
     /// Shows the report of a run, or names its file.
     Report(ReportArgs),
     /// Explains a task kind, or lists them all.
@@ -374,6 +378,43 @@ pub struct AbortArgs {
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LocksArgs {
+    #[command(flatten)]
+    pub source: AskedPlaybooks,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Playbooks whose schedulers are asked; none is nobody.
+#[derive(Clone, Debug, Args)]
+pub struct AskedPlaybooks {
+    /// Playbooks whose schedulers are asked too.
+    #[arg(value_name = "PLAYBOOK")]
+    pub playbooks: Vec<PathBuf>,
+    #[command(flatten)]
+    pub inventory: InventorySource,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
+}
+
+impl From<AskedPlaybooks> for PlaybookSource {
+    fn from(asked: AskedPlaybooks) -> Self {
+        let AskedPlaybooks { playbooks, inventory, extra_vars } = asked;
+        Self { playbooks, inventory, extra_vars, tags: Vec::new(), skip_tags: Vec::new(), r#become: false }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AdoptArgs {
+    /// Only what this run left; without it what any lost run left.
+    #[arg(long = "run", value_name = "RUN")]
+    pub run: Option<String>,
+    #[command(flatten)]
+    pub run_args: RunArgs,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -10,10 +10,10 @@ use std::{
 
 use gpufleet::{
     display::{self, PlanView},
-    drain::LocalRunner,
+    drain::{LocalRunner, Marker, Scheduler},
     engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
-    interpreter::CachedFiles,
+    interpreter::{CachedFiles, HostContext},
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
     playbook::{Known, Order, Overrides, Program, TagFilter},
@@ -60,6 +60,8 @@ struct Request<'a> {
     winds_up: bool,
     /// What a resume needs to load the same again.
     record: Option<&'a RunArgs>,
+    /// Nodes that lost runs left drained.
+    adopted: HashMap<String, Marker>,
 }
 
 /// A run that another process began.
@@ -93,6 +95,46 @@ pub fn go_on(
     carry_out(&request, Some(taken_up), environment, output)
 }
 
+/// A run that takes over what lost runs left drained.
+pub fn adopt(
+    args: &RunArgs,
+    adopted: HashMap<String, Marker>,
+    environment: &Environment,
+    output: &Output,
+) -> Result<u8, CommandError> {
+    carry_out(&Request { adopted, ..request_of(args) }, None, environment, output)
+}
+
+/// The plays that drain their nodes, each with its scheduler and its hosts; no node is contacted.
+pub fn plays(
+    source: &PlaybookSource,
+    connection: &Connection,
+    environment: &Environment,
+    output: &Output,
+) -> Result<Vec<(Arc<Scheduler>, Vec<String>)>, CommandError> {
+    let request = Request {
+        verb: Verb::Plan,
+        source,
+        connection,
+        format: Format::Human,
+        yes: true,
+        diff: false,
+        node: None,
+        fail_on_change: false,
+        max_unavailable: None,
+        overrides: Overrides::default(),
+        overrules: Overrules::default(),
+        winds_up: false,
+        record: None,
+        adopted: HashMap::new(),
+    };
+    let loaded = load(&request, environment, output)?;
+    let holder = RunEpoch { run: RunId::generate().to_string(), epoch: 0 };
+    let reach = Reach::of(&loaded, &request, holder, environment, output)?;
+    let plays = reach.schedulers.into_iter().zip(loaded.play_hosts);
+    Ok(plays.filter_map(|(scheduler, hosts)| Some((scheduler?, hosts))).collect())
+}
+
 fn request_of(args: &RunArgs) -> Request<'_> {
     Request {
         verb: if args.check { Verb::Plan } else { Verb::Run },
@@ -107,6 +149,7 @@ fn request_of(args: &RunArgs) -> Request<'_> {
         record: Some(args),
         overrules: Overrules { force: args.force, steal: args.steal },
         winds_up: false,
+        adopted: HashMap::new(),
         overrides: Overrides {
             window: args.window.clone(),
             soak_s: args.soak,
@@ -130,6 +173,7 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         overrules: Overrules::default(),
         winds_up: false,
         record: None,
+        adopted: HashMap::new(),
     };
     carry_out(&request, None, environment, output)
 }
@@ -149,6 +193,7 @@ pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Res
         overrides: Overrides::default(),
         overrules: Overrules::default(),
         winds_up: false,
+        adopted: HashMap::new(),
     };
     carry_out(&request, None, environment, output)
 }
@@ -330,6 +375,38 @@ fn hidden(value: &str) -> String {
     }
 }
 
+/// How nodes and their schedulers are reached; nothing was contacted.
+struct Reach {
+    fleet: Fleet,
+    contexts: HashMap<String, Arc<HostContext>>,
+    schedulers: Vec<Option<Arc<Scheduler>>>,
+}
+
+impl Reach {
+    fn of(
+        loaded: &Loaded,
+        request: &Request<'_>,
+        holder: RunEpoch,
+        environment: &Environment,
+        output: &Output,
+    ) -> Result<Self, CommandError> {
+        let mut reached = loaded.hosts.clone();
+        reached.extend(logins(&loaded.program).map(str::to_owned));
+        let fleet =
+            Fleet::new(&loaded.inventory, &reached, &loaded.extra, request.connection, holder, environment)?;
+        let shared = Shared {
+            inventory: &loaded.inventory,
+            program: &loaded.program,
+            extra: &loaded.extra,
+            become_default: request.source.r#become,
+            verbosity: output.verbose,
+        };
+        let contexts = contexts(&shared, &loaded.hosts);
+        let schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
+        Ok(Self { fleet, contexts, schedulers })
+    }
+}
+
 fn carry_out(
     request: &Request<'_>,
     taken_up: Option<TakenUp>,
@@ -355,25 +432,8 @@ fn carry_out(
     let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
-    let mut reached = loaded.hosts.clone();
-    reached.extend(logins(&loaded.program).map(str::to_owned));
-    let fleet = Fleet::new(
-        &loaded.inventory,
-        &reached,
-        &loaded.extra,
-        request.connection,
-        holder.clone(),
-        environment,
-    )?;
-    let shared = Shared {
-        inventory: &loaded.inventory,
-        program: &loaded.program,
-        extra: &loaded.extra,
-        become_default: request.source.r#become,
-        verbosity: output.verbose,
-    };
-    let contexts = contexts(&shared, &loaded.hosts);
-    let schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
+    let Reach { fleet, contexts, schedulers } =
+        Reach::of(&loaded, request, holder.clone(), environment, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     let (started, events) = match taken_up {
@@ -433,7 +493,7 @@ fn carry_out(
             resumed: !events.is_empty(),
             overrules: request.overrules,
             winds_up: request.winds_up,
-            adopted: HashMap::new(),
+            adopted: request.adopted.clone(),
         },
     };
     let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));

@@ -12,6 +12,7 @@ mod error;
 mod fleet;
 mod history;
 mod inventory;
+mod locks;
 mod output;
 mod prompt;
 mod resume;
@@ -43,6 +44,8 @@ pub fn main() -> u8 {
         Command::Hosts(args) => inventory::hosts(&args, &output),
         Command::Resume(args) => resume::resume(&args, &environment, &output),
         Command::Abort(args) => resume::abort(&args, &environment, &output),
+        Command::Locks(args) => locks::locks(&args, &environment, &output),
+        Command::Adopt(args) => locks::adopt(*args, &environment, &output),
         Command::Pause(args) => resume::pause(&args, &environment, &output),
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),
