@@ -1,0 +1,233 @@
+//! Rolling reboots of real machines: a real systemd, a real sshd, the real helper.
+//!
+//! What happened is taken from the machines' own records, never from gpufleet's.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpufleet_systems_tests::Machines;
+use gpufleet_tests::{Command, Finished, Home, Running};
+use rustix::process::Signal;
+use serde_json::json;
+
+/// A file, a reboot and a command that must run once, in the new boot.
+const REBOOT: &str = "
+- hosts: fleet
+  rollout:
+    max_unavailable: MAX
+    health_gate: []
+  tasks:
+    - copy: {content: wanted, dest: /etc/wanted.conf}
+    - reboot: {when: always, timeout: TIMEOUT}
+    - shell: cat /proc/sys/kernel/random/boot_id >>/var/log/after
+";
+
+/// Why generous: the machines of several tests share two cores.
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn home(max_unavailable: usize, timeout: &str) -> Home {
+    let home = Home::new();
+    home.write("play.yaml", &REBOOT.replace("MAX", &max_unavailable.to_string()).replace("TIMEOUT", timeout));
+    home
+}
+
+fn run<'a>(home: &'a Home, machines: &Machines) -> Command<'a> {
+    let inventory = machines.inventory();
+    machines
+        .gpufleet(home, &["run", "play.yaml", "-i", &inventory, "--yes", "--format", "json"])
+        .args(["--connect-timeout", "5s"])
+        .within(LIMIT)
+}
+
+fn resume<'a>(home: &'a Home, machines: &Machines) -> Command<'a> {
+    machines.gpufleet(home, &["resume", "--yes", "--format", "json"]).within(LIMIT)
+}
+
+/// Waits until the run has asked a node to reboot; gives its name.
+fn first_reboot(running: &mut Running) -> String {
+    running.until("a reboot", |events| events.has("reboot_issued"));
+    running.journal().hosts("reboot_issued").remove(0)
+}
+
+fn wait(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The machine was in these many boots, each with an id of its own, and the command ran once, in the last of them.
+#[track_caller]
+fn rebooted(machines: &Machines, name: &str, boots: usize, said: &Finished) {
+    let record = machines.boots(name);
+    assert_eq!(record.len(), boots, "{name}: {record:?}\n{said}");
+    let mut ids: Vec<&str> = record.iter().map(|boot| boot.id.as_str()).collect();
+    let last = ids.last().map(|id| format!("{id}\n"));
+    assert_eq!(machines.text(name, "/var/log/after"), last, "{name}: {record:?}\n{said}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), boots, "{name}: {record:?}");
+    assert_eq!(machines.text(name, "/etc/wanted.conf").as_deref(), Some("wanted"), "{name}");
+}
+
+/// A unit that keeps a shutdown going for a while.
+fn slow_shutdown(disk: &Path) {
+    unit(
+        disk,
+        "slow-shutdown",
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\nExecStop=/bin/sleep 4\n",
+    );
+}
+
+fn unit(disk: &Path, name: &str, text: &str) {
+    let folder = disk.join("etc/systemd/system");
+    fs::create_dir_all(folder.join("multi-user.target.wants")).expect("a folder of units");
+    fs::write(folder.join(format!("{name}.service")), text).expect("a unit");
+    std::os::unix::fs::symlink(
+        format!("../{name}.service"),
+        folder.join(format!("multi-user.target.wants/{name}.service")),
+    )
+    .expect("a wanted unit");
+}
+
+#[test]
+fn all_machines_reboot_one_after_the_other() {
+    let machines = Machines::start(4);
+    let home = home(1, "120s");
+    let before: Vec<Vec<String>> = machines.names().iter().map(|name| machines.journal_boots(name)).collect();
+    let done = run(&home, &machines).run().expect(0);
+    let document = done.document();
+    for (name, before) in machines.names().iter().zip(&before) {
+        assert_eq!(document.state(name), "done", "{done}");
+        assert_eq!(document.reboots(name), 1, "{done}");
+        assert_eq!((document.stat(name, "ok"), document.stat(name, "changed")), (3, 3), "{done}");
+        rebooted(&machines, name, 2, &done);
+        // systemd's own journal: the boots of before, and one more.
+        let after = machines.journal_boots(name);
+        assert_eq!((before.len(), after.len()), (1, 2), "{name}: {after:?}");
+        let record = machines.boots(name);
+        let ids: Vec<String> = record.iter().map(|boot| boot.id.replace('-', "")).collect();
+        assert_eq!(after, ids, "{name}");
+        assert_eq!(machines.read(name, "cat /proc/sys/kernel/random/boot_id"), record[1].id, "{name}");
+        assert!(record[0].down.is_some(), "{name} went down in order: {record:?}");
+    }
+    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+    assert_eq!(document.value()["out_of_service"], json!([]), "{done}");
+    assert_eq!(document.total("unreachable") + document.total("failed"), 0, "{done}");
+}
+
+#[test]
+fn a_power_cut_in_the_middle_of_a_reboot_is_one_reboot() {
+    let machines = Machines::start_with(3, slow_shutdown);
+    let home = home(1, "120s");
+    let mut running = run(&home, &machines).start();
+    let first = first_reboot(&mut running);
+    wait("its shutdown", || machines.boots(&first)[0].down.is_some());
+    machines.cut_power(&first);
+    std::thread::sleep(Duration::from_secs(3));
+    machines.switch_on(&first);
+    let done = running.wait().expect(0);
+    for name in machines.names() {
+        assert_eq!(done.document().state(&name), "done", "{done}");
+        rebooted(&machines, &name, 2, &done);
+    }
+    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+}
+
+#[test]
+fn a_power_cut_between_two_tasks_is_a_failure_of_its_own() {
+    let machines = Machines::start(3);
+    let home = Home::new();
+    home.write(
+        "play.yaml",
+        "
+- hosts: fleet
+  strategy: linear
+  tasks:
+    - shell: echo first >>/var/log/first
+    - command: sleep 20
+      when: inventory_hostname == 'node3'
+    - shell: echo second >>/var/log/second
+",
+    );
+    let mut running = run(&home, &machines).start();
+    let lines = |name: &str, path: &str| machines.text(name, path).unwrap_or_default();
+    wait("the first task", || machines.names().iter().all(|name| lines(name, "/var/log/first") == "first\n"));
+    running.until("the barrier", |events| events.of_host("task_finished", "node1").count() >= 2);
+    machines.cut_power("node1");
+    machines.switch_on("node1");
+    machines.await_answer("node1");
+    let done = running.wait().expect(2);
+    let document = done.document();
+    assert_eq!(document.state("node1"), "failed", "{done}");
+    let record = machines.boots("node1");
+    assert_eq!(record.len(), 2, "{record:?}");
+    for text in ["rebooted unexpectedly", &record[0].id, &record[1].id] {
+        assert!(document.message("node1").contains(text), "`{text}` is not in {done}");
+    }
+    assert_eq!(lines("node1", "/var/log/second"), "", "nothing is done on it any more: {done}");
+    for name in ["node2", "node3"] {
+        assert_eq!(document.state(name), "done", "{done}");
+        assert_eq!(lines(name, "/var/log/second"), "second\n", "{done}");
+        assert_eq!(machines.boots(name).len(), 1, "{done}");
+    }
+}
+
+#[test]
+fn a_machine_that_never_returns_is_named_and_the_next_run_finishes() {
+    let machines = Machines::start(4);
+    for name in machines.names() {
+        if name == "node2" {
+            machines.stay_off_after_reboot(&name);
+        }
+    }
+    let home = home(2, "40s");
+    let done = run(&home, &machines).run().expect(4);
+    let document = done.document();
+    assert_eq!(document.state("node2"), "unreachable", "{done}");
+    assert!(document.message("node2").contains("did not come back within 40 s"), "{done}");
+    assert_eq!(document.value()["out_of_service"], json!(["node2"]), "{done}");
+    assert!(done.took < Duration::from_secs(100), "{done}");
+    for name in ["node1", "node3", "node4"] {
+        assert_eq!(document.state(name), "done", "{done}");
+        rebooted(&machines, name, 2, &done);
+    }
+    assert_eq!(machines.most_out_at_once(), 2, "{done}");
+    machines.await_off("node2");
+    machines.switch_on("node2");
+    machines.await_answer("node2");
+    let done = resume(&home, &machines).run().expect(0);
+    assert_eq!(done.document().state("node2"), "done", "{done}");
+    for name in machines.names() {
+        rebooted(&machines, &name, 2, &done);
+    }
+}
+
+#[test]
+fn a_machine_that_never_returns_keeps_its_place_in_the_budget() {
+    let machines = Machines::start(3);
+    machines.stay_off_after_reboot("node2");
+    let home = home(1, "40s");
+    let done = run(&home, &machines).run();
+    panic!("{done}");
+}
+
+#[test]
+fn a_killed_controller_reboots_nobody_twice() {
+    let machines = Machines::start_with(4, slow_shutdown);
+    let home = home(1, "120s");
+    let mut running = run(&home, &machines).start();
+    let first = first_reboot(&mut running);
+    wait("its shutdown", || machines.boots(&first)[0].down.is_some());
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    assert_eq!(machines.boots(&first).len(), 1, "killed while the machine was going down");
+    let done = resume(&home, &machines).run().expect(0);
+    for name in machines.names() {
+        assert_eq!(done.document().state(&name), "done", "{done}");
+        rebooted(&machines, &name, 2, &done);
+    }
+    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+}
