@@ -13,7 +13,8 @@ mkdir -p "$(dirname "$tree")"
 exec 9>"$tree.lock"
 flock 9
 [ -e "$stamp" ] && exit 0
-rm -rf "$tree" "$tree".of-*
+# Why one file system: whatever a build that was killed left mounted there is not ours to empty.
+rm -rf --one-file-system "$tree" "$tree".of-*
 
 # Why no documentation, and no fsync: nobody reads it, and half of the time goes there.
 mmdebstrap --quiet --mode=root --variant=essential \

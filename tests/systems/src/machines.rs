@@ -172,7 +172,12 @@ fleet:
 
     /// The machine's next reboot ends where it is off.
     pub fn stay_off_after_reboot(&self, name: &str) {
-        self.machine(name).power.stay_off_after_reboot();
+        self.machine(name).power.stay_off_after_reboot(true);
+    }
+
+    /// Takes back that its next reboot never comes back.
+    pub fn return_after_reboot(&self, name: &str) {
+        self.machine(name).power.stay_off_after_reboot(false);
     }
 
     /// Waits until a machine is off.

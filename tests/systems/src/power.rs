@@ -72,9 +72,9 @@ impl Power {
         self.shared.changed.notify_all();
     }
 
-    /// The machine's next reboot never comes back.
-    pub(crate) fn stay_off_after_reboot(&self) {
-        self.shared.lock().stays_off = true;
+    /// Whether the machine's next reboot ends where it is off.
+    pub(crate) fn stay_off_after_reboot(&self, stays_off: bool) {
+        self.shared.lock().stays_off = stays_off;
     }
 
     /// Takes its power away: it falls silent, and nothing on it gets to end in order.
