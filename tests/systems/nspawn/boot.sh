@@ -9,6 +9,9 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 # Why: without systemd on the host nobody else makes a group for it, and two machines in one group are one machine.
 mkdir -p "/sys/fs/cgroup/$name"
 echo $$ >"/sys/fs/cgroup/$name/cgroup.procs"
+# Why: its locks and mounts would stay behind on the host when the power is cut.
+mkdir -p /run/systemd/nspawn
+mount -t tmpfs -o mode=755 tmpfs /run/systemd/nspawn
 mount -t overlay overlay -o "lowerdir=$tree,upperdir=$folder/disk,workdir=$folder/work" "$folder/root"
 exec systemd-nspawn --quiet --boot --register=no --keep-unit --machine="$name" --uuid="$uuid" --directory="$folder/root" \
     --network-namespace-path="/run/netns/$netns" --console=pipe --link-journal=no

@@ -117,7 +117,8 @@ impl Drop for Power {
         state.over = true;
         state.on = false;
         if let Some(process) = state.process {
-            kill(process);
+            // Why its child: that is the first process of a PID namespace, and this one still takes note of its end.
+            kill(child_of(process).unwrap_or(process));
         }
         self.shared.changed.notify_all();
         drop(state);
@@ -200,8 +201,12 @@ fn kill(process: u32) {
 
 /// Removes the cgroups that a machine leaves behind.
 fn remove_group(name: &str) {
-    const REMOVE: &str = "umount -R -l /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 cgroup2 /sys/fs/cgroup && \
-                          find \"/sys/fs/cgroup/$1\" -depth -type d -exec rmdir {} +";
+    // Why several tries: the kernel is not done with dead processes at once.
+    const REMOVE: &str = "umount -R -l /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup && \
+                          for try in $(seq 50); do \
+                              find \"/sys/fs/cgroup/$1\" -depth -type d -exec rmdir {} +; \
+                              test -d \"/sys/fs/cgroup/$1\" || exit 0; sleep 0.1; \
+                          done";
     let _ = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", REMOVE, "remove", name])
         .stdin(Stdio::null())
