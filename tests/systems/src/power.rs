@@ -3,8 +3,9 @@
 //! Owns the process of the machine's boots. Invariants: the machine runs only while its power is on; a reboot that it asked
 //! for is a new boot; nothing of it outlives this value, nor the test that holds it.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -162,8 +163,20 @@ impl Shared {
             if !state.over {
                 plugged(&self.parts.hub, self.parts.number, false);
             }
-            let again = ended.is_ok_and(|status| status.code() == Some(REBOOT)) && !state.stays_off;
-            state.on &= again;
+            let code = ended.as_ref().ok().and_then(ExitStatus::code);
+            note(
+                &self.parts.folder,
+                &format!("the boot ended with {code:?}; the power is {}", switch(state.on)),
+            );
+            // Why also after a failure: whose power is on boots until it is switched off.
+            let off = code == Some(0) || (code == Some(REBOOT) && state.stays_off);
+            state.on &= !off;
+            if state.on && code != Some(REBOOT) {
+                self.changed.notify_all();
+                drop(state);
+                std::thread::sleep(Duration::from_millis(500));
+                continue;
+            }
             self.changed.notify_all();
         }
     }
@@ -186,6 +199,17 @@ fn boot(parts: &Parts) -> std::process::Child {
         .stderr(console)
         .spawn()
         .unwrap_or_else(|error| panic!("setpriv cannot be started ({error}): type `make test-systems`"))
+}
+
+/// Adds a line to what the machine said.
+fn note(folder: &Path, text: &str) {
+    let console = std::fs::File::options().append(true).open(folder.join("console"));
+    // Why no error: it is for those who read why a test failed.
+    let _ = console.and_then(|mut console| writeln!(console, "power supply: {text}"));
+}
+
+const fn switch(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 fn child_of(process: u32) -> Option<u32> {
