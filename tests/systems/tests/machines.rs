@@ -224,3 +224,77 @@ fn a_killed_controller_reboots_nobody_twice() {
     }
     assert_eq!(machines.most_out_at_once(), 1, "{done}");
 }
+
+#[test]
+fn a_power_cut_between_two_tasks_is_a_failure_of_its_own() {
+    let machines = Machines::start(3);
+    let home = Home::new();
+    home.write(
+        "play.yaml",
+        "
+- hosts: fleet
+  strategy: linear
+  tasks:
+    - shell: echo first >>/var/log/first
+    - shell: until test -e /run/go; do sleep 0.2; done
+      when: inventory_hostname == 'node3'
+    - shell: echo second >>/var/log/second
+",
+    );
+    let mut running = run(&home, &machines).start();
+    let lines = |name: &str, path: &str| machines.text(name, path).unwrap_or_default();
+    wait("the first task", || machines.names().iter().all(|name| lines(name, "/var/log/first") == "first\n"));
+    running.until("the barrier", |events| events.of_host("task_finished", "node1").count() >= 2);
+    machines.cut_power("node1");
+    machines.switch_on("node1");
+    machines.await_answer("node1");
+    machines.read("node3", "touch /run/go");
+    let done = running.wait().expect(2);
+    let document = done.document();
+    assert_eq!(document.state("node1"), "failed", "{done}");
+    let record = machines.boots("node1");
+    assert_eq!(record.len(), 2, "{record:?}");
+    for text in ["rebooted unexpectedly", &record[0].id, &record[1].id] {
+        assert!(document.message("node1").contains(text), "`{text}` is not in {done}");
+    }
+    assert_eq!(lines("node1", "/var/log/second"), "", "nothing is done on it any more: {done}");
+    for name in ["node2", "node3"] {
+        assert_eq!(document.state(name), "done", "{done}");
+        assert_eq!(lines(name, "/var/log/second"), "second\n", "{done}");
+        assert_eq!(machines.boots(name).len(), 1, "{done}");
+    }
+}
+
+// A node is back when `systemctl is-system-running` says `running` or `degraded`, not when its sshd answers.
+#[test]
+fn a_machine_that_still_starts_is_not_back() {
+    const SETTLES: &str = "[Unit]\nAfter=ssh.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+        ExecStart=/bin/sh -c 'sleep 15; date +%%s%%3N >>/var/log/settled'\n";
+    let machines = Machines::start_with(2, |disk| {
+        unit(disk, "settles", SETTLES);
+        unit(disk, "broken", "[Service]\nType=oneshot\nExecStart=/bin/false\n");
+    });
+    let state = |name: &str| machines.read(name, "systemctl is-system-running || true");
+    wait("the end of the start", || machines.names().iter().all(|name| state(name) == "degraded"));
+    let home = home(1, "120s");
+    let and_note = "    - shell: date +%s%3N >>/var/log/after-at\n";
+    home.write("play.yaml", &(play(1, "120s") + and_note));
+    let done = run(&home, &machines).run().expect(0);
+    let times = |name: &str, path: &str| -> Vec<u64> {
+        let text = machines.text(name, path).unwrap_or_default();
+        text.lines().map(|line| line.parse().expect("a time")).collect()
+    };
+    let mut ups = Vec::new();
+    for name in machines.names() {
+        wait("the end of its second start", || times(&name, "/var/log/settled").len() == 2);
+        let (settled, after) = (times(&name, "/var/log/settled"), times(&name, "/var/log/after-at"));
+        assert_eq!((settled.len(), after.len()), (2, 1), "{name}: {done}");
+        let record = machines.boots(&name);
+        assert!(settled[1] - record[1].up > 14_000, "sshd listens long before: {settled:?} {record:?}");
+        assert!(settled[1] <= after[0], "{name} went on {} ms too early: {done}", settled[1] - after[0]);
+        rebooted(&machines, &name, 2, &done);
+        ups.push((record[0].down, settled[1]));
+    }
+    ups.sort_unstable();
+    assert!(ups[1].0 >= Some(ups[0].1), "the second went down while the first still started: {ups:?} {done}");
+}
