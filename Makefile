@@ -20,7 +20,7 @@ demo: targets
 test: setup
 	@tests/scripts/test.sh
 
-## test-systems: installs real schedulers and runs the tests against them
+## test-systems: installs real schedulers, boots real machines, and runs the tests against them
 test-systems: targets
 	@tests/scripts/systems.sh
 
