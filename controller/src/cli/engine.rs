@@ -105,13 +105,16 @@ pub fn adopt(
     carry_out(&Request { adopted, ..request_of(args) }, None, environment, output)
 }
 
-/// The plays that drain their nodes, each with its scheduler and its hosts; no node is contacted.
+/// A play that drains its nodes: with which scheduler, and its hosts.
+pub type DrainingPlay = (Arc<Scheduler>, Vec<String>);
+
+/// The plays that drain their nodes; no node is contacted.
 pub fn plays(
     source: &PlaybookSource,
     connection: &Connection,
     environment: &Environment,
     output: &Output,
-) -> Result<Vec<(Arc<Scheduler>, Vec<String>)>, CommandError> {
+) -> Result<Vec<DrainingPlay>, CommandError> {
     let request = Request {
         verb: Verb::Plan,
         source,
