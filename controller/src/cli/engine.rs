@@ -577,6 +577,8 @@ async fn drive(
 
 fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_>) -> u8 {
     let ending = match &result.stop {
+        // Why: it did what was asked, unless a node is still out.
+        _ if request.winds_up && result.out_of_service.is_empty() => return 0,
         None => Ending::Completed,
         Some(Stop::Interrupted | Stop::Aborted) => Ending::Interrupted,
         Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,
