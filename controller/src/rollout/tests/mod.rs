@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod bounds;
 mod drains;
 mod fleet;
 mod soak;
