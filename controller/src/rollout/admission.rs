@@ -48,11 +48,10 @@ impl Rollout {
                 }
                 Decision::Deny(why) => self.deny(host, why, actions),
                 Decision::Wait => {}
+                // Why nobody after it: who came later needs a survey that is no older.
                 Decision::Ask => {
                     ask = true;
-                    if !self.surveys.is_fresh(self.now) {
-                        break;
-                    }
+                    break;
                 }
             }
         }

@@ -9,7 +9,9 @@ use super::*;
 mod bounds;
 mod drains;
 mod fleet;
+mod queue;
 mod soak;
+mod texts;
 mod window;
 
 fn at(seconds: i64) -> Timestamp {
