@@ -57,7 +57,7 @@ measure() {
     # Why in place: it is a copy, and its build is kept for the next measurement.
     status=0
     cargo_mutants --in-place --no-shuffle --colors never --file "src/$core/**" ${MUTANTS_SHARD:+--shard "$MUTANTS_SHARD"} \
-        --timeout 600 --cargo-arg=--lib "$@" -- "$core::" --skip "$skipped" || status=$?
+        --timeout 600 --cargo-arg=--lib "$@" -- "$core::" -- --skip "$skipped" || status=$?
     cd "$root"
     # Why: 2 is a mutant that lived, 3 one that took too long: both are listed, and judged in docs/reliability.md.
     case $status in 0 | 2 | 3) ;; *) exit "$status" ;; esac
@@ -85,13 +85,13 @@ cores=${1:-rollout interpreter}
 for core in $cores; do
     case $core in
     rollout)
-        dependencies='gpufleet-protocol|insta|jiff|owo-colors|proptest|serde|serde_json|strsim|thiserror|unicode-width'
+        dependencies='gpufleet-protocol|insta|jiff|owo-colors|proptest|rustix|serde|serde_json|strsim|thiserror|unicode-width'
         cut rollout diagnostic
         # Why not all of it: what 500 schedules do not notice is rare, and the measurement of speed takes half the time.
         GPUFLEET_SCHEDULES=${GPUFLEET_SCHEDULES:-500} measure rollout 'a_fleet_of_a_hundred_thousand' "$@"
         ;;
     interpreter)
-        dependencies='gpufleet-protocol|indexmap|insta|jiff|minijinja|minijinja-contrib|owo-colors|proptest|regex|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width'
+        dependencies='gpufleet-protocol|indexmap|insta|jiff|minijinja|minijinja-contrib|owo-colors|proptest|regex|rustix|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width'
         cut interpreter diagnostic event playbook rollout template yaml
         mkdir -p "$work/interpreter/src/engine"
         cp controller/src/engine/convert.rs "$work/interpreter/src/engine/"

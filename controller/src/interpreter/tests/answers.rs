@@ -547,6 +547,29 @@ fn loops_sum_up_their_items() {
         _ => None,
     });
     insta::assert_snapshot!(story.lines(), @r#"
+    some: changed [a]
+    some: failed [b] ignored "boom"
+    some: changed [c]
+    some: failed ignored "1 of 3 items: b: boom"
+    shape: ok "all conditions hold"
+    none: skipped [1] "the condition does not hold"
+    none: skipped [2] "the condition does not hold"
+    none: skipped
+    none shape: ok "all conditions hold"
+    guarded: skipped "the condition does not hold"
+    one: ok [5] "5"
+    one: ok
+    flat: ok [1] "1"
+    flat: ok [2] "2"
+    flat: ok [3] "3"
+    flat: ok
+    indexed: ok [x] "0x"
+    indexed: ok
+    last: changed [a]
+    last: failed [b] "boom"
+    last: changed [c]
+    last: failed "1 of 3 items: b: boom"
+    end: Failed { task: "last", message: "boom" }
     "#);
 }
 
@@ -563,6 +586,11 @@ fn a_loop_with_a_failure_has_failed_although_another_item_may_be_lost() {
         })
     });
     insta::assert_snapshot!(story.lines(), @r#"
+    t: failed [a] rescued "boom"
+    t: unreachable [b] ignored "silence"
+    t: failed rescued "1 of 2 items: a: boom"
+    saved: ok
+    end: Done
     "#);
 }
 

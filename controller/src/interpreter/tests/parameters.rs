@@ -186,7 +186,7 @@ fn omitted_things_are_not_set() {
     assert_eq!((actions.len(), pairs(0), pairs(1)), (2, "B=2 C=3".to_owned(), "A=1 B=2".to_owned()));
     assert_eq!(
         story.reports.last().and_then(|report| report.message.as_deref()),
-        Some("`environment` wants a mapping, got a text")
+        Some("`environment` wants a mapping, got text")
     );
 }
 

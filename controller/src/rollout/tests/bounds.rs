@@ -217,3 +217,24 @@ fn a_node_of_an_earlier_wave_counts_for_no_later_one() {
     assert_eq!(stops(&held.ended(0, End::Failed)), [], "one of the second wave is on its way");
     assert_eq!(started(&held.ended(3, End::Done)), [4, 5]);
 }
+
+#[test]
+fn held_canaries_are_counted() {
+    let hosts: Vec<WaveHost> =
+        ["a", "b", "c"].map(|class| WaveHost { class: class.to_owned(), reachable: true }).to_vec();
+    let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &[hosts.clone(), hosts].concat());
+    let mut play = Play { rollout: Rollout::new(6, waves, Policy::default(), 0), now: 0 };
+    play.step(Input::Begin);
+    play.ended(0, End::Done);
+    play.ended(1, End::Held);
+    let reason = StopReason::CanaryHeld { held: 1 };
+    assert_eq!(stops(&play.ended(2, End::Done)), [reason]);
+}
+
+#[test]
+fn canaries_alone_need_no_next_wave() {
+    let mut play = Play::begun(1, &[Batch::Canary], Policy::default());
+    let over = play.ended(0, End::Held);
+    assert_eq!(over, [Action::FinishWave { wave: 0 }, Action::Finish { never_started: vec![] }]);
+    assert_eq!(play.rollout.stopped(), None);
+}

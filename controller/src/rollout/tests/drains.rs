@@ -273,3 +273,40 @@ fn a_survey_that_fails_denies_everybody_who_waits_for_it() {
     assert_eq!(denied, [Action::Deny { host: 0, why: why() }, Action::Deny { host: 2, why: why() }]);
     assert_eq!(play.wants(0), [Action::Survey]);
 }
+
+#[test]
+fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.wants(1);
+    play.wants(2);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: true }), []);
+    // The one that is out through others takes no place; the first in the line still waits for one.
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+    // And the other way round: back in service, it needs a place again.
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.step(Input::OthersOut { host: 2, out: true });
+    assert_eq!(play.wants(2), [Action::Waits { host: 2, out: vec![0] }]);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: false }), []);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+}
+
+#[test]
+fn nobody_waits_for_what_others_hold_for_good() {
+    // One of ours will come back, and still two are out through others, of two.
+    let mut play = Play::begun(6, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    play.wants(0);
+    assert_eq!(play.step(Input::Surveyed { out: vec![3], elsewhere: 0 }), [Action::ProveIdle { host: 0 }]);
+    play.step(Input::OthersOut { host: 5, out: true });
+    let why = Denial::BudgetSpent { out: vec![0, 3, 5], budget: 2 };
+    assert_eq!(play.wants(1), [Action::Deny { host: 1, why }]);
+    // The same where a drain told of one of them.
+    let mut play = Play::begun(6, &[], Policy { budget: 2, ..drains() });
+    play.wants(3);
+    play.step(Input::DrainRefused { host: 3, by: "alice".into() });
+    play.wants(0);
+    play.step(Input::OthersOut { host: 5, out: true });
+    let why = Denial::BudgetSpent { out: vec![0, 3, 5], budget: 2 };
+    assert_eq!(play.wants(1), [Action::Deny { host: 1, why }]);
+}
