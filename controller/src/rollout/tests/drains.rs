@@ -278,10 +278,8 @@ fn a_survey_that_fails_denies_everybody_who_waits_for_it() {
 fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
     let mut play = Play::begun(3, &[], budget(1));
     play.take_out(0);
-    play.wants(1);
     play.wants(2);
     assert_eq!(play.step(Input::OthersOut { host: 2, out: true }), []);
-    // The one that is out through others takes no place; the first in the line still waits for one.
     assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
     // And the other way round: back in service, it needs a place again.
     let mut play = Play::begun(3, &[], budget(1));
@@ -293,20 +291,14 @@ fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
 }
 
 #[test]
-fn nobody_waits_for_what_others_hold_for_good() {
-    // One of ours will come back, and still two are out through others, of two.
+fn who_waits_is_denied_once_only_others_are_out() {
+    // One of ours will come back; two, of two, are out through others.
     let mut play = Play::begun(6, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
     play.wants(0);
-    assert_eq!(play.step(Input::Surveyed { out: vec![3], elsewhere: 0 }), [Action::ProveIdle { host: 0 }]);
+    let claimed = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    assert_eq!(claimed, [Action::ProveIdle { host: 0 }]);
     play.step(Input::OthersOut { host: 5, out: true });
-    let why = Denial::BudgetSpent { out: vec![0, 3, 5], budget: 2 };
-    assert_eq!(play.wants(1), [Action::Deny { host: 1, why }]);
-    // The same where a drain told of one of them.
-    let mut play = Play::begun(6, &[], Policy { budget: 2, ..drains() });
-    play.wants(3);
-    play.step(Input::DrainRefused { host: 3, by: "alice".into() });
-    play.wants(0);
-    play.step(Input::OthersOut { host: 5, out: true });
-    let why = Denial::BudgetSpent { out: vec![0, 3, 5], budget: 2 };
-    assert_eq!(play.wants(1), [Action::Deny { host: 1, why }]);
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 3, 5] }]);
+    let why = Denial::BudgetSpent { out: vec![3, 5], budget: 2 };
+    assert_eq!(play.ended(0, End::Done), [Action::Deny { host: 1, why }]);
 }
