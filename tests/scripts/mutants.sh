@@ -44,7 +44,7 @@ cut() {
     mkdir -p "$crate/.cargo"
     cat >"$crate/.cargo/config.toml" <<'LIMIT'
 [target.'cfg(unix)']
-runner = ["sh", "-c", "ulimit -t 10; exec \"$0\" \"$@\""]
+runner = ["sh", "-c", "ulimit -t 20; exec \"$0\" \"$@\""]
 LIMIT
 }
 

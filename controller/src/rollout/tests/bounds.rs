@@ -91,7 +91,7 @@ fn a_held_node_is_no_failure() {
     play.ended(0, End::Held);
     assert!(play.rollout.has_ended(0) && !play.rollout.has_ended(1) && !play.rollout.has_ended(7));
     assert_eq!((play.rollout.failed(), play.rollout.stopped()), (0, None));
-    assert_eq!(play.rollout.in_flight(), [1]);
+    assert_eq!((play.rollout.in_flight(), play.rollout.is_finished()), (vec![1], false));
 }
 
 #[test]

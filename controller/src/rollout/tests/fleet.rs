@@ -677,7 +677,6 @@ impl Fleet {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the summary of `make chaos`; other runs do not show it")]
 fn invariants_hold_on_random_schedules() {
     let begin = std::time::Instant::now();
     let schedules =
