@@ -238,3 +238,24 @@ fn canaries_alone_need_no_next_wave() {
     assert_eq!(over, [Action::FinishWave { wave: 0 }, Action::Finish { never_started: vec![] }]);
     assert_eq!(play.rollout.stopped(), None);
 }
+
+#[test]
+fn a_node_lost_while_it_is_checked_keeps_its_place_where_something_was_done_to_it() {
+    // Out for a first act, and being checked for a second one.
+    let mut play = Play::begun(2, &[], budget(1));
+    play.take_out(0);
+    play.wants(0);
+    play.ended(0, End::Failed);
+    assert_eq!(play.rollout.out(), [0]);
+    // Drained, and nothing else yet.
+    let mut play = Play::begun(2, &[], Policy { drains: true, ..Policy::default() });
+    play.wants(0);
+    play.step(Input::Drained { host: 0 });
+    play.ended(0, End::Held);
+    assert_eq!(play.rollout.out(), [0]);
+    // Neither: the claim alone changed nothing on the node.
+    let mut play = Play::begun(2, &[], budget(1));
+    play.wants(0);
+    play.ended(0, End::Failed);
+    assert_eq!(play.rollout.out(), Vec::<usize>::new());
+}
