@@ -56,7 +56,7 @@ measure() {
     cd "$work/$core"
     # Why in place: it is a copy, and its build is kept for the next measurement.
     status=0
-    cargo_mutants --in-place --no-shuffle --colors never --file "src/$core/**" ${MUTANTS_SHARD:+--shard "$MUTANTS_SHARD"} \
+    cargo_mutants --in-place --colors never --file "src/$core/**" ${MUTANTS_SHARD:+--sharding round-robin --shard "$MUTANTS_SHARD"} \
         --timeout 600 --cargo-arg=--lib "$@" -- "$core::" -- --skip "$skipped" || status=$?
     cd "$root"
     # Why: 2 is a mutant that lived, 3 one that took too long: both are listed, and judged in docs/reliability.md.
