@@ -48,11 +48,10 @@ impl Rollout {
                 }
                 Decision::Deny(why) => self.deny(host, why, actions),
                 Decision::Wait => {}
+                // Why nobody after it: who came later needs a survey that is no older.
                 Decision::Ask => {
                     ask = true;
-                    if !self.surveys.is_fresh(self.now) {
-                        break;
-                    }
+                    break;
                 }
             }
         }
@@ -179,9 +178,7 @@ impl Rollout {
 
     /// Denies everybody at once where nodes that are gone for good take up the whole budget.
     fn deny_where_all_is_spent(&mut self, actions: &mut Vec<Action>) {
-        let (fleet, budget) = (self.places.fleet_tally(), self.policy.budget);
-        let surveyed = !self.policy.surveys || self.surveys.is_fresh(self.now);
-        if fleet.known_gone < budget && (fleet.gone < budget || !surveyed) {
+        if self.places.fleet_tally().known_gone < self.policy.budget {
             return;
         }
         for host in self.queue.hosts() {

@@ -35,6 +35,8 @@ pub struct Rollout {
     /// Hosts whose gates were not heard of at the end of the soak.
     pub(super) unchecked: BTreeSet<usize>,
     pub(super) failed_in_wave: usize,
+    /// The wave that each host is in.
+    wave_of: Vec<usize>,
     pub(super) failed_total: usize,
     pub(super) unreachable_total: usize,
     pub(super) stop: Option<StopReason>,
@@ -52,8 +54,17 @@ pub struct Rollout {
 impl Rollout {
     /// A rollout that has not begun. `waves` divides `0..hosts`; `failures_so_far` counts those of earlier plays.
     pub fn new(hosts: usize, waves: Vec<Wave>, policy: Policy, failures_so_far: usize) -> Self {
+        let mut wave_of = vec![usize::MAX; hosts];
+        for (index, wave) in waves.iter().enumerate() {
+            for host in &wave.hosts {
+                if let Some(slot) = wave_of.get_mut(*host) {
+                    *slot = index;
+                }
+            }
+        }
         Self {
             waves,
+            wave_of,
             places: Places::new(hosts, policy.domains.clone()),
             policy,
             hosts: vec![Host::Pending; hosts],
@@ -245,7 +256,7 @@ impl Rollout {
                 }
                 if !ok {
                     self.set(host, Host::Ended { end: End::Failed, still_out: false });
-                    self.count_failure(actions);
+                    self.count_failure(host, actions);
                 }
             }
             Input::Adopted { host } => match self.state(host)? {
@@ -325,9 +336,14 @@ impl Rollout {
         self.unreachable_total += usize::from(end == End::Unreachable);
         // Why held nodes do not count: nobody touched them, and nothing went wrong.
         if matches!(end, End::Failed | End::Unreachable) {
-            self.count_failure(actions);
+            self.count_failure(host, actions);
         }
         Ok(())
+    }
+
+    /// Whether it counts for the wave that is on; one that takes part again may be of an earlier one.
+    pub(super) fn is_of_this_wave(&self, host: usize) -> bool {
+        self.current.is_some_and(|current| self.wave_of.get(host) == Some(&current))
     }
 
     pub(super) fn state(&self, host: usize) -> Result<Host, RolloutError> {

@@ -169,3 +169,136 @@ fn unreachable_nodes_have_a_bound_of_their_own() {
     let reason = StopReason::Unreachable { unreachable: 2, allowed: 1 };
     assert_eq!(play.ended(2, End::Unreachable), [Action::Stop { reason }]);
 }
+
+#[test]
+fn a_full_budget_asks_nobody_who_else_is_out() {
+    let mut play = Play::begun(3, &[], Policy { surveys: true, ..Policy::default() });
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.step(Input::Idle { host: 0 });
+    play.step(Input::OthersOut { host: 1, out: true });
+    play.now += 10;
+    // Out through others, it needs no place of its own, and there are too many already.
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+    let why = Denial::BudgetSpent { out: vec![0, 1], budget: 1 };
+    assert_eq!(play.wants(2), [Action::Deny { host: 2, why }]);
+}
+
+#[test]
+fn a_survey_denies_where_others_took_every_place() {
+    let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    play.wants(0);
+    let denied = play.step(Input::Surveyed { out: vec![3], elsewhere: 1 });
+    let why = Denial::BudgetSpent { out: vec![3], budget: 2 };
+    assert_eq!(denied, [Action::Deny { host: 0, why }]);
+    // What was known before counts with it.
+    let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    play.rollout = play.rollout.with_out_elsewhere(1);
+    play.wants(0);
+    let denied = play.step(Input::Surveyed { out: vec![], elsewhere: 1 });
+    let why = Denial::BudgetSpent { out: vec![], budget: 2 };
+    assert_eq!(denied, [Action::Deny { host: 0, why }]);
+}
+
+/// Two racks of two nodes, and one node without a rack.
+fn racks(limit: usize) -> Option<Domains> {
+    Some(Domains { of: vec![0, 0, 1, 1], names: vec!["a".into(), "b".into()], limit })
+}
+
+#[test]
+fn a_survey_denies_where_others_took_the_place_of_a_domain() {
+    let policy = Policy { budget: 4, surveys: true, domains: racks(1), ..Policy::default() };
+    let mut play = Play::begun(5, &[], policy);
+    play.wants(0);
+    play.wants(2);
+    play.wants(4);
+    let answered = play.step(Input::Surveyed { out: vec![1], elsewhere: 0 });
+    let why = Denial::DomainSpent { domain: "a".into(), out: vec![1], limit: 1 };
+    assert_eq!(
+        answered,
+        [Action::Deny { host: 0, why }, Action::ProveIdle { host: 2 }, Action::ProveIdle { host: 4 }]
+    );
+}
+
+#[test]
+fn a_survey_that_finds_a_domain_full_of_ours_and_others_lets_wait() {
+    let domains = Domains { of: vec![0, 0, 0, 1], ..racks(2).unwrap() };
+    let policy = Policy { budget: 4, surveys: true, domains: Some(domains), ..Policy::default() };
+    let mut play = Play::begun(5, &[], policy);
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![2], elsewhere: 0 });
+    play.wants(3);
+    // One place of the rack is ours and comes back, the other is somebody else's.
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 2] }]);
+    let next = play.ended(0, End::Done);
+    assert_eq!(next, [Action::ProveIdle { host: 1 }]);
+}
+
+#[test]
+fn a_node_without_a_domain_has_the_budget_alone() {
+    let mut play = Play::begun(6, &[], Policy { budget: 2, domains: racks(1), ..Policy::default() });
+    play.take_out(4);
+    assert_eq!(play.wants(5), [Action::ProveIdle { host: 5 }]);
+    let waits = play.wants(0);
+    assert_eq!(waits, [Action::Waits { host: 0, out: vec![4, 5] }]);
+}
+
+#[test]
+fn who_waits_for_its_domain_is_told_of_its_domain() {
+    let mut play = Play::begun(4, &[], Policy { budget: 3, domains: racks(1), ..Policy::default() });
+    play.take_out(2);
+    play.take_out(1);
+    assert_eq!(play.wants(0), [Action::Waits { host: 0, out: vec![1] }]);
+    assert_eq!(play.wants(3), [Action::Waits { host: 3, out: vec![2] }]);
+}
+
+#[test]
+fn a_survey_of_a_second_ago_still_decides() {
+    let mut play = Play::begun(3, &[], Policy { budget: 3, surveys: true, ..Policy::default() });
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.now += 1;
+    assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
+    play.now += 1;
+    assert_eq!(play.wants(2), [Action::Survey]);
+}
+
+#[test]
+fn a_survey_that_fails_denies_everybody_who_waits_for_it() {
+    let mut play = Play::begun(3, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    play.wants(0);
+    play.wants(2);
+    let why = || Denial::NotSurveyed { why: "silence".into() };
+    let denied = play.step(Input::SurveyFailed { why: "silence".into() });
+    assert_eq!(denied, [Action::Deny { host: 0, why: why() }, Action::Deny { host: 2, why: why() }]);
+    assert_eq!(play.wants(0), [Action::Survey]);
+}
+
+#[test]
+fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.wants(2);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: true }), []);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+    // And the other way round: back in service, it needs a place again.
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.step(Input::OthersOut { host: 2, out: true });
+    assert_eq!(play.wants(2), [Action::Waits { host: 2, out: vec![0] }]);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: false }), []);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+}
+
+#[test]
+fn who_waits_is_denied_once_only_others_are_out() {
+    // One of ours will come back; two, of two, are out through others.
+    let mut play = Play::begun(6, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    play.wants(0);
+    let claimed = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    assert_eq!(claimed, [Action::ProveIdle { host: 0 }]);
+    play.step(Input::OthersOut { host: 5, out: true });
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 3, 5] }]);
+    let why = Denial::BudgetSpent { out: vec![3, 5], budget: 2 };
+    assert_eq!(play.ended(0, End::Done), [Action::Deny { host: 1, why }]);
+}
