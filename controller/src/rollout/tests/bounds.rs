@@ -220,8 +220,9 @@ fn a_node_of_an_earlier_wave_counts_for_no_later_one() {
 
 #[test]
 fn held_canaries_are_counted() {
-    let hosts: Vec<WaveHost> =
-        ["a", "b", "c"].map(|class| WaveHost { class: class.to_owned(), reachable: true }).to_vec();
+    let hosts: Vec<WaveHost> = ["a", "b", "c"]
+        .map(|class| WaveHost { class: class.to_owned(), reachable: true, late: false })
+        .to_vec();
     let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &[hosts.clone(), hosts].concat());
     let mut play = Play { rollout: Rollout::new(6, waves, Policy::default(), 0), now: 0 };
     play.step(Input::Begin);

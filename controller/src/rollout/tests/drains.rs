@@ -57,6 +57,22 @@ fn a_drain_that_fails_keeps_its_place_only_while_the_node_is_out() {
 }
 
 #[test]
+fn an_adopted_node_has_its_place_from_the_beginning() {
+    let mut play = Play::new(3, &[], drains());
+    play.step(Input::Adopted { host: 1 });
+    play.step(Input::Begin);
+    assert_eq!((play.rollout.out(), play.rollout.ours()), (vec![1], vec![1]));
+    assert_eq!(play.wants(0), [Action::Waits { host: 0, out: vec![1] }]);
+    // Its place is its own: it waits for nobody.
+    assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(600) }]);
+    play.step(Input::Drained { host: 1 });
+    play.step(Input::Idle { host: 1 });
+    assert_eq!(play.step(Input::Released { host: 1 }), [Action::Drain { host: 0, deadline: at(600) }]);
+    let late = play.rollout.step(at(1), Input::Adopted { host: 1 });
+    assert!(matches!(late, Err(RolloutError::Impossible { .. })), "{late:?}");
+}
+
+#[test]
 fn an_interrupt_gives_back_who_is_being_drained() {
     let mut play = Play::begun(3, &[], Policy { budget: 2, ..drains() });
     play.wants(0);

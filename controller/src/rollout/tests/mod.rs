@@ -88,6 +88,16 @@ fn the_last_batch_repeats() {
 }
 
 #[test]
+fn who_is_late_goes_last() {
+    let mut hosts = all(5);
+    hosts[0].late = true;
+    hosts[0].reachable = false;
+    let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(2))], &hosts);
+    let waves: Vec<Vec<usize>> = waves.into_iter().map(|wave| wave.hosts).collect();
+    assert_eq!(waves, [vec![1], vec![2, 3], vec![4, 0]]);
+}
+
+#[test]
 fn a_budget_of_nothing_is_an_error() {
     assert_eq!(Amount::Percent(10.0).budget(9), Err(BudgetError::RoundsToZero { percent: 10.0, hosts: 9 }));
     assert_eq!(Amount::Percent(29.0).budget(100), Ok(29));
