@@ -171,7 +171,9 @@ impl NodeTask {
             };
             let Some(what) = in_the_way.or(busy) else { return Ok(()) };
             if Instant::now() + scheduler.poll >= *until {
-                return Err(Not::Given(format!("its time to drain is over, and it still waits for {what}")));
+                let why = format!("its time to drain is over, and it still waits for {what}");
+                // Why only then: work that would end by itself in that time shall do so.
+                return if held && self.overruled(&why).await { Ok(()) } else { Err(Not::Given(why)) };
             }
             self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
             if !self.pause(scheduler.poll).await {
