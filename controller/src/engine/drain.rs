@@ -257,6 +257,13 @@ impl NodeTask {
             Ownership::NotDrained => return Ok(Err(format!("somebody gave it back to {name}"))),
             Ownership::Theirs { by } => return Ok(Err(format!("somebody took it over: {by}"))),
         }
+        // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
+        if scheduler.reboots && self.slot.rebooted {
+            let why = format!("{} on {}", self.reason, target.host);
+            if let Cordon::HeldByOthers { by } = scheduler.drainer.cordon(&target, marker, &why).await? {
+                return Ok(Err(format!("somebody took it over: {by}")));
+            }
+        }
         if let Activity::Busy { work } = scheduler.drainer.activity(&target).await? {
             return Ok(Err(shown(&work)));
         }
