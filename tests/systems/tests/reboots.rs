@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gpufleet_systems_tests::SlurmFleet;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use rustix::process::Signal;
 
 const NODES: usize = 3;
 const REASON: &str = "bad DIMM = A1 | B2";
@@ -126,6 +127,56 @@ fn a_person_who_drains_a_node_in_mid_reboot_has_the_last_word_with_return_to_ser
 #[test]
 fn a_person_who_drains_a_node_in_mid_reboot_has_the_last_word_with_return_to_service_2() {
     taken_over_in_mid_reboot(2, "soak: 0s", &["IDLE+DRAIN"]);
+}
+
+/// The controller is killed once a node is told to reboot, and taken up when all that were told are back.
+fn killed_in_mid_reboot(return_to_service: u8, line: &str) {
+    let lab = SlurmFleet::start(NODES, return_to_service, true);
+    lab.write_rollout(1, "", line);
+    let mut running = lab.run().start();
+    running.until("a reboot", |events| events.has("reboot_issued"));
+    let told = running.journal().hosts("reboot_issued").remove(0);
+    while lab.fleet.boots(&told) < 2 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    let node = (1..=NODES).find(|node| host(*node) == told).unwrap();
+    // Why so long: whatever Slurm does by itself with a node that comes back must not give it work.
+    std::thread::sleep(Duration::from_secs(8));
+    lab.cluster.wait("a node that is out", || {
+        let state = lab.cluster.state(node);
+        state.contains("DRAIN") || state.contains("DOWN")
+    });
+    assert_eq!(lab.cluster.resumes(node), Vec::<String>::new());
+    let done = lab.gpufleet(&["resume", "--yes", "--format", "json"]).run().expect(0);
+    for node in 1..=NODES {
+        assert_eq!(done.document().state(&host(node)), "done", "{done}");
+        rebooted_once(&lab, node);
+    }
+    let drains = lab.cluster.drains();
+    assert!(drains.most == 1 && drains.left.is_empty(), "{drains:?}");
+    assert_eq!(lab.locks(), 0);
+}
+
+#[test]
+fn a_controller_that_was_killed_in_mid_reboot_is_resumed_with_return_to_service_0() {
+    killed_in_mid_reboot(0, "soak: 0s");
+}
+
+#[test]
+fn a_controller_that_was_killed_in_mid_reboot_is_resumed_with_return_to_service_2() {
+    killed_in_mid_reboot(2, "soak: 0s");
+}
+
+#[test]
+fn a_controller_that_was_killed_while_slurm_rebooted_a_node_is_resumed() {
+    killed_in_mid_reboot(0, VIA_SLURM);
+}
+
+#[test]
+fn slurm_reboots_the_nodes_with_return_to_service_1() {
+    whole_rollout(1, VIA_SLURM);
 }
 
 #[test]
