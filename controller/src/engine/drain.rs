@@ -171,7 +171,9 @@ impl NodeTask {
             };
             let Some(what) = in_the_way.or(busy) else { return Ok(()) };
             if Instant::now() + scheduler.poll >= *until {
-                return Err(Not::Given(format!("its time to drain is over, and it still waits for {what}")));
+                let why = format!("its time to drain is over, and it still waits for {what}");
+                // Why only then: work that would end by itself in that time shall do so.
+                return if held && self.overruled(&why).await { Ok(()) } else { Err(Not::Given(why)) };
             }
             self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
             if !self.pause(scheduler.poll).await {
@@ -254,6 +256,13 @@ impl NodeTask {
             Ownership::Ours => {}
             Ownership::NotDrained => return Ok(Err(format!("somebody gave it back to {name}"))),
             Ownership::Theirs { by } => return Ok(Err(format!("somebody took it over: {by}"))),
+        }
+        // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
+        if scheduler.reboots && self.slot.rebooted {
+            let why = format!("{} on {}", self.reason, target.host);
+            if let Cordon::HeldByOthers { by } = scheduler.drainer.cordon(&target, marker, &why).await? {
+                return Ok(Err(format!("somebody took it over: {by}")));
+            }
         }
         if let Activity::Busy { work } = scheduler.drainer.activity(&target).await? {
             return Ok(Err(shown(&work)));

@@ -12,7 +12,7 @@ use super::{
     places::{Marks, Places},
     progress::Stage,
     queue::Queue,
-    survey::Surveys,
+    survey::{Patience, Surveys},
 };
 
 /// One play over one set of hosts.
@@ -29,6 +29,7 @@ pub struct Rollout {
     pub(super) unannounced: BTreeSet<usize>,
     pub(super) draining: BTreeSet<usize>,
     pub(super) surveys: Surveys,
+    pub(super) patience: Patience,
     pub(super) stage: Stage,
     pub(super) current: Option<usize>,
     pub(super) unfinished: usize,
@@ -48,6 +49,8 @@ pub struct Rollout {
     pub(super) closed: bool,
     /// Classes that do not fit into the rest of the window.
     pub(super) too_late: BTreeSet<Disruption>,
+    /// When to ask again who else is out, if somebody waits for that.
+    pub(super) again: Option<Timestamp>,
     pub(super) wake: Option<Timestamp>,
 }
 
@@ -72,6 +75,7 @@ impl Rollout {
             unannounced: BTreeSet::new(),
             draining: BTreeSet::new(),
             surveys: Surveys::default(),
+            patience: Patience::default(),
             stage: Stage::New,
             current: None,
             unfinished: 0,
@@ -85,6 +89,7 @@ impl Rollout {
             opening: None,
             closed: false,
             too_late: BTreeSet::new(),
+            again: None,
             wake: None,
         }
     }
@@ -207,6 +212,9 @@ impl Rollout {
                 if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
                     return Err(RolloutError::NoSuchHost(*unknown));
                 }
+                if !self.surveys.goes_on() {
+                    self.patience = Patience::default();
+                }
                 let out = self.surveys.answered(out, self.now);
                 for host in self.places.survey(&out, elsewhere) {
                     self.settle(host);
@@ -302,7 +310,7 @@ impl Rollout {
                 let marks = self.places.marks(host);
                 let counted = marks.absent || marks.surveyed;
                 self.set(host, Host::Queued { class });
-                self.queue.push(host, self.places.domain(host), counted, self.surveys.asked());
+                self.queue.push(host, self.places.domain(host), counted, self.surveys.asked(), self.now);
                 self.unannounced.insert(host);
                 if let Some(why) = self.refusal_to_claim(class).filter(|_| self.has_opened()) {
                     self.deny(host, why, actions);

@@ -208,7 +208,7 @@ impl Rollout {
         if matches!(self.stage, Stage::New | Stage::Over) || self.stop.is_some() {
             return None;
         }
-        let mut moments = Vec::new();
+        let mut moments: Vec<Timestamp> = self.again.into_iter().collect();
         if let Stage::Soaking { until } = self.stage {
             moments.push(until);
         }

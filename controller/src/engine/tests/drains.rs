@@ -380,3 +380,41 @@ fn a_run_that_was_killed_while_it_drained_takes_its_drain_up() {
         assert_eq!(cordons, 1, "the drain of the first process serves the second");
     });
 }
+
+#[test]
+fn others_outages_are_waited_for_and_not_for_ever() {
+    for returns in [true, false] {
+        virtual_time(async {
+            let world = world();
+            hold(&world, "gpu002");
+            hold(&world, "gpu003");
+            let begin = Instant::now();
+            if returns {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move {
+                    tokio::time::sleep(MINUTE).await;
+                    lock(&world.queue.held).clear();
+                });
+            }
+            let ended = run(&world, Overrules::default(), None).await;
+            let (state, message) = ended.state("gpu001");
+            if returns {
+                assert_eq!(state, NodeState::Done, "{message}");
+                assert_eq!(ended.log[..2], ["cordon gpu001", "resume gpu001"]);
+                assert!(begin.elapsed() >= MINUTE);
+            } else {
+                assert_eq!(state, NodeState::Held);
+                assert!(
+                    message.contains("these will not come back by themselves: gpu002 gpu003"),
+                    "{message}"
+                );
+                assert_eq!(ended.log, Vec::<String>::new());
+                assert!(
+                    begin.elapsed() >= 2 * MINUTE && begin.elapsed() < 3 * MINUTE,
+                    "{:?}",
+                    begin.elapsed()
+                );
+            }
+        });
+    }
+}

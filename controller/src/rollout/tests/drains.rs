@@ -188,7 +188,7 @@ fn unreachable_nodes_have_a_bound_of_their_own() {
 
 #[test]
 fn a_full_budget_asks_nobody_who_else_is_out() {
-    let mut play = Play::begun(3, &[], Policy { surveys: true, ..Policy::default() });
+    let mut play = Play::begun(3, &[], Policy { surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
     play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
     play.step(Input::Idle { host: 0 });
@@ -202,13 +202,15 @@ fn a_full_budget_asks_nobody_who_else_is_out() {
 
 #[test]
 fn a_survey_denies_where_others_took_every_place() {
-    let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    let mut play =
+        Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
     let denied = play.step(Input::Surveyed { out: vec![3], elsewhere: 1 });
     let why = Denial::BudgetSpent { out: vec![3], budget: 2 };
     assert_eq!(denied, [Action::Deny { host: 0, why }]);
     // What was known before counts with it.
-    let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    let mut play =
+        Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.rollout = play.rollout.with_out_elsewhere(1);
     play.wants(0);
     let denied = play.step(Input::Surveyed { out: vec![], elsewhere: 1 });
@@ -223,7 +225,7 @@ fn racks(limit: usize) -> Option<Domains> {
 
 #[test]
 fn a_survey_denies_where_others_took_the_place_of_a_domain() {
-    let policy = Policy { budget: 4, surveys: true, domains: racks(1), ..Policy::default() };
+    let policy = Policy { budget: 4, surveys: true, patience_s: 0, domains: racks(1), ..Policy::default() };
     let mut play = Play::begun(5, &[], policy);
     play.wants(0);
     play.wants(2);
@@ -239,7 +241,8 @@ fn a_survey_denies_where_others_took_the_place_of_a_domain() {
 #[test]
 fn a_survey_that_finds_a_domain_full_of_ours_and_others_lets_wait() {
     let domains = Domains { of: vec![0, 0, 0, 1], ..racks(2).unwrap() };
-    let policy = Policy { budget: 4, surveys: true, domains: Some(domains), ..Policy::default() };
+    let policy =
+        Policy { budget: 4, surveys: true, patience_s: 0, domains: Some(domains), ..Policy::default() };
     let mut play = Play::begun(5, &[], policy);
     play.wants(0);
     play.step(Input::Surveyed { out: vec![2], elsewhere: 0 });
@@ -270,7 +273,8 @@ fn who_waits_for_its_domain_is_told_of_its_domain() {
 
 #[test]
 fn a_survey_of_a_second_ago_still_decides() {
-    let mut play = Play::begun(3, &[], Policy { budget: 3, surveys: true, ..Policy::default() });
+    let mut play =
+        Play::begun(3, &[], Policy { budget: 3, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
     play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
     play.now += 1;
@@ -281,7 +285,8 @@ fn a_survey_of_a_second_ago_still_decides() {
 
 #[test]
 fn a_survey_that_fails_denies_everybody_who_waits_for_it() {
-    let mut play = Play::begun(3, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    let mut play =
+        Play::begun(3, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
     play.wants(2);
     let why = || Denial::NotSurveyed { why: "silence".into() };
@@ -309,7 +314,8 @@ fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
 #[test]
 fn who_waits_is_denied_once_only_others_are_out() {
     // One of ours will come back; two, of two, are out through others.
-    let mut play = Play::begun(6, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
+    let mut play =
+        Play::begun(6, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
     let claimed = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
     assert_eq!(claimed, [Action::ProveIdle { host: 0 }]);
@@ -317,4 +323,139 @@ fn who_waits_is_denied_once_only_others_are_out() {
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 3, 5] }]);
     let why = Denial::BudgetSpent { out: vec![3, 5], budget: 2 };
     assert_eq!(play.ended(0, End::Done), [Action::Deny { host: 1, why }]);
+}
+
+/// Others have this many nodes out.
+fn elsewhere(nodes: usize) -> Input {
+    Input::Surveyed { out: vec![], elsewhere: nodes }
+}
+
+fn spent(host: usize, out: Vec<usize>) -> Action {
+    Action::Deny { host, why: Denial::BudgetSpent { out, budget: 1 } }
+}
+
+#[test]
+fn others_outages_that_a_survey_reports_are_waited_for() {
+    let mut play = Play::begun(3, &[], Policy { surveys: true, ..Policy::default() });
+    assert_eq!(play.wants(0), [Action::Survey]);
+    play.now = 1;
+    assert_eq!(
+        play.step(elsewhere(2)),
+        [Action::Waits { host: 0, out: vec![] }, Action::WakeAt { at: at(11) }]
+    );
+    // Whoever comes later learns of it from the same survey.
+    play.now = 7;
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![] }]);
+    play.now = 10;
+    assert_eq!(play.step(Input::Tick), [Action::WakeAt { at: at(11) }]);
+    play.now = 11;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    play.now = 12;
+    assert_eq!(play.step(elsewhere(0)), [Action::ProveIdle { host: 0 }]);
+}
+
+#[test]
+fn others_outages_that_stay_deny_when_the_patience_is_over() {
+    let mut play = Play::begun(4, &[], Policy { surveys: true, patience_s: 25, ..Policy::default() });
+    let out = || Input::Surveyed { out: vec![3], elsewhere: 0 };
+    play.wants(0);
+    play.step(out());
+    play.now = 5;
+    play.wants(1);
+    for (now, next) in [(10, 20), (20, 25)] {
+        play.now = now;
+        assert_eq!(play.step(Input::Tick), [Action::Survey], "{now}");
+        assert_eq!(play.step(out()), [Action::WakeAt { at: at(next) }]);
+    }
+    play.now = 24;
+    assert_eq!(play.step(Input::Tick), [Action::WakeAt { at: at(25) }]);
+    // It is over, and what was heard last is too old to refuse anybody.
+    play.now = 25;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [spent(0, vec![3]), Action::WakeAt { at: at(30) }]);
+    // The later wish has a patience of its own.
+    play.now = 30;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [spent(1, vec![3])]);
+    assert_eq!(play.rollout.out(), [3]);
+}
+
+#[test]
+fn the_patience_begins_anew_with_each_outage() {
+    let mut play =
+        Play::begun(2, &[], Policy { surveys: true, budget: 2, patience_s: 25, ..Policy::default() });
+    play.wants(1);
+    play.step(elsewhere(0));
+    play.step(Input::Idle { host: 1 });
+    play.now = 100;
+    assert_eq!(play.wants(0), [Action::Survey]);
+    // Beside ours there is no room: it waits for ours, however long that takes.
+    assert_eq!(play.step(elsewhere(1)), [Action::Waits { host: 0, out: vec![1] }]);
+    play.now = 500;
+    assert_eq!(play.step(Input::Released { host: 1 }), [Action::Survey]);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(510) }]);
+    play.now = 510;
+    play.step(Input::Tick);
+    assert_eq!(play.step(elsewhere(0)), [Action::ProveIdle { host: 0 }]);
+}
+
+#[test]
+fn an_outage_that_was_not_asked_about_for_long_is_another_one() {
+    let mut play =
+        Play::begun(3, &[], Policy { surveys: true, budget: 2, patience_s: 25, ..Policy::default() });
+    play.wants(0);
+    play.step(elsewhere(2));
+    play.now = 45;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(55) }]);
+    play.now = 55;
+    play.step(Input::Tick);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(65) }]);
+    play.now = 65;
+    play.step(Input::Tick);
+    play.step(elsewhere(2));
+    play.now = 70;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert!(matches!(play.step(elsewhere(2)).as_slice(), [Action::Deny { host: 0, .. }]));
+}
+
+#[test]
+fn others_outages_in_a_domain_are_waited_for_too() {
+    let domains = Domains { of: vec![0, 0, 1, 1], names: vec!["a".into(), "b".into()], limit: 1 };
+    let policy =
+        Policy { budget: 4, domains: Some(domains), surveys: true, patience_s: 15, ..Policy::default() };
+    let mut play = Play::begun(4, &[], policy);
+    let out = || Input::Surveyed { out: vec![1], elsewhere: 0 };
+    play.wants(0);
+    assert_eq!(play.step(out()), [Action::Waits { host: 0, out: vec![1] }, Action::WakeAt { at: at(10) }]);
+    // The other domain is none of its business.
+    assert_eq!(play.wants(2), [Action::ProveIdle { host: 2 }]);
+    // Neither is the node that is out: it needs no new place.
+    assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
+    play.step(Input::Busy { host: 1, reason: String::new() });
+    play.now = 10;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [Action::WakeAt { at: at(15) }]);
+    play.now = 15;
+    play.step(Input::Tick);
+    let why = Denial::DomainSpent { domain: "a".into(), out: vec![1], limit: 1 };
+    assert_eq!(play.step(out()), [Action::Deny { host: 0, why }]);
+}
+
+#[test]
+fn a_wait_for_others_ends_with_the_run() {
+    let mut play = Play::begun(2, &[], Policy { surveys: true, ..Policy::default() });
+    play.wants(0);
+    play.step(elsewhere(1));
+    let reason = StopReason::Interrupted;
+    let why = Denial::Stopped { reason: reason.clone() };
+    assert_eq!(play.step(Input::Interrupt), [Action::Stop { reason }, Action::Deny { host: 0, why }]);
+}
+
+#[test]
+fn outages_that_are_known_need_no_patience() {
+    let mut play = Play::new(2, &[], Policy { surveys: true, ..Policy::default() });
+    play.step(Input::OthersOut { host: 1, out: true });
+    play.step(Input::Begin);
+    assert_eq!(play.wants(0), [spent(0, vec![1])]);
 }

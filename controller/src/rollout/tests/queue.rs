@@ -41,7 +41,7 @@ proptest! {
             let place = list.waiting.iter().position(|(_, other, _)| *other == host);
             match (kind, place) {
                 (0..=2, None) => {
-                    queue.push(host, host % DOMAINS, flag, list.next / 2);
+                    queue.push(host, host % DOMAINS, flag, list.next / 2, at(0));
                     list.waiting.push((list.next, host, flag));
                     list.next += 1;
                 }
