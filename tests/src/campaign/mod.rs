@@ -1,9 +1,10 @@
 //! The kill campaign: the controller of a rolling MIG reconfiguration dies, and a second command ends what it began.
 //!
 //! Owns the fleet, the playbook, the run that nobody interrupted, and the judgement of a case. A case is judged by what the
-//! lab saw ([`Fleet::described`], [`Fleet::outages`]), never by what gpufleet recorded.
+//! lab saw ([`Fleet::described`], [`Fleet::outages`]) and by the log of its scheduler, never by what gpufleet recorded.
 
 mod kill;
+mod scheduler;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 pub use kill::Kill;
 
+use self::scheduler::Holds;
 use crate::{Finished, Fleet, FleetOptions, Home, binary};
 
 /// How long a run may take, killed or not.
@@ -58,7 +60,7 @@ pub struct CampaignOptions {
 const MARKS: &str = "/srv/marks";
 
 fn playbook(options: &CampaignOptions) -> String {
-    let budget = options.budget;
+    let (budget, drain) = (options.budget, scheduler::DRAIN);
     let command = match options.variant {
         Variant::Mig => "",
         Variant::Command => "    - name: Mark\n      command: sh -c 'hostname >> /srv/marks'\n",
@@ -67,9 +69,10 @@ fn playbook(options: &CampaignOptions) -> String {
         "- name: Rolling MIG reconfiguration
   hosts: gpu
   become: true
-  waves: [{budget}, 100%]
-  max_unavailable: {budget}
-  tasks:
+  rollout:
+    waves: [{budget}, 100%]
+    max_unavailable: {budget}
+{drain}  tasks:
     - name: MIG layout
       gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
     - name: Swappiness
@@ -154,6 +157,7 @@ impl Campaign {
         campaign.reset()?;
         campaign.initial = campaign.described();
         let home = campaign.home();
+        let busy = format!("gpu{job:03}");
         let begin = Instant::now();
         let done = campaign.first(&home).within(LIMIT).start().ended()?;
         campaign.took = begin.elapsed();
@@ -162,17 +166,21 @@ impl Campaign {
         let outages = campaign.fleet.outages();
         campaign.reboots = reboots(&outages);
         campaign.code = done.code;
-        let busy = format!("gpu{job:03}");
+        let holds = Holds::of(&home);
         let sound = done.code == Some(5)
             && campaign
                 .wanted
                 .iter()
                 .all(|(node, lines)| (lines == &campaign.initial[node]) == (*node == busy))
-            && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4;
+            && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4
+            // Why not the busy one: that it is busy may be seen before or after it was drained.
+            && campaign.wanted.keys().all(|node| *node == busy || holds.times(node) == 1);
         if !sound {
             return Err(format!("the uninterrupted run is not as it should be: {done}\n{outages:#}"));
         }
-        campaign.judge_outages(&outages).map_or(Ok(campaign), Err)
+        let mut problems = campaign.judge_outages(&outages);
+        problems.extend(campaign.judge_drains(&home, &holds, &outages));
+        if problems.is_empty() { Ok(campaign) } else { Err(format!("{problems:#?}\n{done}")) }
     }
 
     /// Records that the uninterrupted run left.
@@ -188,6 +196,7 @@ impl Campaign {
     fn home(&self) -> Home {
         let home = Home::new();
         home.write("play.yaml", &playbook(&self.options));
+        scheduler::install(&home);
         home
     }
 
@@ -282,6 +291,7 @@ impl Campaign {
         }
         let outages = self.fleet.outages();
         outcome.problems.extend(self.judge_outages(&outages));
+        outcome.problems.extend(self.judge_drains(home, &Holds::of(home), &outages));
         for (node, count) in reboots(&outages) {
             let wanted = self.reboots.get(&node).copied().unwrap_or_default();
             if !nothing_to_end && count != wanted {
@@ -322,12 +332,37 @@ impl Campaign {
         }
     }
 
-    fn judge_outages(&self, outages: &Value) -> Option<String> {
+    fn judge_outages(&self, outages: &Value) -> Vec<String> {
         let most = |what: &str| outages[what].as_u64().unwrap_or(u64::MAX);
         let (down, disturbed) = (most("most_down"), most("most_disturbed"));
         let budget = self.options.budget as u64;
-        (down > budget || disturbed > budget)
-            .then(|| format!("{down} nodes were down and {disturbed} disturbed at once; {budget} may be"))
+        let mut problems = Vec::new();
+        if down > budget || disturbed > budget {
+            problems
+                .push(format!("{down} nodes were down and {disturbed} disturbed at once; {budget} may be"));
+        }
+        for (node, history) in outages["nodes"].as_object().into_iter().flatten() {
+            if history["left_stopped"].as_array().is_some_and(|units| !units.is_empty()) {
+                problems.push(format!("{node} has services left stopped: {}", history["left_stopped"]));
+            }
+        }
+        problems
+    }
+
+    /// What the scheduler's own log and the lab's together say of the drains.
+    fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value) -> Vec<String> {
+        let mut problems = holds.judge(outages, self.options.budget);
+        for node in scheduler::held(home) {
+            problems.push(format!("{node} is left drained"));
+        }
+        let busy = format!("gpu{:03}", self.options.nodes);
+        for node in outages["nodes"].as_object().into_iter().flatten().map(|(node, _)| node) {
+            let times = holds.times(node);
+            if times > 1 && *node != busy {
+                problems.push(format!("{node} was drained {times} times"));
+            }
+        }
+        problems
     }
 
     /// Keeps what a failed case left: the home with its journal, the nodes' logs and states, what was said.
