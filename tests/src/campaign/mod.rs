@@ -72,6 +72,7 @@ fn playbook(options: &CampaignOptions) -> String {
   rollout:
     waves: [{budget}, 100%]
     max_unavailable: {budget}
+    health_gate: [gpu_count, mig_layout, ecc, xid]
 {drain}  tasks:
     - name: MIG layout
       gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
