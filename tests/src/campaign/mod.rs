@@ -113,6 +113,10 @@ type Described = BTreeMap<String, Vec<String>>;
 pub struct Campaign {
     options: CampaignOptions,
     fleet: Fleet,
+    /// The node with a job on it, which nobody may disturb.
+    busy: String,
+    /// The node that a person has drained, where the budget leaves room for others.
+    theirs: Option<String>,
     initial: Described,
     wanted: Described,
     reboots: BTreeMap<String, u64>,
@@ -144,8 +148,10 @@ impl Campaign {
     /// A run that fails without anybody killing it, or that does not do what the campaign needs.
     pub fn start(options: CampaignOptions) -> Result<Self, String> {
         let fleet = Fleet::start(&fleet(&options));
-        let job = options.nodes;
+        let name = |number: usize| format!("gpu{number:03}");
         let mut campaign = Self {
+            busy: name(options.nodes),
+            theirs: (options.budget > 1).then(|| name(options.nodes - 1)),
             options,
             fleet,
             initial: Described::new(),
@@ -158,7 +164,6 @@ impl Campaign {
         campaign.reset()?;
         campaign.initial = campaign.described();
         let home = campaign.home();
-        let busy = format!("gpu{job:03}");
         let begin = Instant::now();
         let done = campaign.first(&home).within(LIMIT).start().ended()?;
         campaign.took = begin.elapsed();
@@ -172,10 +177,9 @@ impl Campaign {
             && campaign
                 .wanted
                 .iter()
-                .all(|(node, lines)| (lines == &campaign.initial[node]) == (*node == busy))
+                .all(|(node, lines)| (lines != &campaign.initial[node]) == campaign.is_for_us(node))
             && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4
-            // Why not the busy one: that it is busy may be seen before or after it was drained.
-            && campaign.wanted.keys().all(|node| *node == busy || holds.times(node) == 1);
+            && campaign.wanted.keys().all(|node| !campaign.is_for_us(node) || holds.times(node) == 1);
         if !sound {
             return Err(format!("the uninterrupted run is not as it should be: {done}\n{outages:#}"));
         }
@@ -194,10 +198,15 @@ impl Campaign {
         self.took
     }
 
+    /// Whether the run is to change this node.
+    fn is_for_us(&self, node: &str) -> bool {
+        node != self.busy && self.theirs.as_deref() != Some(node)
+    }
+
     fn home(&self) -> Home {
         let home = Home::new();
         home.write("play.yaml", &playbook(&self.options));
-        scheduler::install(&home);
+        scheduler::install(&home, self.theirs.as_deref());
         home
     }
 
@@ -218,7 +227,7 @@ impl Campaign {
     /// The fleet as it was, and a job on its last node, which must outlive everything.
     fn reset(&self) -> Result<(), String> {
         self.fleet.restore()?;
-        self.fleet.control(&format!("gpu{:03}", self.options.nodes), &["client", "add", "0", "4000"]);
+        self.fleet.control(&self.busy, &["client", "add", "0", "4000"]);
         Ok(())
     }
 
@@ -317,8 +326,7 @@ impl Campaign {
             }
         }
         if self.options.variant == Variant::Command {
-            let busy = self.wanted.keys().next_back().cloned().unwrap_or_default();
-            for node in self.wanted.keys().filter(|node| **node != busy) {
+            for node in self.wanted.keys().filter(|node| self.is_for_us(node)) {
                 let times = self.fleet.text(node, MARKS).unwrap_or_default().lines().count();
                 let named = said.lines().any(|line| line.contains(node) && line.contains("held"));
                 match times {
@@ -353,14 +361,21 @@ impl Campaign {
     /// What the scheduler's own log and the lab's together say of the drains.
     fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value) -> Vec<String> {
         let mut problems = holds.judge(outages, self.options.budget);
-        for node in scheduler::held(home) {
-            problems.push(format!("{node} is left drained"));
+        let held = scheduler::held(home);
+        let theirs = self.theirs.as_deref().map(|node| (node.to_owned(), scheduler::PERSON.to_owned()));
+        if !theirs.iter().all(|theirs| held.contains(theirs)) {
+            problems.push(format!("the drain of a person is gone or overwritten: {held:?}"));
         }
-        let busy = format!("gpu{:03}", self.options.nodes);
-        for node in outages["nodes"].as_object().into_iter().flatten().map(|(node, _)| node) {
-            let times = holds.times(node);
-            if times > 1 && *node != busy {
+        for (node, by) in held.iter().filter(|held| theirs.as_ref() != Some(*held)) {
+            problems.push(format!("{node} is left drained by {by}"));
+        }
+        for (node, history) in outages["nodes"].as_object().into_iter().flatten() {
+            let (times, acts) = (holds.times(node), history["acts"].as_array().map_or(0, Vec::len));
+            if self.is_for_us(node) && times > 1 {
                 problems.push(format!("{node} was drained {times} times"));
+            }
+            if !self.is_for_us(node) && acts > 0 {
+                problems.push(format!("{node} was acted on {acts} times, and it is busy or a person's"));
             }
         }
         problems

@@ -46,20 +46,33 @@ pub const DRAIN: &str = "    drain:
         timeout: 60s
 ";
 
-/// Puts the hooks where the commands of a home run.
-pub fn install(home: &Home) {
+/// What a person leaves at a node that they drained.
+pub const PERSON: &str = "alice: bad DIMM";
+
+/// Puts the hooks where the commands of a home run; `theirs` is drained by a person from the beginning.
+pub fn install(home: &Home, theirs: Option<&str>) {
     home.write("scheduler.sh", SCRIPT);
-    home.write("log", "");
-    std::fs::create_dir_all(home.work().join("held")).expect("a folder");
+    let held = home.work().join("held");
+    std::fs::create_dir_all(&held).expect("a folder");
+    let mut log = String::new();
+    if let Some(node) = theirs {
+        std::os::unix::fs::symlink(PERSON, held.join(node)).expect("a link");
+        log = format!("0 cordoning {node} {PERSON}\n0 cordoned {node} {PERSON}\n");
+    }
+    home.write("log", &log);
 }
 
-/// Nodes that are drained now.
-pub fn held(home: &Home) -> Vec<String> {
+/// Nodes that are drained now, each with its holder's mark.
+pub fn held(home: &Home) -> Vec<(String, String)> {
     let entries = std::fs::read_dir(home.work().join("held")).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
+    let mut held: Vec<(String, String)> = entries
+        .map(|entry| {
+            let by = std::fs::read_link(entry.path()).unwrap_or_default();
+            (entry.file_name().to_string_lossy().into_owned(), by.to_string_lossy().into_owned())
+        })
+        .collect();
+    held.sort();
+    held
 }
 
 /// One drain of a node, from before its cordon to after its return.
