@@ -184,7 +184,7 @@ impl Campaign {
             return Err(format!("the uninterrupted run is not as it should be: {done}\n{outages:#}"));
         }
         let mut problems = campaign.judge_outages(&outages);
-        problems.extend(campaign.judge_drains(&home, &holds, &outages));
+        problems.extend(campaign.judge_drains(&home, &holds, &outages, ""));
         if problems.is_empty() { Ok(campaign) } else { Err(format!("{problems:#?}\n{done}")) }
     }
 
@@ -301,7 +301,7 @@ impl Campaign {
         }
         let outages = self.fleet.outages();
         outcome.problems.extend(self.judge_outages(&outages));
-        outcome.problems.extend(self.judge_drains(home, &Holds::of(home), &outages));
+        outcome.problems.extend(self.judge_drains(home, &Holds::of(home), &outages, &second.stdout));
         for (node, count) in reboots(&outages) {
             let wanted = self.reboots.get(&node).copied().unwrap_or_default();
             if !nothing_to_end && count != wanted {
@@ -359,7 +359,7 @@ impl Campaign {
     }
 
     /// What the scheduler's own log and the lab's together say of the drains.
-    fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value) -> Vec<String> {
+    fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value, said: &str) -> Vec<String> {
         let mut problems = holds.judge(outages, self.options.budget);
         let held = scheduler::held(home);
         let theirs = self.theirs.as_deref().map(|node| (node.to_owned(), scheduler::PERSON.to_owned()));
@@ -367,6 +367,10 @@ impl Campaign {
             problems.push(format!("the drain of a person is gone or overwritten: {held:?}"));
         }
         for (node, by) in held.iter().filter(|held| theirs.as_ref() != Some(*held)) {
+            // Why not given back: what an interrupted command left there is not known. It must be said, and with that reason.
+            if self.options.variant == Variant::Command && says_left_out(said, node) {
+                continue;
+            }
             problems.push(format!("{node} is left drained by {by}"));
         }
         for (node, history) in outages["nodes"].as_object().into_iter().flatten() {
@@ -403,6 +407,16 @@ impl Campaign {
     }
 }
 
+/// Whether a recap names a node as held for an interrupted command, and as left out of service.
+fn says_left_out(recap: &str, node: &str) -> bool {
+    let about = format!("{node} is held: interrupted in task `Mark`");
+    let mut block = recap.lines().skip_while(|line| !line.starts_with(&about));
+    let Some(first) = block.next() else { return false };
+    let rest = block.take_while(|line| line.starts_with(' '));
+    let words = std::iter::once(first).chain(rest).flat_map(str::split_whitespace).collect::<Vec<_>>();
+    words.join(" ").contains("this run took it out of service and left it there")
+}
+
 /// Where two lines part, with what is around.
 fn difference(wanted: Option<&String>, found: Option<&String>) -> String {
     let text = |line: Option<&String>| line.map_or_else(|| "nothing".to_owned(), Clone::clone);
@@ -429,4 +443,19 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_left_out_must_be_named_with_its_reason() {
+        let recap = "gpu001 is held: interrupted in task `Mark` (play.yaml:24): it began, and how far it got is not\n  \
+                     known\n  state    The node was not rebooted; this run took it out of service and left it\n           \
+                     there.\ngpu002 is held: process 7 holds GPU 0\n  state    stays\n";
+        assert!(says_left_out(recap, "gpu001"));
+        assert!(!says_left_out(recap, "gpu002") && !says_left_out(recap, "gpu003"));
+        assert!(!says_left_out(&recap.replace("left it", "gave it"), "gpu001"));
+    }
 }
