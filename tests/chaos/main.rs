@@ -3,7 +3,7 @@
 //! Says what it does in lines and ends with 1 when a case failed. Environment:
 //! `CHAOS_NODES` (12), `CHAOS_VARIANT` (`mig,command`), `CHAOS_HOW` (`before,after,torn`), `CHAOS_EVERY` (1: every record),
 //! `CHAOS_FROM` and `CHAOS_TO` (the first and the last record, to run a campaign in parts), `CHAOS_RANDOM` (200 instants),
-//! `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_JOBS` (2: cases side by side, each on a fleet of its own),
+//! `CHAOS_SPAN` (ms over which they lie; unless given, those of the uninterrupted run), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_JOBS` (2: cases side by side, each on a fleet of its own),
 //! `CHAOS_SECOND` (`resume --yes`), `CHAOS_KEEP` (`target/chaos`: where failed cases stay).
 //!
 //! With `faults` for its argument it breaks a node instead, in every way that the lab knows, and prints the table of
@@ -187,6 +187,10 @@ fn kills(records: usize, took: Duration) -> Result<Vec<Kill>, String> {
     let ways: Vec<&str> = ways.split(',').filter(|way| !way.is_empty()).collect();
     let (from, to) = (number("CHAOS_FROM", 1)?, number("CHAOS_TO", records)?);
     let mut kills = Kill::at_records(from, to.min(records), number("CHAOS_EVERY", 1)?, &ways);
-    kills.extend(Kill::at_random(number("CHAOS_RANDOM", 200)?, took, number("CHAOS_SEED", 1)? as u64));
+    let span = match number("CHAOS_SPAN", 0)? {
+        0 => took,
+        ms => Duration::from_millis(ms as u64),
+    };
+    kills.extend(Kill::at_random(number("CHAOS_RANDOM", 200)?, span, number("CHAOS_SEED", 1)? as u64));
     Ok(kills)
 }
