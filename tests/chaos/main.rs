@@ -2,17 +2,20 @@
 //!
 //! Says what it does in lines and ends with 1 when a case failed. Environment:
 //! `CHAOS_NODES` (12), `CHAOS_VARIANT` (`mig,command`), `CHAOS_HOW` (`before,after,torn`), `CHAOS_EVERY` (1: every record),
-//! `CHAOS_RANDOM` (200 instants), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_SECOND` (`resume --yes`),
-//! `CHAOS_KEEP` (`target/chaos`: where failed cases stay).
+//! `CHAOS_FROM` and `CHAOS_TO` (the first and the last record, to run a campaign in parts), `CHAOS_RANDOM` (200 instants),
+//! `CHAOS_SPAN` (ms over which they lie; unless given, those of the uninterrupted run), `CHAOS_SEED` (1), `CHAOS_CASE` (one case by its name), `CHAOS_JOBS` (2: cases side by side, each on a fleet of its own),
+//! `CHAOS_SECOND` (`resume --yes`), `CHAOS_KEEP` (`target/chaos`: where failed cases stay).
 //!
 //! With `faults` for its argument it breaks a node instead, in every way that the lab knows, and prints the table of
 //! docs/reliability.md.
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use gpufleet_tests::{Campaign, CampaignOptions, FAULTS, Kill, Variant};
+use gpufleet_tests::{Campaign, CampaignOptions, FAULTS, Kill, Outcome, Variant};
 
 fn variable(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
@@ -80,76 +83,114 @@ fn run() -> Result<bool, String> {
     Ok(all_well)
 }
 
+/// What came of all cases of one variant.
+#[derive(Default)]
+struct Tally {
+    failed: Vec<String>,
+    missed: usize,
+    held: usize,
+    longest: Duration,
+}
+
+impl Tally {
+    /// Says what came of one case and counts it.
+    fn add(&mut self, variant: Variant, nodes: usize, outcome: &Outcome) {
+        let (name, kill) = (variant.name(), outcome.kill);
+        println!(
+            "{name} {kill}: {}, {} records, {:.1} s{}",
+            if outcome.problems.is_empty() { "ok" } else { "FAILED" },
+            outcome.records,
+            outcome.took.as_secs_f64(),
+            if outcome.reached { "" } else { " (the run was over)" }
+        );
+        self.missed += usize::from(!outcome.reached);
+        self.held += usize::from(outcome.held > 0);
+        self.longest = self.longest.max(outcome.took);
+        if outcome.problems.is_empty() {
+            return;
+        }
+        for problem in &outcome.problems {
+            println!("    {problem}");
+        }
+        if let Some(folder) = &outcome.folder {
+            println!("    kept in {}", folder.display());
+        }
+        println!("    again: CHAOS_NODES={nodes} CHAOS_VARIANT={name} CHAOS_CASE={kill} make chaos");
+        self.failed.push(kill.to_string());
+    }
+}
+
 /// Runs all cases of one variant; answers whether each went well.
 fn campaign(variant: Variant) -> Result<bool, String> {
     let begin = Instant::now();
     let nodes = number("CHAOS_NODES", 12)?;
     let second = variable("CHAOS_SECOND", "resume --yes");
-    let campaign = Campaign::start(CampaignOptions {
+    let options = CampaignOptions {
         nodes,
         variant,
         budget: (nodes / 4).max(1),
         second: second.split_whitespace().map(str::to_owned).collect(),
         keep: variable("CHAOS_KEEP", "target/chaos").into(),
+    };
+    let jobs = number("CHAOS_JOBS", 2)?.max(1);
+    // Why all at once: the length of the uninterrupted run is that of a run beside others.
+    let campaigns: Vec<Campaign> = std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..jobs).map(|_| scope.spawn(|| Campaign::start(options.clone()))).collect();
+        starts
+            .into_iter()
+            .map(|start| start.join().unwrap_or_else(|_| Err("a fleet could not be started".to_owned())))
+            .collect::<Result<_, _>>()
     })?;
-    let (records, took) = (campaign.records(), campaign.took());
+    let records = campaigns.iter().map(Campaign::records).max().unwrap_or_default();
+    let took = campaigns.iter().map(Campaign::took).max().unwrap_or_default();
     println!(
-        "{}: {nodes} nodes, {records} records, {:.1} s uninterrupted",
+        "{}: {nodes} nodes, {records} records, {:.1} s uninterrupted, {jobs} cases at once",
         variant.name(),
         took.as_secs_f64()
     );
-    let kills = match std::env::var("CHAOS_CASE") {
-        Ok(text) => {
-            vec![Kill::parse(&text).ok_or_else(|| format!("CHAOS_CASE is `{text}`, which is no case"))?]
+    let kills = kills(records, took)?;
+    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    std::thread::scope(|scope| {
+        for campaign in &campaigns {
+            scope.spawn(|| {
+                while let Some(kill) = kills.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = campaign.case(*kill);
+                    if let Ok(mut tally) = tally.lock() {
+                        tally.add(variant, nodes, &outcome);
+                    }
+                }
+            });
         }
-        Err(_) => {
-            let ways = variable("CHAOS_HOW", "before,after,torn");
-            let ways: Vec<&str> = ways.split(',').filter(|way| !way.is_empty()).collect();
-            let mut kills = Kill::at_records(records, number("CHAOS_EVERY", 1)?, &ways);
-            kills.extend(Kill::at_random(
-                number("CHAOS_RANDOM", 200)?,
-                took,
-                number("CHAOS_SEED", 1)? as u64,
-            ));
-            kills
-        }
-    };
-    let (mut failed, mut missed, mut held) = (Vec::new(), 0, 0);
-    for kill in &kills {
-        let outcome = campaign.case(*kill);
-        let verdict = if outcome.problems.is_empty() { "ok" } else { "FAILED" };
-        let reached = if outcome.reached { "" } else { " (the run was over)" };
-        println!(
-            "{} {kill}: {verdict}, {} records, {:.1} s{reached}",
-            variant.name(),
-            outcome.records,
-            outcome.took.as_secs_f64()
-        );
-        missed += usize::from(!outcome.reached);
-        held += usize::from(outcome.held > 0);
-        if !outcome.problems.is_empty() {
-            for problem in &outcome.problems {
-                println!("    {problem}");
-            }
-            if let Some(folder) = &outcome.folder {
-                println!("    kept in {}", folder.display());
-            }
-            println!(
-                "    again: CHAOS_NODES={nodes} CHAOS_VARIANT={} CHAOS_CASE={kill} make chaos",
-                variant.name()
-            );
-            failed.push(kill.to_string());
-        }
-    }
+    });
+    let Tally { failed, missed, held, longest } = tally.into_inner().map_err(|error| error.to_string())?;
     println!(
-        "{}: {} cases, {} failed, {missed} over before the kill, {held} with a held command, {:.0} s",
+        "{}: {} cases, {} failed, {missed} over before the kill, {held} with a held command, the longest {:.0} s, {:.0} s in all",
         variant.name(),
         kills.len(),
         failed.len(),
+        longest.as_secs_f64(),
         begin.elapsed().as_secs_f64()
     );
     if !failed.is_empty() {
         println!("failed: {}", failed.join(" "));
     }
     Ok(failed.is_empty())
+}
+
+/// The cases that were asked for.
+fn kills(records: usize, took: Duration) -> Result<Vec<Kill>, String> {
+    if let Ok(text) = std::env::var("CHAOS_CASE") {
+        let parsed = text.split(',').map(|one| Kill::parse(one).ok_or(one)).collect::<Result<_, _>>();
+        return parsed.map_err(|wrong| format!("CHAOS_CASE has `{wrong}`, which is no case"));
+    }
+    let ways = variable("CHAOS_HOW", "before,after,torn");
+    let ways: Vec<&str> = ways.split(',').filter(|way| !way.is_empty()).collect();
+    let (from, to) = (number("CHAOS_FROM", 1)?, number("CHAOS_TO", records)?);
+    let mut kills = Kill::at_records(from, to.min(records), number("CHAOS_EVERY", 1)?, &ways);
+    let span = match number("CHAOS_SPAN", 0)? {
+        0 => took,
+        ms => Duration::from_millis(ms as u64),
+    };
+    kills.extend(Kill::at_random(number("CHAOS_RANDOM", 200)?, span, number("CHAOS_SEED", 1)? as u64));
+    Ok(kills)
 }

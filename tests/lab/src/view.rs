@@ -150,6 +150,8 @@ pub struct History {
     pub down: Vec<(f64, Option<f64>)>,
     /// First and last disturbing act.
     pub disturbed: Option<(f64, f64)>,
+    /// When each of them was, in order.
+    pub acts: Vec<f64>,
     /// Services that were stopped and not started again since.
     pub left_stopped: Vec<String>,
 }
@@ -229,8 +231,9 @@ fn history(events: &[Value], setters: &[Value]) -> History {
             acts.push(setter["time"].as_f64().unwrap_or_default());
         }
     }
-    let first = acts.iter().copied().reduce(f64::min);
-    history.disturbed = first.zip(acts.iter().copied().reduce(f64::max));
+    acts.sort_by(f64::total_cmp);
+    history.disturbed = acts.first().copied().zip(acts.last().copied());
+    history.acts = acts;
     history.left_stopped = stopped.into_iter().collect();
     history
 }
@@ -276,6 +279,7 @@ mod tests {
         let setters = [json!({"time": 6.0, "function": "nvmlDeviceSetMigMode", "rc": 0})];
         let seen = history(&events, &setters);
         assert_eq!((seen.reboots, seen.resets, seen.disturbed), (0, 1, Some((2.0, 6.0))));
+        assert_eq!(seen.acts, [2.0, 2.1, 4.0, 5.0, 6.0]);
         assert_eq!(seen.left_stopped, ["nvsm.service"]);
         let more =
             [&events[..], &[event(7.0, "shutdown", json!({})), event(9.0, "boot", json!({}))]].concat();

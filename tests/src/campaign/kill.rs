@@ -50,10 +50,10 @@ impl Kill {
         }
     }
 
-    /// Every `every`-th of `records` records in each of these ways (`before`, `after`, `torn`).
-    pub fn at_records(records: usize, every: usize, ways: &[&str]) -> Vec<Self> {
+    /// Every `every`-th of the records `from` to `to` in each of these ways (`before`, `after`, `torn`).
+    pub fn at_records(from: usize, to: usize, every: usize, ways: &[&str]) -> Vec<Self> {
         let mut kills = Vec::new();
-        for at in (1..=records).step_by(every.max(1)) {
+        for at in (from.max(1)..=to).step_by(every.max(1)) {
             for way in ways {
                 kills.push(match *way {
                     "before" => Self::Before(at),
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn kills_cover_what_was_asked_for() {
         assert_eq!(
-            Kill::at_records(3, 2, &["before", "after"]),
+            Kill::at_records(1, 3, 2, &["before", "after"]),
             [Kill::Before(1), Kill::After(1), Kill::Before(3), Kill::After(3)]
         );
         let random = Kill::at_random(50, Duration::from_secs(2), 7);

@@ -1,9 +1,10 @@
 //! The kill campaign: the controller of a rolling MIG reconfiguration dies, and a second command ends what it began.
 //!
 //! Owns the fleet, the playbook, the run that nobody interrupted, and the judgement of a case. A case is judged by what the
-//! lab saw ([`Fleet::described`], [`Fleet::outages`]), never by what gpufleet recorded.
+//! lab saw ([`Fleet::described`], [`Fleet::outages`]) and by the log of its scheduler, never by what gpufleet recorded.
 
 mod kill;
+mod scheduler;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 pub use kill::Kill;
 
+use self::scheduler::Holds;
 use crate::{Finished, Fleet, FleetOptions, Home, binary};
 
 /// How long a run may take, killed or not.
@@ -58,7 +60,7 @@ pub struct CampaignOptions {
 const MARKS: &str = "/srv/marks";
 
 fn playbook(options: &CampaignOptions) -> String {
-    let budget = options.budget;
+    let (budget, drain) = (options.budget, scheduler::DRAIN);
     let command = match options.variant {
         Variant::Mig => "",
         Variant::Command => "    - name: Mark\n      command: sh -c 'hostname >> /srv/marks'\n",
@@ -67,9 +69,11 @@ fn playbook(options: &CampaignOptions) -> String {
         "- name: Rolling MIG reconfiguration
   hosts: gpu
   become: true
-  waves: [{budget}, 100%]
-  max_unavailable: {budget}
-  tasks:
+  rollout:
+    waves: [{budget}, 100%]
+    max_unavailable: {budget}
+    health_gate: [gpu_count, mig_layout, ecc, xid]
+{drain}  tasks:
     - name: MIG layout
       gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
     - name: Swappiness
@@ -109,6 +113,10 @@ type Described = BTreeMap<String, Vec<String>>;
 pub struct Campaign {
     options: CampaignOptions,
     fleet: Fleet,
+    /// The node with a job on it, which nobody may disturb.
+    busy: String,
+    /// The node that a person has drained, where the budget leaves room for others.
+    theirs: Option<String>,
     initial: Described,
     wanted: Described,
     reboots: BTreeMap<String, u64>,
@@ -140,8 +148,10 @@ impl Campaign {
     /// A run that fails without anybody killing it, or that does not do what the campaign needs.
     pub fn start(options: CampaignOptions) -> Result<Self, String> {
         let fleet = Fleet::start(&fleet(&options));
-        let job = options.nodes;
+        let name = |number: usize| format!("gpu{number:03}");
         let mut campaign = Self {
+            busy: name(options.nodes),
+            theirs: (options.budget > 1).then(|| name(options.nodes - 1)),
             options,
             fleet,
             initial: Described::new(),
@@ -162,17 +172,20 @@ impl Campaign {
         let outages = campaign.fleet.outages();
         campaign.reboots = reboots(&outages);
         campaign.code = done.code;
-        let busy = format!("gpu{job:03}");
+        let holds = Holds::of(&home);
         let sound = done.code == Some(5)
             && campaign
                 .wanted
                 .iter()
-                .all(|(node, lines)| (lines == &campaign.initial[node]) == (*node == busy))
-            && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4;
+                .all(|(node, lines)| (lines != &campaign.initial[node]) == campaign.is_for_us(node))
+            && campaign.reboots.values().sum::<u64>() == (campaign.options.nodes as u64 - 1) / 4
+            && campaign.wanted.keys().all(|node| !campaign.is_for_us(node) || holds.times(node) == 1);
         if !sound {
             return Err(format!("the uninterrupted run is not as it should be: {done}\n{outages:#}"));
         }
-        campaign.judge_outages(&outages).map_or(Ok(campaign), Err)
+        let mut problems = campaign.judge_outages(&outages);
+        problems.extend(campaign.judge_drains(&home, &holds, &outages, ""));
+        if problems.is_empty() { Ok(campaign) } else { Err(format!("{problems:#?}\n{done}")) }
     }
 
     /// Records that the uninterrupted run left.
@@ -185,9 +198,15 @@ impl Campaign {
         self.took
     }
 
+    /// Whether the run is to change this node.
+    fn is_for_us(&self, node: &str) -> bool {
+        node != self.busy && self.theirs.as_deref() != Some(node)
+    }
+
     fn home(&self) -> Home {
         let home = Home::new();
         home.write("play.yaml", &playbook(&self.options));
+        scheduler::install(&home, self.theirs.as_deref());
         home
     }
 
@@ -208,7 +227,7 @@ impl Campaign {
     /// The fleet as it was, and a job on its last node, which must outlive everything.
     fn reset(&self) -> Result<(), String> {
         self.fleet.restore()?;
-        self.fleet.control(&format!("gpu{:03}", self.options.nodes), &["client", "add", "0", "4000"]);
+        self.fleet.control(&self.busy, &["client", "add", "0", "4000"]);
         Ok(())
     }
 
@@ -282,6 +301,7 @@ impl Campaign {
         }
         let outages = self.fleet.outages();
         outcome.problems.extend(self.judge_outages(&outages));
+        outcome.problems.extend(self.judge_drains(home, &Holds::of(home), &outages, &second.stdout));
         for (node, count) in reboots(&outages) {
             let wanted = self.reboots.get(&node).copied().unwrap_or_default();
             if !nothing_to_end && count != wanted {
@@ -306,8 +326,7 @@ impl Campaign {
             }
         }
         if self.options.variant == Variant::Command {
-            let busy = self.wanted.keys().next_back().cloned().unwrap_or_default();
-            for node in self.wanted.keys().filter(|node| **node != busy) {
+            for node in self.wanted.keys().filter(|node| self.is_for_us(node)) {
                 let times = self.fleet.text(node, MARKS).unwrap_or_default().lines().count();
                 let named = said.lines().any(|line| line.contains(node) && line.contains("held"));
                 match times {
@@ -322,12 +341,48 @@ impl Campaign {
         }
     }
 
-    fn judge_outages(&self, outages: &Value) -> Option<String> {
+    fn judge_outages(&self, outages: &Value) -> Vec<String> {
         let most = |what: &str| outages[what].as_u64().unwrap_or(u64::MAX);
         let (down, disturbed) = (most("most_down"), most("most_disturbed"));
         let budget = self.options.budget as u64;
-        (down > budget || disturbed > budget)
-            .then(|| format!("{down} nodes were down and {disturbed} disturbed at once; {budget} may be"))
+        let mut problems = Vec::new();
+        if down > budget || disturbed > budget {
+            problems
+                .push(format!("{down} nodes were down and {disturbed} disturbed at once; {budget} may be"));
+        }
+        for (node, history) in outages["nodes"].as_object().into_iter().flatten() {
+            if history["left_stopped"].as_array().is_some_and(|units| !units.is_empty()) {
+                problems.push(format!("{node} has services left stopped: {}", history["left_stopped"]));
+            }
+        }
+        problems
+    }
+
+    /// What the scheduler's own log and the lab's together say of the drains.
+    fn judge_drains(&self, home: &Home, holds: &Holds, outages: &Value, said: &str) -> Vec<String> {
+        let mut problems = holds.judge(outages, self.options.budget);
+        let held = scheduler::held(home);
+        let theirs = self.theirs.as_deref().map(|node| (node.to_owned(), scheduler::PERSON.to_owned()));
+        if !theirs.iter().all(|theirs| held.contains(theirs)) {
+            problems.push(format!("the drain of a person is gone or overwritten: {held:?}"));
+        }
+        for (node, by) in held.iter().filter(|held| theirs.as_ref() != Some(*held)) {
+            // Why not given back: what an interrupted command left there is not known. It must be said, and with that reason.
+            if self.options.variant == Variant::Command && says_left_out(said, node) {
+                continue;
+            }
+            problems.push(format!("{node} is left drained by {by}"));
+        }
+        for (node, history) in outages["nodes"].as_object().into_iter().flatten() {
+            let (times, acts) = (holds.times(node), history["acts"].as_array().map_or(0, Vec::len));
+            if self.is_for_us(node) && times > 1 {
+                problems.push(format!("{node} was drained {times} times"));
+            }
+            if !self.is_for_us(node) && acts > 0 {
+                problems.push(format!("{node} was acted on {acts} times, and it is busy or a person's"));
+            }
+        }
+        problems
     }
 
     /// Keeps what a failed case left: the home with its journal, the nodes' logs and states, what was said.
@@ -350,6 +405,16 @@ impl Campaign {
         std::fs::write(folder.join("outages.json"), format!("{:#}", self.fleet.outages()))?;
         Ok(folder)
     }
+}
+
+/// Whether a recap names a node as held for an interrupted command, and as left out of service.
+fn says_left_out(recap: &str, node: &str) -> bool {
+    let about = format!("{node} is held: interrupted in task `Mark`");
+    let mut block = recap.lines().skip_while(|line| !line.starts_with(&about));
+    let Some(first) = block.next() else { return false };
+    let rest = block.take_while(|line| line.starts_with(' '));
+    let words = std::iter::once(first).chain(rest).flat_map(str::split_whitespace).collect::<Vec<_>>();
+    words.join(" ").contains("this run took it out of service and left it there")
 }
 
 /// Where two lines part, with what is around.
@@ -378,4 +443,19 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_left_out_must_be_named_with_its_reason() {
+        let recap = "gpu001 is held: interrupted in task `Mark` (play.yaml:24): it began, and how far it got is not\n  \
+                     known\n  state    The node was not rebooted; this run took it out of service and left it\n           \
+                     there.\ngpu002 is held: process 7 holds GPU 0\n  state    stays\n";
+        assert!(says_left_out(recap, "gpu001"));
+        assert!(!says_left_out(recap, "gpu002") && !says_left_out(recap, "gpu003"));
+        assert!(!says_left_out(&recap.replace("left it", "gave it"), "gpu001"));
+    }
 }

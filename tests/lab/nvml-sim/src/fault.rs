@@ -76,6 +76,8 @@ pub enum Effect {
     Cut(u64),
     /// A process begins to work on the GPU with this index just before the call.
     Job(u32),
+    /// The driver logs this error of the GPU just before the call; of the first GPU where the call concerns none.
+    Xid(u32),
     /// The node loses its power and starts again.
     PowerCut,
     /// The node dies this many seconds after its start.
@@ -196,6 +198,7 @@ impl Rule {
                 | Effect::KillParent
                 | Effect::Cut(_)
                 | Effect::Job(_)
+                | Effect::Xid(_)
                 | Effect::PowerCut
         );
         let node = self.concerns(Subject::Node);

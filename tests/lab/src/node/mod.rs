@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod first;
+pub mod kmsg;
 pub mod mounts;
 pub mod ssh;
 pub mod units;

@@ -266,6 +266,7 @@ fn devices(root: &Path, machine: &Machine, faults: &[Effect]) -> Result<(), Moun
     ] {
         symlink(target, dev.join(name)).doing(|| format!("link /dev/{name}"))?;
     }
+    super::kmsg::begin(&dev.join("kmsg")).doing(|| "make /dev/kmsg".to_owned())?;
     if faults.contains(&Effect::NoDriver) || !machine.driver_loaded {
         return Ok(());
     }

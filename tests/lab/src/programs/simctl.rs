@@ -1,10 +1,13 @@
 //! `gpusimctl`: looks into a node's simulated machine and changes what no driver call can.
 
+use std::path::Path;
+
 use nvml_sim::fault::Rule;
 use nvml_sim::state::{Client, Gpu};
 use nvml_sim::store::Store;
 
 use super::daemons::detach;
+use crate::node::kmsg;
 use crate::out;
 
 const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this node
@@ -19,6 +22,7 @@ const HELP: &str = "gpusimctl: look at and change the simulated GPUs of this nod
   gpusimctl machine KEY VALUE            KEY: driver_loaded module_version library_version nvidia_drm_refs passthrough
   gpusimctl fault add RULE               RULE as one line of YAML or JSON, such as '{function: nvmlInit*, effect: hang}'
   gpusimctl fault list | clear
+  gpusimctl xid GPU CODE                 the driver logs an error of the GPU to /dev/kmsg; forgotten at the next boot
   gpusimctl vanish | freeze | power-cut  end the node at once; after a power cut it starts again
   gpusimctl cut SECONDS                  silence its connections for so long";
 
@@ -101,6 +105,15 @@ fn act(store: &Store, words: &[&str]) -> Result<String, String> {
             let mut rules: Vec<Rule> = serde_json::from_str(&read(store, "faults.json")).unwrap_or_default();
             rules.push(rule);
             store.set_faults(&rules).map_err(say).map(|()| String::new())
+        }
+        ["xid", gpu, code] => {
+            let index: usize = gpu.parse().map_err(|_| format!("`{gpu}` is no GPU index"))?;
+            let bus = store.read().map_err(say)?.gpus.get(index).ok_or("no such GPU")?.bus;
+            let code = number(code)?;
+            kmsg::xid(Path::new(kmsg::PATH), bus, code)
+                .map_err(|error| format!("{}: {error}", kmsg::PATH))?;
+            store.log_event("xid", serde_json::json!({"gpu": index, "code": code}));
+            Ok(String::new())
         }
         ["cut", seconds] => {
             let seconds: u64 = seconds.parse().map_err(|_| format!("`{seconds}` is no number"))?;

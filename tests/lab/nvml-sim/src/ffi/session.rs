@@ -311,12 +311,12 @@ pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
         }
         Effect::Job(gpu) => {
             // Why through the program: the process must outlive this one.
-            let _ = std::process::Command::new("/usr/bin/gpusimctl")
-                .args(["client", "add", &gpu.to_string()])
-                .stdin(std::process::Stdio::null())
-                .stdout(std::process::Stdio::null())
-                .status();
+            control(&["client", "add", &gpu.to_string()]);
             store.log_event("job", serde_json::json!({"gpu": gpu}));
+            None
+        }
+        Effect::Xid(code) => {
+            control(&["xid", &gpu.unwrap_or(0).to_string(), &code.to_string()]);
             None
         }
         Effect::PowerCut => {
@@ -325,6 +325,15 @@ pub fn suffer(store: &Store, effect: &Effect, gpu: Option<u32>) -> Option<u32> {
         }
         _ => None,
     }
+}
+
+/// Has `gpusimctl` do something.
+fn control(arguments: &[&str]) {
+    let _ = std::process::Command::new("/usr/bin/gpusimctl")
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .status();
 }
 
 /// Waits for ever, deaf to every signal but SIGKILL: the nearest thing to a call stuck in the kernel.
