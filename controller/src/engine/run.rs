@@ -568,6 +568,7 @@ fn rollout(
         thresholds,
         drains: scheduler.is_some(),
         surveys: scheduler.is_some_and(|scheduler| scheduler.surveys),
+        patience_s: scheduler.map_or(0, |scheduler| scheduler.patience.as_secs()),
         ..Policy::default()
     };
     if let Some(written) = &shape.policy {
