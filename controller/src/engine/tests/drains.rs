@@ -298,6 +298,23 @@ fn a_busy_node_is_disturbed_only_by_force() {
 }
 
 #[test]
+fn force_does_not_go_over_a_person_who_took_the_node() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu001", 20 * MINUTE);
+        let other = Arc::clone(&world);
+        tokio::spawn(async move {
+            asked(&other, "cordon gpu001").await;
+            hold(&other, "gpu001");
+        });
+        let ended = run(&world, Overrules { force: true, steal: false }, None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Held);
+        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+    });
+}
+
+#[test]
 fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
     virtual_time(async {
         let world = world();
