@@ -430,7 +430,7 @@ fn carry_out(
             "the playbooks, the inventory or variables are not what they were when run {} began",
             before.run
         ))
-        .hint("put them back as they were to go on with it, or begin a new run: what is as declared already is left alone"));
+        .hint("put them back as they were to go on with it, or begin a new run: what is as declared already is left alone; what this one left drained, `gpufleet adopt` with --run takes over"));
     }
     let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
@@ -547,6 +547,7 @@ async fn drive(
     screen: &Arc<Mutex<Screen>>,
     request: &Request<'_>,
 ) -> Result<u8, CommandError> {
+    let run = engine.options.holder.run.clone();
     let (pressed, mut interrupts) = mpsc::channel(4);
     let signals = tokio::spawn(signals(pressed));
     let ticking = tokio::spawn(tick(Arc::clone(screen)));
@@ -564,7 +565,9 @@ async fn drive(
         Err(EngineError::Journal(error)) => return Err(CommandError::internal(error)),
         Err(error) => {
             screen.lock().unwrap_or_else(PoisonError::into_inner).finish();
-            return Err(CommandError::user(error));
+            return Err(CommandError::user(error).hint(format!(
+                "nodes may be out of service: `gpufleet locks` shows what is drained, `gpufleet resume {run}` goes on"
+            )));
         }
     };
     let summary = summary(&screen.lock().unwrap_or_else(PoisonError::into_inner).model);
@@ -601,16 +604,22 @@ fn summary(model: &RunModel) -> String {
 /// Tells of Ctrl-C and SIGTERM until nobody listens.
 async fn signals(pressed: mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
+    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut asked)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+        signal(SignalKind::user_defined1()),
+    ) else {
         return;
     };
+    let mut stopping = false;
     loop {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            // Why once: `pause` and `abort` ask for a safe stop, however often they are called.
+            _ = asked.recv() => if stopping { continue },
         }
+        stopping = true;
         if pressed.send(()).await.is_err() {
             return;
         }

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet::{
     drain::{Marker, Target},
-    event::{DrainStep, What},
-    journal::{RunDir, RunSummary, list_runs, process_of, read_events},
+    engine::Recorder,
+    event::{DrainStep, RunFinished, What},
+    journal::{Journal, RunDir, RunSummary, list_runs, process_of, read_events},
     report::fold_names,
 };
 
 use super::{
-    args::{AdoptArgs, LocksArgs, RunArgs},
+    args::{AdoptArgs, LocksArgs},
     engine,
     environment::Environment,
     error::CommandError,
     output::Output,
+    resume::forget,
 };
 
 pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -27,10 +29,10 @@ pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Re
         }
         let out = drained(&dir, &run)?;
         if !out.is_empty() {
-            let next = if run.running {
-                "it gives them back"
-            } else {
-                "`gpufleet resume` or `abort` gives them back"
+            let next = match (run.running, run.is_unfinished()) {
+                (true, _) => "it gives them back",
+                (false, true) => "`gpufleet resume` or `abort` gives them back",
+                (false, false) => "`gpufleet adopt PLAYBOOK --run` with its id takes them over",
             };
             text.push_str(&format!("run {}  drained {}; {next}\n", run.run, fold_names(out.iter())));
         }
@@ -121,17 +123,20 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
     if let Some(wanted) = &run {
         found.marked.retain(|_, marker| marker.run == *wanted);
     }
-    let known: BTreeSet<String> = list_runs(&environment.state_dir)
-        .into_iter()
-        .filter(|run| run.running || run.is_unfinished())
-        .map(|run| run.run.to_string())
-        .collect();
-    if let Some((_, marker)) = found.marked.iter().find(|(_, marker)| known.contains(&marker.run)) {
-        return Err(CommandError::stopped(format!("run {} is not lost: its journal is here", marker.run))
-            .hint(format!(
-                "`gpufleet resume {}` goes on with it, `gpufleet abort {0}` ends it",
-                marker.run
-            )));
+    let marks = |run: &RunSummary| found.marked.values().any(|marker| marker.run == run.run.as_str());
+    let mut given_up = Vec::new();
+    for known in list_runs(&environment.state_dir).into_iter().filter(marks) {
+        let named = run.as_deref() == Some(known.run.as_str());
+        if known.running || (known.is_unfinished() && !named) {
+            return Err(CommandError::stopped(format!("run {} is not lost: its journal is here", known.run)).hint(
+                format!(
+                    "`gpufleet resume {0}` goes on with it, `gpufleet abort {0}` ends it; where neither can, name it \
+                     with --run {0}",
+                    known.run
+                ),
+            ));
+        }
+        given_up.extend(known.is_unfinished().then_some(known.run));
     }
     if found.marked.is_empty() {
         output.status("no node is marked by a lost run");
@@ -140,33 +145,34 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
     for (lost, hosts) in by_run(&found.marked) {
         output.status(&format!("adopts {} from run {lost}", fold_names(hosts.iter())));
     }
-    begin(run_args, found, &plays, environment, output)
-}
-
-fn begin(
-    mut args: RunArgs,
-    found: Found,
-    plays: &[engine::DrainingPlay],
-    environment: &Environment,
-    output: &Output,
-) -> Result<u8, CommandError> {
-    let lost: BTreeSet<&str> = found.marked.values().map(|marker| marker.run.as_str()).collect();
-    let held = found.holders.values().flatten().find(|run| !lost.contains(run.as_str()));
-    if let Some(other) = held
+    let mut args = run_args;
+    if let Some(holder) = found.holders.values().flatten().next()
         && !args.steal
     {
-        return Err(CommandError::stopped(format!("run {other} holds the scheduler's lock"))
-            .hint("wait for it, or take it over with --steal when you know that its gpufleet is gone"));
+        return Err(CommandError::stopped(format!("run {holder} still holds the scheduler's lock"))
+            .hint("take it over with --steal when you know that its gpufleet is gone, wherever it ran"));
     }
-    // Why not by --steal: a lock that comes up from here on is somebody else's.
-    engine::runtime()?.block_on(async {
-        for (scheduler, _) in plays {
-            for run in found.holders.values().flatten().filter(|run| lost.contains(run.as_str())) {
-                scheduler.drainer.unlock(run).await.map_err(CommandError::user)?;
-            }
-        }
-        Ok::<_, CommandError>(())
-    })?;
+    for run in given_up {
+        give_up(&RunDir::new(&environment.state_dir, &run))?;
+    }
     args.check = false;
     engine::adopt(&args, found.marked.into_iter().collect(), environment, output)
+}
+
+/// Ends a run in its journal: another one has its nodes.
+fn give_up(dir: &RunDir) -> Result<(), CommandError> {
+    let events = read_events(&dir.journal())?;
+    let journal = Journal::reopen(dir).map_err(CommandError::user)?;
+    let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
+    let finished = RunFinished {
+        exit_code: 130,
+        summary: "another run took its nodes over".to_owned(),
+        out_of_service: Vec::new(),
+        stopped: Some("adopted".to_owned()),
+        resumable: false,
+    };
+    recorder.emit(What::RunFinished(finished)).map_err(CommandError::user)?;
+    recorder.finish().map_err(CommandError::user)?;
+    forget(dir);
+    Ok(())
 }

@@ -129,7 +129,7 @@ pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Re
 }
 
 fn ask_to_stop(pid: rustix::process::Pid) -> Result<(), CommandError> {
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1)
         .map_err(|e| CommandError::user(format!("cannot signal process {}: {e}", pid.as_raw_nonzero())))
 }
 

@@ -274,6 +274,10 @@ impl NodeTask {
         let target = scheduler.target(&self.slot.name);
         let firm = |why: String| Ok(Err(No::firm(why)));
         let Some(marker) = &self.slot.drain else { return firm(format!("it is not drained at {name}")) };
+        // Why: the process that drained it gave the lock back when it ended.
+        if let Locked::By { run } = scheduler.lock(&self.holder.run, self.overrules.steal).await? {
+            return firm(format!("run {run} holds the lock at {name}"));
+        }
         match scheduler.drainer.ownership(&target, marker).await? {
             Ownership::Ours => {}
             Ownership::NotDrained => return firm(format!("somebody gave it back to {name}")),
@@ -316,8 +320,7 @@ impl NodeTask {
             return false;
         }
         let host = Some(self.slot.name.clone());
-        self.emit(What::Overridden { host, what: no.why.clone() }).await;
-        true
+        self.durable(What::Overridden { host, what: no.why.clone() }).await.is_ok()
     }
 
     /// Gives the node back to its scheduler where it is still ours; the error says why it may still be out.

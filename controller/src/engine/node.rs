@@ -239,7 +239,7 @@ impl NodeTask {
 
     /// Whether it is out of service through us, or may be.
     pub(super) const fn is_out(&self) -> bool {
-        self.slot.out_of_service || self.slot.drain.is_some()
+        self.slot.is_out()
     }
 
     fn take_over(&mut self, end: End) {
@@ -608,7 +608,7 @@ impl NodeTask {
     }
 
     /// Whether nothing works on the node now. Not knowing is being busy.
-    async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
+    pub(super) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
         self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
         if let Err(no) = self.still_ours().await {
             return Ok(Err(no));

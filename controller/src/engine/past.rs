@@ -97,6 +97,28 @@ pub(super) struct Resumed {
     pub(super) latches: Vec<(Arc<str>, Option<Copied>)>,
 }
 
+/// Hosts that are being read before a play.
+#[derive(Default)]
+struct Reading {
+    now: BTreeSet<String>,
+    lost: HashMap<String, (NodeState, Option<String>)>,
+}
+
+impl Reading {
+    /// Whether it is the end of a host that was being read: it belongs to the play that follows.
+    fn takes(&mut self, what: &What) -> bool {
+        let What::NodeState { host, state, detail } = what else { return false };
+        if *state == NodeState::Preflight {
+            self.now.insert(host.clone());
+        }
+        let ends = state.is_final() && self.now.remove(host);
+        if ends {
+            self.lost.insert(host.clone(), (*state, detail.clone()));
+        }
+        ends
+    }
+}
+
 impl Past {
     /// Reads the events of a run, in order.
     pub fn of(events: &[Event]) -> Self {
@@ -104,6 +126,8 @@ impl Past {
         let mut current = 0;
         // Why apart: predictions come before the play's first event.
         let mut predicted: HashMap<String, Prediction> = HashMap::new();
+        // The same for hosts that are lost while they are being read.
+        let mut read = Reading::default();
         for event in events {
             match &event.what {
                 What::RunStarted(started) => past.run.clone_from(&started.run_id),
@@ -115,7 +139,11 @@ impl Past {
                             (host, PastNode { prediction: Some(prediction), ..PastNode::default() })
                         })
                         .collect();
-                    let play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
+                    let mut play = PastPlay { shape: shape.clone(), inputs: Vec::new(), nodes };
+                    let Reading { lost, .. } = std::mem::take(&mut read);
+                    for (host, end) in lost {
+                        play.nodes.entry(host).or_default().end = Some(end);
+                    }
                     past.plays.insert(current, play);
                 }
                 What::NodePredicted { host, play, class, one_reboot } => {
@@ -132,6 +160,7 @@ impl Past {
                         play.inputs.push((*now, input.clone()));
                     }
                 }
+                what if read.takes(what) => {}
                 what => past.note(current, event.at, what),
             }
         }
@@ -210,6 +239,7 @@ impl Past {
         slot.rebooted = host.rebooted;
         slot.drain.clone_from(&host.drain);
         slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
+        slot.out_of_service |= slot.adopted;
         slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
         slot.power_cycled = host.power_cycled;
@@ -221,6 +251,12 @@ impl Past {
 }
 
 impl PastPlay {
+    /// How the node's part ended, if it did.
+    /// Whether its first wave was due.
+    pub(super) fn has_begun(&self) -> bool {
+        self.inputs.iter().any(|(_, input)| *input == Input::Begin)
+    }
+
     /// How the node's part ended, if it did.
     pub(super) fn end(&self, host: &str) -> Option<NodeState> {
         self.nodes.get(host)?.end.as_ref().map(|(state, _)| *state)

@@ -191,7 +191,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     /// Until when hosts that are still being read are waited for; for ever while they are many.
     fn patience(&self, spare: usize) -> Option<Instant> {
         let (running, (connect, read)) = (self.running.len(), self.slowest);
-        if running >= spare || running * 10 > self.slots.len() || self.stop.is_some() {
+        let queued = self.slots.len() > self.context.forks;
+        if running >= spare || running * 10 > self.slots.len() || queued || self.stop.is_some() {
             return None;
         }
         let silent = self.running.values().any(|running| !running.connected);
@@ -221,15 +222,17 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     /// Ends a play whose rollout never began.
     pub(super) async fn leave(mut self, stop: Option<Stop>) -> Result<Stage, EngineError> {
         self.stop = self.stop.or(stop);
-        self.wait_for_late().await?;
-        Ok(self.stage())
+        self.finished = true;
+        self.to_the_end().await
     }
 
-    async fn wait_for_late(&mut self) -> Result<(), EngineError> {
-        while !self.late.is_empty() && self.stop != Some(Stop::Aborted) {
+    /// Goes on until the rollout is over and nobody is at work any more: who is late may still be read, and who is
+    /// looked at after the soak may not have answered.
+    async fn to_the_end(mut self) -> Result<Stage, EngineError> {
+        while !(self.finished && self.running.is_empty()) && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
-        Ok(())
+        Ok(self.stage())
     }
 
     /// Goes on with a play whose rollout was led to where an earlier process left it; `again` are those of its hosts
@@ -238,18 +241,22 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         mut self,
         rollout: Rollout,
         again: Vec<usize>,
+        latches: Vec<(usize, Vec<(Arc<str>, Option<LatchValue>)>)>,
     ) -> Result<Stage, EngineError> {
+        let wave = rollout.current_wave();
         self.rollout = Some(rollout);
-        for slot in self.slots.iter().flatten() {
-            for (key, value) in slot.resumed.iter().flat_map(|resumed| resumed.latches.iter()) {
-                let latch = match value {
-                    Some(value) => Latch::Value(Box::new(value.clone())),
-                    None => {
-                        let owner = self.index.get(&slot.name).copied().unwrap_or_default();
-                        Latch::Running { owner, waiting: Vec::new() }
+        let of_wave = |host: &usize| wave.is_some_and(|wave| self.context.waves[wave].hosts.contains(host));
+        for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave(host)) {
+            for (key, value) in taken {
+                match value {
+                    Some(value) => {
+                        self.meeting.latches.insert(key, Latch::Value(Box::new(value)));
                     }
-                };
-                self.meeting.latches.insert(Arc::clone(key), latch);
+                    None => {
+                        let running = Latch::Running { owner, waiting: Vec::new() };
+                        self.meeting.latches.entry(key).or_insert(running);
+                    }
+                }
             }
         }
         for host in again {
@@ -272,10 +279,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if self.context.winds_up {
             self.input(Input::Interrupt)?;
         }
-        while !self.finished && self.stop != Some(Stop::Aborted) {
-            self.turn().await?;
-        }
-        Ok(self.stage())
+        self.to_the_end().await
     }
 
     /// Carries the play out, wave by wave.
@@ -287,16 +291,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             match self.slots.get(host) {
                 Some(Some(slot)) if slot.adopted => self.input(Input::Adopted { host })?,
                 Some(Some(slot)) if absent(slot) => self.input(Input::OthersOut { host, out: true })?,
-                None | Some(None) => self.input(Input::OthersOut { host, out: true })?,
+                None | Some(None) => self.input(Input::Late { host })?,
                 Some(Some(_)) => {}
             }
         }
         self.input(Input::Begin)?;
-        while !self.finished && self.stop != Some(Stop::Aborted) {
-            self.turn().await?;
-        }
-        self.wait_for_late().await?;
-        Ok(self.stage())
+        self.to_the_end().await
     }
 
     fn stage(self) -> Stage {
@@ -613,11 +613,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn arrived(&mut self, host: usize, slot: Slot) -> Result<(), EngineError> {
         let (state, detail, answers) = (slot.verdict, slot.message.clone(), slot.is_alive());
         self.slots[host] = Some(slot);
-        if answers {
-            self.input(Input::OthersOut { host, out: false })?;
-        } else {
+        if !answers {
             self.emit(What::NodeState { host: self.name(host), state, detail })?;
         }
+        self.input(Input::OthersOut { host, out: !answers })?;
         if self.due.remove(&host) {
             let mut inputs = VecDeque::new();
             self.act(Action::Start { host }, &mut inputs)?;

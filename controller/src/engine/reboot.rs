@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use gpufleet_protocol::{
-    NodeOp, OpRequest, OpStatus, facts::Facts, health::SystemState, message::Mode, op::Reboot,
+    Disruption, NodeOp, OpRequest, OpStatus, facts::Facts, health::SystemState, message::Mode, op::Reboot,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -163,6 +163,12 @@ impl NodeTask {
             // Why nothing: it went meanwhile, or nobody would hear the word.
             Err(_) => Ok(()),
             Ok(_) => {
+                // Why anew: the last proof is minutes old, and a scheduler may have refused to reboot it.
+                if let Err(no) = self.prove_idle(Disruption::Reboot).await?
+                    && !self.overruled(&no).await
+                {
+                    return Err(Cut::Held(format!("does not go down, and is not forced to: {}", no.why)));
+                }
                 self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;
                 self.ask_to_reboot(Reboot::Forced).await
             }

@@ -25,8 +25,8 @@ use crate::{
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
     rollout::{
-        Amount, Batch, BudgetError, Domains, Input, Needs, Policy, Rollout, RolloutError, StopReason,
-        Thresholds, Wave, WaveHost, Window, plan_waves,
+        Amount, Batch, BudgetError, Domains, Needs, Policy, Rollout, RolloutError, StopReason, Thresholds,
+        Wave, WaveHost, Window, plan_waves,
     },
 };
 
@@ -203,7 +203,8 @@ impl Engine {
         let mut stop = None;
         let mut failed = 0;
         for index in 0..self.play_hosts.len() {
-            let begun = past.play(index);
+            // Why not one that did not get to its waves: it was planned from what had been read by then.
+            let begun = past.play(index).filter(PastPlay::has_begun);
             if begun.is_none() && self.options.winds_up {
                 stop = Some(Stop::Interrupted);
                 break;
@@ -217,7 +218,7 @@ impl Engine {
             for slot in &mut taken {
                 slot.forecast = None;
             }
-            let elsewhere = slots.values().filter(|slot| slot.out_of_service).count();
+            let elsewhere = slots.values().filter(|slot| slot.is_out()).count();
             let so_far = SoFar { failed, out_elsewhere: elsewhere };
             let stage = match begun {
                 Some(begun) => self.take_up(index, begun, &past, taken, so_far, recorder, interrupts).await?,
@@ -293,7 +294,7 @@ impl Engine {
                 out_of_service.push(name.clone());
                 continue;
             };
-            if slot.out_of_service {
+            if slot.is_out() {
                 out_of_service.push(name.clone());
             }
             recorder.emit(What::NodeFinished { host: name.clone(), outcome: slot.outcome() })?;
@@ -331,7 +332,8 @@ impl Engine {
         let mut dispatcher = Dispatcher::new(&mut context, slots);
         if disrupts || canary || !writes {
             // Why none in a reading: who is left out of it would look as if nothing were wrong.
-            let spare = if writes { budget } else { 0 };
+            // Nor where a person is asked: all that will be disturbed has to be in the question.
+            let spare = if writes && self.confirm.is_blanket() { budget } else { 0 };
             dispatcher.preflight(canary || disrupts, disrupts || !writes, spare).await?;
         }
         let hosts: Vec<WaveHost> = dispatcher
@@ -406,6 +408,7 @@ impl Engine {
         let make = self.cursors(index);
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
+        let mut latches = Vec::new();
         for (host, slot) in slots.iter_mut().enumerate() {
             slot.forecast = begun.prediction(&slot.name);
             let retried = matches!(
@@ -423,6 +426,7 @@ impl Engine {
             }
             let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
             let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            latches.push((host, resumed.latches.clone()));
             if retried && !unfinished.contains(&host) {
                 again.push(host);
             }
@@ -451,13 +455,7 @@ impl Engine {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
             context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
         }
-        if begun.inputs.iter().any(|(_, input)| *input == Input::Begin) {
-            return Dispatcher::new(&mut context, slots).carry_on(core, again).await;
-        }
-        if let Some(refusal) = self.agree(forecast(slots.iter(), slots.len()), &mut context).await? {
-            return Ok(Stage { slots, stop: Some(Stop::Declined(refusal)), failed: core.failed() });
-        }
-        Dispatcher::new(&mut context, slots).carry_out(core).await
+        Dispatcher::new(&mut context, slots).carry_on(core, again, latches).await
     }
 
     fn context<'a>(
@@ -512,7 +510,13 @@ impl Engine {
         if forecast.disturbed.is_empty() {
             return Ok(None);
         }
-        let Err(refusal) = self.confirm.confirm(&forecast).await else { return Ok(None) };
+        let refusal = tokio::select! {
+            answer = self.confirm.confirm(&forecast) => match answer {
+                Ok(()) => return Ok(None),
+                Err(refusal) => refusal,
+            },
+            Some(()) = context.interrupts.recv() => Refusal::Declined,
+        };
         let text = match refusal {
             Refusal::Declined => "nothing was changed".to_owned(),
             Refusal::NobodyToAsk => format!(
@@ -606,6 +610,7 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bo
         }
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
-    let resumable = !winds_up && (goes_on || result.held);
+    let left = matches!(result.stop, Some(Stop::Aborted));
+    let resumable = left || (!winds_up && (goes_on || result.held));
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }

@@ -99,11 +99,16 @@ impl Slot {
         )
     }
 
+    /// Whether it is out of service through us, or may be.
+    pub(super) const fn is_out(&self) -> bool {
+        self.out_of_service || self.drain.is_some()
+    }
+
     /// Whether a resume has something to do for it once a person has done their part.
     pub(super) const fn waits_for_a_person(&self) -> bool {
         match self.verdict {
             NodeState::Held => true,
-            NodeState::Unreachable => self.out_of_service || self.drain.is_some(),
+            NodeState::Unreachable => self.is_out(),
             _ => false,
         }
     }
@@ -148,7 +153,7 @@ impl Slot {
                 self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()
             }),
             rebooted: self.rebooted,
-            out_of_service: self.out_of_service,
+            out_of_service: self.is_out(),
         }
     }
 }

@@ -328,7 +328,11 @@ impl RunModel {
                 self.started = Some(event.at);
                 self.run = Some(run.clone());
             }
-            What::PlayStarted(play) => self.plays.push(play.clone()),
+            What::PlayStarted(play) => {
+                // Why: a run that was cut off before a play's first wave plans it anew.
+                self.plays.retain(|known| known.play != play.play);
+                self.plays.push(play.clone());
+            }
             What::WaveStarted { play, wave, hosts } => {
                 self.current_wave = Some((*play, *wave));
                 self.end_preflight(hosts, event.at);

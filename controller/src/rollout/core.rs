@@ -139,6 +139,11 @@ impl Rollout {
         self.unreachable_total
     }
 
+    /// The wave that is under way, or was last.
+    pub fn current_wave(&self) -> Option<usize> {
+        self.current
+    }
+
     /// Why nothing new starts, if so.
     pub fn stopped(&self) -> Option<&StopReason> {
         self.stop.as_ref()
@@ -271,9 +276,13 @@ impl Rollout {
                 Host::Pending => self.mark(host, |marks| marks.ours = true),
                 state => return Err(impossible(host, state, "an adoption")),
             },
+            Input::Late { host } => match self.state(host)? {
+                Host::Pending => self.mark(host, |marks| marks.late = true),
+                state => return Err(impossible(host, state, "lateness")),
+            },
             Input::OthersOut { host, out } => {
                 self.state(host)?;
-                self.mark(host, |marks| marks.absent = out);
+                self.mark(host, |marks| (marks.absent, marks.late) = (out, false));
             }
             Input::Fatal => self.halt(StopReason::AnyError, actions),
             Input::EndPlay => self.last_wave = true,

@@ -16,6 +16,8 @@ pub(super) struct Marks {
     pub(super) ours: bool,
     /// Ours, and it will not come back in this play.
     pub(super) ended: bool,
+    /// Not heard of yet: out as far as anybody knows, and that will end.
+    pub(super) late: bool,
     /// Out through others until we are told otherwise.
     pub(super) absent: bool,
     /// Out through others by the last survey.
@@ -36,8 +38,9 @@ pub(super) struct Tally {
 
 impl Marks {
     fn tally(self) -> Tally {
-        let active = self.ours && !self.ended;
-        let (known, all) = (self.ours || self.absent, self.ours || self.absent || self.surveyed);
+        let active = (self.ours && !self.ended) || self.late;
+        let known = self.ours || self.absent || self.late;
+        let all = known || self.surveyed;
         Tally {
             out: usize::from(all),
             gone: usize::from(all && !active),

@@ -240,6 +240,11 @@ impl Rollout {
         if goes_on {
             self.stop = None;
         }
+        for host in 0..self.hosts.len() {
+            if self.places.marks(host).late {
+                self.mark(host, |marks| marks.late = false);
+            }
+        }
         self.open_window();
         self.wake = None;
         self.surveys.forget();

@@ -67,6 +67,11 @@ pub enum Input {
     Adopted {
         host: usize,
     },
+    /// The node has not answered yet: it counts as out until [`Input::OthersOut`] says more; told before
+    /// [`Input::Begin`].
+    Late {
+        host: usize,
+    },
     /// Something that is not ours took the node out of service, or it came back.
     OthersOut {
         host: usize,
