@@ -18,7 +18,7 @@ pub use kill::Kill;
 use self::scheduler::Holds;
 use crate::{Finished, Fleet, FleetOptions, Home, binary};
 
-/// How long a run may take, killed or not; one of 12 nodes takes 6 s on two processors of its own.
+/// How long a run may take, killed or not. Why so long: at a load of 35 on two processors one of 12 nodes took over two minutes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// What the playbook has besides the MIG layout.
