@@ -9,7 +9,11 @@ DEMO_GPU ?= h100-80gb,a100-80gb
 DEMO_DIR = target/demo
 RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 
-.PHONY: demo test test-systems chaos test-full build setup lint bench release clean fmt reference
+# How many random schedules `make chaos` plays: of the rollout core alone, and of the whole engine (0.1 s each).
+CHAOS_SCHEDULES ?= 100000
+CHAOS_ENGINE_SCHEDULES ?= 2000
+
+.PHONY: demo test test-systems chaos schedules mutants test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -20,14 +24,24 @@ demo: targets
 test: setup
 	@tests/scripts/test.sh
 
-## test-systems: installs real schedulers and runs the tests against them
+## test-systems: installs real schedulers, boots real machines, and runs the tests against them
 test-systems: targets
 	@tests/scripts/systems.sh
 
-## chaos: kills the controller at every record of its journal, and at random instants; CHAOS_EVERY=20 takes a sample
-chaos: setup
+## chaos: random schedules of simulated fleets, then kills of the controller at every record of its journal and at random instants; CHAOS_EVERY=20 takes a sample
+chaos: setup schedules
 	$(CARGO) build --locked -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint -p gpufleet-tests
 	target/debug/gpufleet-chaos
+
+## schedules: 100,000 random schedules of the rollout core, and some of the whole engine; a failure names its schedule
+schedules: targets
+	GPUFLEET_SCHEDULES=$(CHAOS_SCHEDULES) $(CARGO) test --locked -p gpufleet --lib -- --nocapture rollout::tests::fleet
+	GPUFLEET_SCHEDULES=$(CHAOS_ENGINE_SCHEDULES) $(CARGO) test --locked -p gpufleet --lib -- --nocapture killed_again_and_again
+	@echo "$(CHAOS_ENGINE_SCHEDULES) random rows of kills in a simulated engine: each run ended as if nobody had killed it"
+
+## mutants: changes the pure cores one place at a time; the tests have to notice (an hour; MUTANTS_SHARD=0/8 takes an eighth)
+mutants: targets
+	@tests/scripts/mutants.sh
 
 ## build: the controller with its node file inside
 build: targets

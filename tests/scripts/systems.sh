@@ -1,17 +1,21 @@
 #!/bin/sh
-# Installs real schedulers from the distribution and runs the tests against them; ends with the runner's summary.
+# Installs real schedulers and what real machines are made of from the distribution, and runs the tests against them; ends
+# with the runner's summary.
 set -eu
+export PATH="$PATH:/usr/sbin:/sbin"
 missing=
-for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge; do
-    PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
+for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
+    systemd-nspawn:systemd-container mmdebstrap:mmdebstrap ip:iproute2 ssh:openssh-client ssh-keygen:openssh-client \
+    unshare:util-linux setpriv:util-linux; do
+    command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 if [ "$(id -u)" -ne 0 ]; then
-    echo "error: the tests against real schedulers start daemons and must run as root" >&2
+    echo "error: the tests against real schedulers and machines start daemons and must run as root" >&2
     exit 1
 fi
 if [ -n "$missing" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "error: the tests against real schedulers need:$missing" >&2
+        echo "error: the tests against real schedulers and machines need:$missing" >&2
         echo "help: install them with your package manager, then type make test-systems again" >&2
         exit 1
     fi
@@ -31,10 +35,25 @@ if [ -n "$missing" ]; then
         apt-get install -q -y --no-install-recommends $missing >&2
     }
 fi
-export PATH="$PATH:/usr/sbin:/sbin"
+
+# Why beside the compiler: the tree waits for the network, and for the disk, most of its time.
+tree=$PWD/target/systems/tree
+log=$PWD/target/systems/tree.log
+mkdir -p target/systems
+echo "preparing the machines' file tree $tree" >&2
+tests/systems/nspawn/tree.sh "$tree" >"$log" 2>&1 &
+building=$!
 # Why first: the rollouts run these programs beside their test.
 cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim
-# Why four at once: each test waits for Slurm most of its time.
+cargo test --locked -p gpufleet-systems-tests --test '*' --no-run
+wait "$building" || {
+    cat "$log" >&2
+    echo "error: the file tree of the machines cannot be built; the lines above are mmdebstrap's" >&2
+    echo "help: it needs a Debian mirror; DEBIAN_MIRROR=http://… names another than deb.debian.org" >&2
+    exit 1
+}
+export GPUFLEET_MACHINE_TREE="$tree"
+# Why four at once: each test waits for Slurm, or for a machine, most of its time.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"
 else

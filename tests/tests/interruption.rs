@@ -93,7 +93,8 @@ fn two_controllers_never_work_on_one_node() {
         "- hosts: gpu\n  become: true\n  tasks:\n    - sysctl: {name: vm.swappiness, value: 10}\n",
     );
     let mut first = run(&one, &fleet).start();
-    first.until("the command", |events| events.has("task_started"));
+    // Why not for its task: that is told before its node is connected to, and with it locked.
+    first.until("the connection", |events| events.has("connected"));
     let second = run(&other, &fleet).run().expect(5);
     let document = second.document();
     assert_eq!((document.state("gpu001"), document.state("gpu002")), ("held", "done"), "{second}");

@@ -105,13 +105,16 @@ pub fn adopt(
     carry_out(&Request { adopted, ..request_of(args) }, None, environment, output)
 }
 
-/// The plays that drain their nodes, each with its scheduler and its hosts; no node is contacted.
+/// A play that drains its nodes: with which scheduler, and its hosts.
+pub type DrainingPlay = (Arc<Scheduler>, Vec<String>);
+
+/// The plays that drain their nodes; no node is contacted.
 pub fn plays(
     source: &PlaybookSource,
     connection: &Connection,
     environment: &Environment,
     output: &Output,
-) -> Result<Vec<(Arc<Scheduler>, Vec<String>)>, CommandError> {
+) -> Result<Vec<DrainingPlay>, CommandError> {
     let request = Request {
         verb: Verb::Plan,
         source,
@@ -574,6 +577,8 @@ async fn drive(
 
 fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_>) -> u8 {
     let ending = match &result.stop {
+        // Why: it did what was asked, unless a node is still out.
+        _ if request.winds_up && result.out_of_service.is_empty() => return 0,
         None => Ending::Completed,
         Some(Stop::Interrupted | Stop::Aborted) => Ending::Interrupted,
         Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,

@@ -1,12 +1,9 @@
 //! `locks` and `adopt`: who holds what, and taking over what a run whose journal is lost left drained.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpufleet::{
-    drain::{Marker, Scheduler, Target},
+    drain::{Marker, Target},
     event::{DrainStep, What},
     journal::{RunDir, RunSummary, list_runs, process_of, read_events},
     report::fold_names,
@@ -85,7 +82,7 @@ struct Found {
     marked: BTreeMap<String, Marker>,
 }
 
-async fn ask(plays: &[(Arc<Scheduler>, Vec<String>)]) -> Result<Found, CommandError> {
+async fn ask(plays: &[engine::DrainingPlay]) -> Result<Found, CommandError> {
     let mut found = Found::default();
     for (scheduler, hosts) in plays {
         let drainer = &scheduler.drainer;
@@ -149,7 +146,7 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
 fn begin(
     mut args: RunArgs,
     found: Found,
-    plays: &[(Arc<Scheduler>, Vec<String>)],
+    plays: &[engine::DrainingPlay],
     environment: &Environment,
     output: &Output,
 ) -> Result<u8, CommandError> {

@@ -121,17 +121,7 @@ impl Announcer {
         if self.style.verbosity < wanted {
             return Vec::new();
         }
-        let text = match step {
-            DrainStep::Begun { scheduler, node, .. } => format!("is being drained at {scheduler} as {node}"),
-            DrainStep::Told { who } => format!("tells its work: {}", who.join("; ")),
-            DrainStep::Cordoned { evidence } => format!("takes no new work: {evidence}"),
-            DrainStep::Drained => "is drained".to_owned(),
-            DrainStep::Refused { by } => format!("is not drained: {by}"),
-            DrainStep::GivenBack => "takes work again".to_owned(),
-            DrainStep::LeftTo { by } => format!("stays out: somebody else took it over ({by})"),
-            DrainStep::Stuck { why } => format!("may still be drained: {why}"),
-        };
-        let text = format!("{host}  {}", clean(&text));
+        let text = format!("{host}  {}", clean(&step.to_string()));
         vec![if bad {
             format!("{} {text}", self.style.paint(Role::Warning, "warning:"))
         } else {

@@ -121,6 +121,17 @@ impl CommandDrainer {
             Answer::No(lines) => Ownership::Theirs { by: words(lines, "the hook `still_ours` says no") },
         })
     }
+
+    /// Who else holds the node, where `still_ours` names somebody: a mere "no" may as well mean that nobody does.
+    async fn somebody_else(&self, target: &Target, marker: &Marker) -> Result<Option<String>, DrainError> {
+        let Some(still_ours) = &self.hooks(target)?.still_ours else { return Ok(None) };
+        Ok(match self.ask("still_ours", still_ours, Some(target), Some(marker)).await? {
+            Answer::No(lines) if lines.first().is_some_and(|line| line != "not drained") => {
+                Some(lines.join(" "))
+            }
+            _ => None,
+        })
+    }
 }
 
 fn words(lines: Vec<String>, otherwise: &str) -> String {
@@ -140,6 +151,9 @@ impl Drainer for CommandDrainer {
     ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
         async move {
             let hooks = self.hooks(target)?;
+            if let Some(by) = self.somebody_else(target, marker).await? {
+                return Ok(Cordon::HeldByOthers { by });
+            }
             let said = match self.ask("drain", &hooks.drain, Some(target), Some(marker)).await? {
                 Answer::No(lines) => {
                     return Ok(Cordon::HeldByOthers { by: words(lines, "the hook `drain` says no") });
@@ -348,6 +362,19 @@ mod tests {
             error.0.contains("the hook `is_idle` for n1 (`sleep 60`) gave no answer within 0.2 s"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_node_that_somebody_is_named_for_is_not_even_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let touched = folder.path().join("drained");
+        let drainer = with(|hooks| {
+            hooks.drain = format!("touch {}", touched.display());
+            hooks.still_ours = Some("echo drained by alice; exit 1".into());
+        });
+        let cordon = drainer.cordon(&target(), &marker(), "why").await;
+        assert_eq!(cordon, Ok(Cordon::HeldByOthers { by: "drained by alice".into() }));
+        assert!(!touched.exists());
     }
 
     #[tokio::test]

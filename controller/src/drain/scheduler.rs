@@ -42,6 +42,8 @@ pub struct Scheduler {
     pub notice: Option<NoticePlan>,
     /// Between two looks at what still runs.
     pub poll: Duration,
+    /// How long others' outages that leave no room are waited for before a node is held.
+    pub patience: Duration,
     /// Whether it can tell who else is out.
     pub surveys: bool,
     /// Whether it reboots the nodes itself.
@@ -58,6 +60,7 @@ impl Scheduler {
             timeout,
             notice: None,
             poll: Duration::from_secs(5),
+            patience: Duration::from_secs(120),
             surveys: false,
             reboots: false,
             lock: Mutex::new(false),

@@ -37,6 +37,24 @@ enum Not {
     Stopped,
 }
 
+/// Why a node may not be disturbed.
+pub(super) struct No {
+    pub(super) why: String,
+    /// No `--force` goes over it: the node is somebody else's, or nobody's.
+    firm: bool,
+}
+
+impl No {
+    const fn firm(why: String) -> Self {
+        Self { why, firm: true }
+    }
+
+    /// Busy, or unknown.
+    pub(super) const fn soft(why: String) -> Self {
+        Self { why, firm: false }
+    }
+}
+
 /// What is asked for one node.
 struct Asked {
     scheduler: Arc<Scheduler>,
@@ -171,7 +189,10 @@ impl NodeTask {
             };
             let Some(what) = in_the_way.or(busy) else { return Ok(()) };
             if Instant::now() + scheduler.poll >= *until {
-                return Err(Not::Given(format!("its time to drain is over, and it still waits for {what}")));
+                let why = format!("its time to drain is over, and it still waits for {what}");
+                // Why only then: work that would end by itself in that time shall do so.
+                let no = No::soft(why);
+                return if held && self.overruled(&no).await { Ok(()) } else { Err(Not::Given(no.why)) };
             }
             self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
             if !self.pause(scheduler.poll).await {
@@ -229,13 +250,15 @@ impl NodeTask {
 
     /// Whether the scheduler still holds the node for us, with nothing on it, and lets nobody else of us at it. Not
     /// knowing is a "no", after it was asked for a while.
-    pub(super) async fn still_ours(&mut self) -> Result<(), String> {
+    pub(super) async fn still_ours(&mut self) -> Result<(), No> {
         let Some(scheduler) = self.scheduler.clone() else { return Ok(()) };
         let until = Instant::now() + PROOF;
         loop {
             match self.standing(&scheduler).await {
                 Ok(standing) => return standing,
-                Err(unknown) if Instant::now() + scheduler.poll >= until => return Err(unknown.to_string()),
+                Err(unknown) if Instant::now() + scheduler.poll >= until => {
+                    return Err(No::soft(unknown.to_string()));
+                }
                 Err(unknown) => {
                     let detail = format!("asks again before it is disturbed: {unknown}");
                     self.state(NodeState::Waiting, Some(detail)).await;
@@ -246,21 +269,29 @@ impl NodeTask {
     }
 
     /// The inner error is a "no".
-    async fn standing(&self, scheduler: &Scheduler) -> Result<Result<(), String>, DrainError> {
+    async fn standing(&self, scheduler: &Scheduler) -> Result<Result<(), No>, DrainError> {
         let name = scheduler.drainer.name();
         let target = scheduler.target(&self.slot.name);
-        let Some(marker) = &self.slot.drain else { return Ok(Err(format!("it is not drained at {name}"))) };
+        let firm = |why: String| Ok(Err(No::firm(why)));
+        let Some(marker) = &self.slot.drain else { return firm(format!("it is not drained at {name}")) };
         match scheduler.drainer.ownership(&target, marker).await? {
             Ownership::Ours => {}
-            Ownership::NotDrained => return Ok(Err(format!("somebody gave it back to {name}"))),
-            Ownership::Theirs { by } => return Ok(Err(format!("somebody took it over: {by}"))),
+            Ownership::NotDrained => return firm(format!("somebody gave it back to {name}")),
+            Ownership::Theirs { by } => return firm(format!("somebody took it over: {by}")),
+        }
+        // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
+        if scheduler.reboots && self.slot.rebooted {
+            let why = format!("{} on {}", self.reason, target.host);
+            if let Cordon::HeldByOthers { by } = scheduler.drainer.cordon(&target, marker, &why).await? {
+                return firm(format!("somebody took it over: {by}"));
+            }
         }
         if let Activity::Busy { work } = scheduler.drainer.activity(&target).await? {
-            return Ok(Err(shown(&work)));
+            return Ok(Err(No::soft(shown(&work))));
         }
         Ok(match scheduler.drainer.locked(&self.holder.run).await? {
             true => Ok(()),
-            false => Err(format!("the lock at {name} is not this run's any more")),
+            false => Err(No::firm(format!("the lock at {name} is not this run's any more"))),
         })
     }
 
@@ -270,22 +301,22 @@ impl NodeTask {
         if self.permit.is_none() || most == Disruption::Live || fresh {
             return Ok(());
         }
-        if let Err(why) = self.still_ours().await
-            && !self.overruled(&why).await
+        if let Err(no) = self.still_ours().await
+            && !self.overruled(&no).await
         {
-            return Err(Fed::Held { reason: format!("not disturbed any further: {why}") });
+            return Err(Fed::Held { reason: format!("not disturbed any further: {}", no.why) });
         }
         self.proven = Some(Instant::now());
         Ok(())
     }
 
     /// Whether a person's `--force` goes over this; recorded where it does.
-    pub(super) async fn overruled(&self, why: &str) -> bool {
-        if !self.overrules.force {
+    pub(super) async fn overruled(&self, no: &No) -> bool {
+        if !self.overrules.force || no.firm {
             return false;
         }
         let host = Some(self.slot.name.clone());
-        self.emit(What::Overridden { host, what: why.to_owned() }).await;
+        self.emit(What::Overridden { host, what: no.why.clone() }).await;
         true
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
     convert,
+    drain::No,
     hooks::Hooks,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
@@ -570,8 +571,8 @@ impl NodeTask {
                     let proof = self.prove_idle(class).await?;
                     let message = match proof {
                         Ok(()) => FromNode::Idle { host: self.host },
-                        Err(reason) if self.overruled(&reason).await => FromNode::Idle { host: self.host },
-                        Err(reason) => FromNode::Busy { host: self.host, reason },
+                        Err(no) if self.overruled(&no).await => FromNode::Idle { host: self.host },
+                        Err(no) => FromNode::Busy { host: self.host, reason: no.why },
                     };
                     self.proven = Some(tokio::time::Instant::now());
                     let _ = self.out.send(message).await;
@@ -607,21 +608,23 @@ impl NodeTask {
     }
 
     /// Whether nothing works on the node now. Not knowing is being busy.
-    async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), String>, Cut> {
+    async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
         self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
-        if let Err(why) = self.still_ours().await {
-            return Ok(Err(why));
+        if let Err(no) = self.still_ours().await {
+            return Ok(Err(no));
         }
         let outcome = self.simple(NodeOp::Idle, READING).await?;
         let Some(report) = outcome.idle else {
-            return Ok(Err("the node cannot tell whether anything works on it".to_owned()));
+            let why = "the node cannot tell whether anything works on it";
+            return Ok(Err(No::soft(why.to_owned())));
         };
         self.emit(What::IdleChecked { host: self.slot.name.clone(), report: report.clone() }).await;
         Ok(match report.verdict {
             IdleVerdict::Idle => Ok(()),
-            IdleVerdict::Busy => Err(report.reasons.join("; ")),
+            IdleVerdict::Busy => Err(No::soft(report.reasons.join("; "))),
             IdleVerdict::Unknown => {
-                Err(format!("cannot tell whether it is idle: {}", report.reasons.join("; ")))
+                let why = format!("cannot tell whether it is idle: {}", report.reasons.join("; "));
+                Err(No::soft(why))
             }
         })
     }

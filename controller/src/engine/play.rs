@@ -690,10 +690,14 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             Action::Waits { host, out } => {
+                let detail = match out.as_slice() {
+                    [] => "for the budget, which nodes outside of this play take up".to_owned(),
+                    out => format!("for the budget: out are {}", self.names(out)),
+                };
                 let what = What::NodeState {
                     host: self.name(host),
                     state: NodeState::Waiting,
-                    detail: Some(format!("for the budget: out are {}", self.names(&out))),
+                    detail: Some(detail),
                 };
                 self.emit(what)
             }
@@ -772,8 +776,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         match why {
             Denial::Busy { reason } => reason.clone(),
             Denial::BudgetSpent { out, budget } => format!(
-                "`max_unavailable` allows {budget} out of service, and {} will not come back by itself: {}",
-                if out.len() == 1 { "one" } else { "these" },
+                "`max_unavailable` allows {budget} out of service, and {}: {}",
+                if out.len() == 1 {
+                    "one will not come back by itself"
+                } else {
+                    "these will not come back by themselves"
+                },
                 self.names(out)
             ),
             Denial::DomainSpent { domain, out, limit } => format!(

@@ -200,6 +200,8 @@ impl NodeTask {
     async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
         let had = self.slot.facts.take();
         self.slot.rebooted = true;
+        // Why: whoever took it over while it was down must not be disturbed by what follows.
+        self.proven = None;
         self.left.boot_id = Some(boot_id.clone());
         self.emit(What::Rebooted { host: self.slot.name.clone(), boot_id, seconds }).await;
         if let Some(had) = had {

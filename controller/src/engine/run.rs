@@ -113,7 +113,7 @@ pub struct Engine {
 pub struct RunResult {
     pub stop: Option<Stop>,
     pub out_of_service: Vec<String>,
-    /// Whether some node waits for a person's decision.
+    /// Whether some node waits for a person: to decide, or to bring it back.
     pub held: bool,
 }
 
@@ -234,7 +234,7 @@ impl Engine {
             self.unlock(past.has_drained(), recorder).await?;
         }
         let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
-        let held = slots.values().any(|slot| slot.verdict == NodeState::Held);
+        let held = slots.values().any(Slot::waits_for_a_person);
         Ok(RunResult { stop, out_of_service, held })
     }
 
@@ -568,6 +568,7 @@ fn rollout(
         thresholds,
         drains: scheduler.is_some(),
         surveys: scheduler.is_some_and(|scheduler| scheduler.surveys),
+        patience_s: scheduler.map_or(0, |scheduler| scheduler.patience.as_secs()),
         ..Policy::default()
     };
     if let Some(written) = &shape.policy {

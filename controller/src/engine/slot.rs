@@ -99,6 +99,15 @@ impl Slot {
         )
     }
 
+    /// Whether a resume has something to do for it once a person has done their part.
+    pub(super) const fn waits_for_a_person(&self) -> bool {
+        match self.verdict {
+            NodeState::Held => true,
+            NodeState::Unreachable => self.out_of_service || self.drain.is_some(),
+            _ => false,
+        }
+    }
+
     /// Hardware class: GPU models, driver and firmware. Empty where facts are not known.
     pub(super) fn hardware_class(&self) -> String {
         let Some(facts) = &self.facts else { return String::new() };

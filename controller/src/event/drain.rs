@@ -42,3 +42,18 @@ impl DrainStep {
         !matches!(self, Self::Refused { .. } | Self::GivenBack | Self::LeftTo { .. })
     }
 }
+
+impl std::fmt::Display for DrainStep {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Begun { scheduler, node, .. } => write!(f, "is being drained at {scheduler} as {node}"),
+            Self::Told { who } => write!(f, "tells its work: {}", who.join("; ")),
+            Self::Cordoned { evidence } => write!(f, "takes no new work: {evidence}"),
+            Self::Drained => f.write_str("is drained"),
+            Self::Refused { by } => write!(f, "is not drained: {by}"),
+            Self::GivenBack => f.write_str("takes work again"),
+            Self::LeftTo { by } => write!(f, "stays out: somebody else took it over ({by})"),
+            Self::Stuck { why } => write!(f, "may still be drained: {why}"),
+        }
+    }
+}

@@ -86,6 +86,8 @@ fn node_document(node: &NodeModel, verb: Verb) -> Value {
         let (after, seconds) = reboot.after.clone().unzip();
         json!({"why": reboot.why, "boot_id_before": reboot.before, "boot_id_after": after, "seconds": seconds})
     });
+    let drains =
+        node.drains.iter().map(|(at, step)| json!({"at": at, "text": step.to_string(), "drain": step}));
     json!({
         "state": node.state,
         "verdict": node.verdict(verb),
@@ -103,6 +105,7 @@ fn node_document(node: &NodeModel, verb: Verb) -> Value {
         "clients": node.idle.as_ref().map_or(&[][..], |idle| &idle.clients),
         "rebooted": node.outcome.as_ref().map_or(!node.reboots.is_empty(), |outcome| outcome.rebooted),
         "reboots": reboots.collect::<Vec<_>>(),
+        "drains": drains.collect::<Vec<_>>(),
         "out_of_service": node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
         "seconds": node.seconds(None),
     })

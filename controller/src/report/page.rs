@@ -77,6 +77,8 @@ struct Node {
     warnings: Vec<String>,
     clients: Vec<String>,
     reboots: Vec<String>,
+    /// What happened between it and its scheduler, with the time of day.
+    drains: Vec<(String, String)>,
     counts: RecapCounts,
     seconds: u64,
     out_of_service: bool,
@@ -366,6 +368,11 @@ impl Node {
             warnings: node.tasks.iter().flat_map(|task| task.warnings.iter().cloned()).collect(),
             clients: clients.map(client).collect(),
             reboots: node.reboots.iter().map(reboot).collect(),
+            drains: node
+                .drains
+                .iter()
+                .map(|(at, step)| (at.strftime("%H:%M:%S").to_string(), step.to_string()))
+                .collect(),
             counts: node.counts(),
             seconds: node.seconds(None),
             out_of_service: node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),

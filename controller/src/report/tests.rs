@@ -139,6 +139,7 @@ fn the_document_of_a_node() {
       "clients": [],
       "rebooted": false,
       "reboots": [],
+      "drains": [],
       "out_of_service": false,
       "seconds": 4
     }

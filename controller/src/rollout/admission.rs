@@ -1,7 +1,8 @@
 //! Who may be taken out of service next, and who never.
 //!
 //! Invariant: whoever is queued at the end of a step waits for a node of ours that will come back, for a survey that
-//! was asked for, or for the window to open.
+//! was asked for or will be at the next alarm, or for the window to open. Nobody is denied because of outages that only
+//! surveys report before they were reported for the policy's patience, and right now.
 
 use gpufleet_protocol::Disruption;
 use jiff::{SignedDuration, Timestamp};
@@ -14,11 +15,21 @@ enum Decision {
     Wait,
     /// It depends on who else is out, and what is known of that is too old.
     Ask,
+    /// Others' outages stand against it, which may be over at the next survey, then.
+    Hope {
+        /// Whose limit they take up; the fleet's if none.
+        domain: Option<usize>,
+        until: Timestamp,
+    },
 }
 
 impl Rollout {
     /// Gives places in the budget to those who wait, first come first served among those that fit.
     pub(super) fn serve_queue(&mut self, actions: &mut Vec<Action>) {
+        self.again = None;
+        if self.places.fleet_tally().gone < self.policy.budget {
+            self.patience.end(None);
+        }
         if self.queue.is_empty() {
             return;
         }
@@ -48,11 +59,14 @@ impl Rollout {
                 }
                 Decision::Deny(why) => self.deny(host, why, actions),
                 Decision::Wait => {}
+                Decision::Hope { domain, until } => {
+                    self.patience.begin(domain, self.now);
+                    self.again = Some(self.again.map_or(until, |again| again.min(until)));
+                }
+                // Why nobody after it: who came later needs a survey that is no older.
                 Decision::Ask => {
                     ask = true;
-                    if !self.surveys.is_fresh(self.now) {
-                        break;
-                    }
+                    break;
                 }
             }
         }
@@ -85,12 +99,27 @@ impl Rollout {
         if fleet.known_out >= budget || own.known_out >= limit {
             return Decision::Wait;
         }
-        let asked = self.queue.ticket(host).map_or(u64::MAX, |ticket| ticket.surveys);
-        if self.policy.surveys && !self.surveys.decides(asked, self.now) {
-            return Decision::Ask;
-        }
+        let ticket = self.queue.ticket(host);
+        let asked = ticket.map_or(u64::MAX, |ticket| ticket.surveys);
+        let decides = !self.policy.surveys || self.surveys.decides(asked, self.now);
         if fleet.gone >= budget || own.gone >= limit {
-            return spent(fleet.gone < budget);
+            let in_domain = fleet.gone < budget;
+            let about = in_domain.then_some(domain);
+            let wished = ticket.map_or(self.now, |ticket| ticket.at);
+            let over = self.patience_ends(self.patience.since(about, self.now).max(wished));
+            // Why not without surveys: nobody would say that it is over.
+            if self.policy.surveys && self.now < over {
+                let until = self.surveys.again().min(over);
+                return if self.now < until {
+                    Decision::Hope { domain: about, until }
+                } else {
+                    Decision::Ask
+                };
+            }
+            return if decides { spent(in_domain) } else { Decision::Ask };
+        }
+        if !decides {
+            return Decision::Ask;
         }
         if fleet.out >= budget || own.out >= limit { Decision::Wait } else { Decision::Claim }
     }
@@ -154,6 +183,9 @@ impl Rollout {
         let domain = self.places.domain(host);
         let (tally, limit) = (self.places.domain_tally(domain), self.places.limit(domain));
         self.queue.block(domain, tally.known_out >= limit && tally.known_gone < limit);
+        if tally.gone < limit {
+            self.patience.end(Some(domain));
+        }
     }
 
     /// Denies those whose class stopped fitting since the last step.
@@ -179,9 +211,7 @@ impl Rollout {
 
     /// Denies everybody at once where nodes that are gone for good take up the whole budget.
     fn deny_where_all_is_spent(&mut self, actions: &mut Vec<Action>) {
-        let (fleet, budget) = (self.places.fleet_tally(), self.policy.budget);
-        let surveyed = !self.policy.surveys || self.surveys.is_fresh(self.now);
-        if fleet.known_gone < budget && (fleet.gone < budget || !surveyed) {
+        if self.places.fleet_tally().known_gone < self.policy.budget {
             return;
         }
         for host in self.queue.hosts() {
@@ -210,7 +240,15 @@ impl Rollout {
     }
 
     pub(super) fn after(&self, seconds: u64) -> Timestamp {
-        let span = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
-        self.now.checked_add(span).unwrap_or(Timestamp::MAX)
+        later(self.now, seconds)
     }
+
+    fn patience_ends(&self, since: Timestamp) -> Timestamp {
+        later(since, self.policy.patience_s)
+    }
+}
+
+fn later(from: Timestamp, seconds: u64) -> Timestamp {
+    let span = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    from.checked_add(span).unwrap_or(Timestamp::MAX)
 }

@@ -12,7 +12,7 @@ use super::{
     places::{Marks, Places},
     progress::Stage,
     queue::Queue,
-    survey::Surveys,
+    survey::{Patience, Surveys},
 };
 
 /// One play over one set of hosts.
@@ -29,12 +29,15 @@ pub struct Rollout {
     pub(super) unannounced: BTreeSet<usize>,
     pub(super) draining: BTreeSet<usize>,
     pub(super) surveys: Surveys,
+    pub(super) patience: Patience,
     pub(super) stage: Stage,
     pub(super) current: Option<usize>,
     pub(super) unfinished: usize,
     /// Hosts whose gates were not heard of at the end of the soak.
     pub(super) unchecked: BTreeSet<usize>,
     pub(super) failed_in_wave: usize,
+    /// The wave that each host is in.
+    wave_of: Vec<usize>,
     pub(super) failed_total: usize,
     pub(super) unreachable_total: usize,
     pub(super) stop: Option<StopReason>,
@@ -46,14 +49,25 @@ pub struct Rollout {
     pub(super) closed: bool,
     /// Classes that do not fit into the rest of the window.
     pub(super) too_late: BTreeSet<Disruption>,
+    /// When to ask again who else is out, if somebody waits for that.
+    pub(super) again: Option<Timestamp>,
     pub(super) wake: Option<Timestamp>,
 }
 
 impl Rollout {
     /// A rollout that has not begun. `waves` divides `0..hosts`; `failures_so_far` counts those of earlier plays.
     pub fn new(hosts: usize, waves: Vec<Wave>, policy: Policy, failures_so_far: usize) -> Self {
+        let mut wave_of = vec![usize::MAX; hosts];
+        for (index, wave) in waves.iter().enumerate() {
+            for host in &wave.hosts {
+                if let Some(slot) = wave_of.get_mut(*host) {
+                    *slot = index;
+                }
+            }
+        }
         Self {
             waves,
+            wave_of,
             places: Places::new(hosts, policy.domains.clone()),
             policy,
             hosts: vec![Host::Pending; hosts],
@@ -61,6 +75,7 @@ impl Rollout {
             unannounced: BTreeSet::new(),
             draining: BTreeSet::new(),
             surveys: Surveys::default(),
+            patience: Patience::default(),
             stage: Stage::New,
             current: None,
             unfinished: 0,
@@ -74,6 +89,7 @@ impl Rollout {
             opening: None,
             closed: false,
             too_late: BTreeSet::new(),
+            again: None,
             wake: None,
         }
     }
@@ -196,6 +212,9 @@ impl Rollout {
                 if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
                     return Err(RolloutError::NoSuchHost(*unknown));
                 }
+                if !self.surveys.goes_on() {
+                    self.patience = Patience::default();
+                }
                 let out = self.surveys.answered(out, self.now);
                 for host in self.places.survey(&out, elsewhere) {
                     self.settle(host);
@@ -245,7 +264,7 @@ impl Rollout {
                 }
                 if !ok {
                     self.set(host, Host::Ended { end: End::Failed, still_out: false });
-                    self.count_failure(actions);
+                    self.count_failure(host, actions);
                 }
             }
             Input::Adopted { host } => match self.state(host)? {
@@ -291,7 +310,7 @@ impl Rollout {
                 let marks = self.places.marks(host);
                 let counted = marks.absent || marks.surveyed;
                 self.set(host, Host::Queued { class });
-                self.queue.push(host, self.places.domain(host), counted, self.surveys.asked());
+                self.queue.push(host, self.places.domain(host), counted, self.surveys.asked(), self.now);
                 self.unannounced.insert(host);
                 if let Some(why) = self.refusal_to_claim(class).filter(|_| self.has_opened()) {
                     self.deny(host, why, actions);
@@ -325,9 +344,14 @@ impl Rollout {
         self.unreachable_total += usize::from(end == End::Unreachable);
         // Why held nodes do not count: nobody touched them, and nothing went wrong.
         if matches!(end, End::Failed | End::Unreachable) {
-            self.count_failure(actions);
+            self.count_failure(host, actions);
         }
         Ok(())
+    }
+
+    /// Whether it counts for the wave that is on; one that takes part again may be of an earlier one.
+    pub(super) fn is_of_this_wave(&self, host: usize) -> bool {
+        self.current.is_some_and(|current| self.wave_of.get(host) == Some(&current))
     }
 
     pub(super) fn state(&self, host: usize) -> Result<Host, RolloutError> {

@@ -6,6 +6,7 @@
 //!
 //! Invariants (each one a property test in `tests`):
 //! * at no claim more nodes out than the budget and the limit of each failure domain allow, whoever took them out;
+//! * nobody is refused because of outages that only surveys report before they stood for the policy's patience;
 //! * no permit without a proof of idleness right before it, and without a drain where nodes are drained;
 //! * outside the window no claim, and inside only one that can finish;
 //! * past a threshold, or after an interrupt, nothing new starts, and who is still being drained is given back;

@@ -20,8 +20,17 @@ pub struct Policy {
     pub needs: Needs,
     /// Whether every claim is decided on fresh word of who else is out.
     pub surveys: bool,
+    /// Seconds that a node waits for others' outages that only surveys report, before they refuse it.
+    #[serde(default = "Policy::default_patience_s")]
+    pub patience_s: u64,
     /// Whether a scheduler has to let go of a node before anything else.
     pub drains: bool,
+}
+
+impl Policy {
+    const fn default_patience_s() -> u64 {
+        120
+    }
 }
 
 impl Default for Policy {
@@ -34,6 +43,7 @@ impl Default for Policy {
             window: None,
             needs: Needs::default(),
             surveys: false,
+            patience_s: Self::default_patience_s(),
             drains: false,
         }
     }

@@ -21,7 +21,7 @@ pub(super) enum Stage {
 
 impl Rollout {
     pub(super) fn begin(&mut self, actions: &mut Vec<Action>) {
-        if self.stage == Stage::New && self.stop.is_none() {
+        if self.stage == Stage::New {
             self.open_window();
             self.next_wave(actions);
         }
@@ -125,9 +125,9 @@ impl Rollout {
         }
     }
 
-    pub(super) fn count_failure(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn count_failure(&mut self, host: usize, actions: &mut Vec<Action>) {
         self.failed_total += 1;
-        self.failed_in_wave += 1;
+        self.failed_in_wave += usize::from(self.is_of_this_wave(host));
         if let Some(reason) = self.bound_reached() {
             self.halt(reason, actions);
         }
@@ -208,7 +208,7 @@ impl Rollout {
         if matches!(self.stage, Stage::New | Stage::Over) || self.stop.is_some() {
             return None;
         }
-        let mut moments = Vec::new();
+        let mut moments: Vec<Timestamp> = self.again.into_iter().collect();
         if let Stage::Soaking { until } = self.stage {
             moments.push(until);
         }
@@ -271,7 +271,7 @@ impl Rollout {
         if end == End::Unreachable {
             self.unreachable_total = self.unreachable_total.saturating_sub(1);
             self.failed_total = self.failed_total.saturating_sub(1);
-            self.failed_in_wave = self.failed_in_wave.saturating_sub(1);
+            self.failed_in_wave = self.failed_in_wave.saturating_sub(usize::from(self.is_of_this_wave(host)));
         }
         self.mark(host, |marks| (marks.ended, marks.absent) = (false, false));
         self.set(host, if still_out { Host::Out } else { Host::RUNNING });

@@ -6,11 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) number: u64,
     /// Surveys asked for before the wish.
     pub(super) surveys: u64,
+    /// When it was wished.
+    pub(super) at: Timestamp,
     domain: usize,
     counted: bool,
 }
@@ -43,8 +47,8 @@ impl Queue {
         self.tickets.get(&host).copied()
     }
 
-    pub(super) fn push(&mut self, host: usize, domain: usize, counted: bool, surveys: u64) {
-        let ticket = Ticket { number: self.next, surveys, domain, counted };
+    pub(super) fn push(&mut self, host: usize, domain: usize, counted: bool, surveys: u64, at: Timestamp) {
+        let ticket = Ticket { number: self.next, surveys, at, domain, counted };
         self.next += 1;
         self.tickets.insert(host, ticket);
         self.line_up(host, ticket);

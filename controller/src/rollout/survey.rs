@@ -1,11 +1,13 @@
-//! How fresh the word of who else is out is.
+//! How fresh the word of who else is out is, and since when it stands against everybody.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 /// Age after which a survey decides nothing any more.
 const FRESH: SignedDuration = SignedDuration::from_secs(1);
+/// From an answer that stands against somebody to the next survey.
+const AGAIN: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Surveys {
@@ -65,6 +67,19 @@ impl Surveys {
         }
     }
 
+    /// When to ask again, where the last answer stands against somebody.
+    pub(super) fn again(&self) -> Timestamp {
+        let again = self.last.and_then(|last| last.answered_at.checked_add(AGAIN).ok());
+        again.unwrap_or(Timestamp::MIN)
+    }
+
+    /// Whether the one under way was asked for so soon after the last answer that both tell of the same outages.
+    pub(super) fn goes_on(&self) -> bool {
+        let soon =
+            |(asked_at, last): (Timestamp, Answer)| asked_at.duration_since(last.answered_at) <= AGAIN * 3;
+        self.in_flight.zip(self.last).is_none_or(soon)
+    }
+
     /// Whether the last one may decide anything now.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         self.last.is_some_and(|last| now.duration_since(last.answered_at) <= FRESH)
@@ -77,5 +92,40 @@ impl Surveys {
             && self
                 .last
                 .is_some_and(|last| last.number > asked_before || now.duration_since(last.asked_at) <= FRESH)
+    }
+}
+
+/// Since when nothing but outages that surveys report takes up the fleet's budget, or a domain's limit. They may be over
+/// in a moment, such as a scheduler that lost all its nodes for one: who wants a place waits for that for a while.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Patience {
+    fleet: Option<Timestamp>,
+    domains: BTreeMap<usize, Timestamp>,
+}
+
+impl Patience {
+    /// Since when, for the fleet where `domain` is none; not at all is since now.
+    pub(super) fn since(&self, domain: Option<usize>, now: Timestamp) -> Timestamp {
+        let since = match domain {
+            None => self.fleet,
+            Some(domain) => self.domains.get(&domain).copied(),
+        };
+        since.unwrap_or(now)
+    }
+
+    pub(super) fn begin(&mut self, domain: Option<usize>, now: Timestamp) {
+        match domain {
+            None => self.fleet.get_or_insert(now),
+            Some(domain) => self.domains.entry(domain).or_insert(now),
+        };
+    }
+
+    pub(super) fn end(&mut self, domain: Option<usize>) {
+        match domain {
+            None => self.fleet = None,
+            Some(domain) => {
+                self.domains.remove(&domain);
+            }
+        }
     }
 }

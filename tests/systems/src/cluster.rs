@@ -196,6 +196,20 @@ impl Cluster {
         Drains::read(&log)
     }
 
+    /// When slurmctld wrote down that a node was set to a state without a drain, as its log has it: civil time.
+    pub fn resumes(&self, node: usize) -> Vec<String> {
+        let log = std::fs::read_to_string(self.path().join("log/slurmctld.log")).unwrap_or_default();
+        let set = format!("update_node: node gpu{node} state set to ");
+        let states = log.lines().filter_map(|line| line.split_once(&set));
+        let resumes = states.filter(|(_, state)| !state.contains("DRAIN") && !state.contains("DOWN"));
+        resumes.map(|(time, _)| time.trim().trim_matches(['[', ']']).to_owned()).collect()
+    }
+
+    /// Whether the node's slurmd was told to reboot it since this was asked last.
+    pub fn takes_order(&self, node: usize) -> bool {
+        std::fs::remove_file(self.path().join(format!("reboot.gpu{node}"))).is_ok()
+    }
+
     fn tried(&self, argv: &[&str]) -> std::process::Output {
         Command::new("timeout")
             .arg("20")
@@ -278,6 +292,11 @@ fn daemon(program: &str, arguments: &[String], folder: &Path) -> Child {
     Command::new(program)
         .args(arguments)
         .env("SLURM_CONF", folder.join("slurm.conf"))
+        // Why: its reboot program is not told for which node it is called.
+        .env(
+            "REBOOTED_NODE",
+            arguments.iter().find(|word| word.starts_with("gpu")).map_or("none", String::as_str),
+        )
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))
         .stderr(log)
@@ -363,7 +382,10 @@ TreeWidth=64
     std::fs::write(folder.join("slurm.conf"), conf).expect("slurm.conf");
     std::fs::write(folder.join("cgroup.conf"), "CgroupAutomount=no\n").expect("cgroup.conf");
     let reboot = folder.join("reboot");
-    std::fs::write(&reboot, format!("#!/bin/sh\ntouch {path}/reboot.requested\n"))
-        .expect("the reboot program");
+    std::fs::write(
+        &reboot,
+        format!("#!/bin/sh\ntouch {path}/reboot.requested {path}/reboot.$REBOOTED_NODE\n"),
+    )
+    .expect("the reboot program");
     std::fs::set_permissions(&reboot, std::fs::Permissions::from_mode(0o755)).expect("its mode");
 }

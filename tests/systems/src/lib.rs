@@ -1,9 +1,16 @@
-//! Real systems for tests: what is started here runs on loopback, in a folder of its own, and ends with its value.
+//! Real systems for tests: what is started here runs on loopback or in namespaces, in a folder of its own, and ends with its
+//! value.
 
 mod cluster;
 mod login;
+mod machines;
+mod network;
+mod power;
+mod service;
 mod slurm_fleet;
 
 pub use cluster::{Cluster, ClusterOptions, Drains};
 pub use login::LoginNode;
+pub use machines::Machines;
+pub use service::Boot;
 pub use slurm_fleet::SlurmFleet;

@@ -3,10 +3,10 @@
 //! Owns both, the home of who runs gpufleet on them, and the thread that lets a node's slurmd know of each boot of its
 //! machine. Holds no expectation about gpufleet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use gpufleet_tests::{Command, Fleet, FleetOptions, Home};
 
@@ -15,11 +15,15 @@ use crate::{Cluster, ClusterOptions};
 /// What maps a lab's name to Slurm's.
 const NODE: &str = "gpu{{ inventory_hostname[3:] | int }}";
 
+/// When which node's slurmd began to tell of a new boot.
+type Starts = Mutex<Vec<(usize, SystemTime)>>;
+
 /// The running cluster and its nodes.
 pub struct SlurmFleet {
     pub cluster: Arc<Cluster>,
     pub fleet: Arc<Fleet>,
     pub home: Home,
+    starts: Arc<Starts>,
     stop: Arc<AtomicBool>,
     follower: Option<JoinHandle<()>>,
 }
@@ -41,16 +45,22 @@ impl SlurmFleet {
             boot_seconds: 2.0,
             ..FleetOptions::default()
         }));
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, starts) = (Arc::new(AtomicBool::new(false)), Arc::new(Starts::default()));
         let follower = {
             let (cluster, fleet, stop) = (Arc::clone(&cluster), Arc::clone(&fleet), Arc::clone(&stop));
-            std::thread::spawn(move || follow(&cluster, &fleet, &stop, nodes))
+            let starts = Arc::clone(&starts);
+            std::thread::spawn(move || follow(&cluster, &fleet, &stop, nodes, &starts))
         };
-        Self { cluster, fleet, home: Home::new(), stop, follower: Some(follower) }
+        Self { cluster, fleet, home: Home::new(), starts, stop, follower: Some(follower) }
     }
 
     /// A rolling MIG reconfiguration with these further settings of `slurm`, in YAML's flow style.
     pub fn write_play(&self, budget: usize, more: &str) {
+        self.write_rollout(budget, more, "health_gate: [gpu_count, mig_layout]");
+    }
+
+    /// The same with one more line of `rollout`, which is the health gate otherwise.
+    pub fn write_rollout(&self, budget: usize, more: &str, line: &str) {
         let text = format!(
             "- name: Rolling MIG reconfiguration
   hosts: gpu
@@ -59,7 +69,7 @@ impl SlurmFleet {
     max_unavailable: {budget}
     drain:
       slurm: {{timeout: 90s, node: \"{NODE}\"{more}}}
-    health_gate: [gpu_count, mig_layout]
+    {line}
   tasks:
     - gpu_mig: {{mode: enabled, layout: {{3g.40gb: 2}}}}
     - reboot: {{when: required, timeout: 60s}}
@@ -82,6 +92,12 @@ impl SlurmFleet {
     /// Calls that changed the GPUs of a node.
     pub fn changes(&self, node: usize) -> usize {
         self.fleet.setters(&host(node)).len()
+    }
+
+    /// When the slurmd of a node began to tell of each boot after the first.
+    pub fn boots_told(&self, node: usize) -> Vec<SystemTime> {
+        let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+        starts.iter().filter(|(of, _)| *of == node).map(|(_, at)| *at).collect()
     }
 
     /// What is at a node of Slurm that is there only while somebody has it out, for messages.
@@ -111,16 +127,22 @@ impl Drop for SlurmFleet {
     }
 }
 
-/// Starts a node's slurmd anew, as one that has just booted, after each boot of its machine.
-fn follow(cluster: &Cluster, fleet: &Fleet, stop: &AtomicBool, nodes: usize) {
+/// Starts a node's slurmd anew, as one that has just booted, after each boot of its machine; and reboots the machine when
+/// slurmd was told to.
+fn follow(cluster: &Cluster, fleet: &Fleet, stop: &AtomicBool, nodes: usize, starts: &Starts) {
     let mut seen = vec![1; nodes];
     while !stop.load(Ordering::Relaxed) {
         for (node, seen) in (1..=nodes).zip(&mut seen) {
+            if cluster.takes_order(node) {
+                let answer = fleet.ssh(&host(node), "systemctl reboot");
+                assert!(matches!(answer.status.code(), Some(0 | 255)), "{answer:?}");
+            }
             let boots = fleet.boots(&host(node));
             if boots > *seen {
                 *seen = boots;
                 cluster.stop_node(node);
                 cluster.start_node(node, true);
+                starts.lock().unwrap_or_else(PoisonError::into_inner).push((node, SystemTime::now()));
             }
         }
         std::thread::sleep(Duration::from_millis(100));

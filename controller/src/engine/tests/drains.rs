@@ -298,6 +298,23 @@ fn a_busy_node_is_disturbed_only_by_force() {
 }
 
 #[test]
+fn force_does_not_go_over_a_person_who_took_the_node() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu001", 20 * MINUTE);
+        let other = Arc::clone(&world);
+        tokio::spawn(async move {
+            asked(&other, "cordon gpu001").await;
+            hold(&other, "gpu001");
+        });
+        let ended = run(&world, Overrules { force: true, steal: false }, None).await;
+        assert_eq!(ended.state("gpu001").0, NodeState::Held);
+        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+    });
+}
+
+#[test]
 fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
     virtual_time(async {
         let world = world();
@@ -379,4 +396,35 @@ fn a_run_that_was_killed_while_it_drained_takes_its_drain_up() {
         let cordons = lock(&world.queue.log).iter().filter(|entry| *entry == "cordon gpu001").count();
         assert_eq!(cordons, 1, "the drain of the first process serves the second");
     });
+}
+
+#[test]
+fn others_outages_are_waited_for_and_not_for_ever() {
+    for returns in [true, false] {
+        virtual_time(async {
+            let world = world();
+            hold(&world, "gpu002");
+            hold(&world, "gpu003");
+            if returns {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move {
+                    tokio::time::sleep(MINUTE).await;
+                    lock(&world.queue.held).clear();
+                });
+            }
+            let ended = run(&world, Overrules::default(), None).await;
+            let (state, message) = ended.state("gpu001");
+            if returns {
+                assert_eq!(state, NodeState::Done, "{message}");
+                assert_eq!(ended.log[..2], ["cordon gpu001", "resume gpu001"]);
+            } else {
+                assert_eq!(state, NodeState::Held);
+                assert!(
+                    message.contains("these will not come back by themselves: gpu002 gpu003"),
+                    "{message}"
+                );
+                assert_eq!(ended.log, Vec::<String>::new());
+            }
+        });
+    }
 }

@@ -146,7 +146,6 @@ impl Copied {
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
 pub struct Cursor {
-    program: Arc<Program>,
     play: Arc<Play>,
     index: u32,
     host: Arc<HostContext>,
@@ -211,7 +210,6 @@ impl Cursor {
         .into_iter()
         .collect();
         Some(Self {
-            program: Arc::clone(program),
             play,
             index,
             host,
@@ -247,18 +245,6 @@ impl Cursor {
         })
     }
 
-    pub fn program(&self) -> &Arc<Program> {
-        &self.program
-    }
-
-    pub fn host(&self) -> &str {
-        &self.host.host
-    }
-
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// Whether GPU groups leave their activation to a reboot that the play makes anyway.
     pub fn set_defer_to_reboot(&mut self, defer: bool) {
         self.defer_to_reboot = defer;
@@ -273,13 +259,5 @@ impl Cursor {
     pub fn latch_result(&mut self) -> Option<Copied> {
         // Why: a task that has several answers, or none yet, has no result to hand on.
         std::mem::take(&mut self.latch_settled).then(|| self.latched.take()).flatten()
-    }
-
-    /// Ends the play for this host from outside, for example because the run stops.
-    pub fn stop(&mut self, reason: &str) {
-        if self.end.is_none() {
-            self.pending = None;
-            self.end = Some(EndState::Held { reason: reason.to_owned() });
-        }
     }
 }

@@ -7,7 +7,7 @@ use gpufleet_protocol::{Awaiting, Change};
 use serde_json::{Map, Value as Json};
 
 use super::state::{Active, Failure, Frame, ItemEnd, Pending, Purpose, Stage};
-use super::{Copied, Cursor, EndState};
+use super::{Copied, Cursor};
 use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
 use crate::interpreter::report::{Status, TaskReport};
@@ -488,10 +488,6 @@ impl Cursor {
             latched.failed |= end.failure.is_some();
             self.latch_settled = true;
         }
-        if end.report.status == Status::Unreachable && !end.report.ignored {
-            let reason = end.report.message.clone().unwrap_or_default();
-            self.end = Some(EndState::Unreachable { reason });
-        }
         self.queue.push(end.report);
         end.failure
     }
@@ -500,9 +496,10 @@ impl Cursor {
     fn sum_up(&mut self, task: &Arc<Task>, round: u32, ends: Vec<ItemEnd>) -> ItemEnd {
         let has = |status: Status| ends.iter().any(|end| end.report.status == status);
         let failure = ends.iter().find_map(|end| end.failure.clone());
+        // Why a failure before a loss: the loss of an item is here only where the task ignores it.
         let status = [
-            Status::Unreachable,
             Status::Failed,
+            Status::Unreachable,
             Status::Held,
             Status::Unknown,
             Status::Changed,

@@ -403,10 +403,6 @@ impl Cursor {
     }
 
     /// The GPUs were reset or the node rebooted: what that may have lost is planned again before anything else.
-    pub fn activated(&mut self, class: Disruption) {
-        self.activate(class, None);
-    }
-
     pub(super) fn activate(&mut self, class: Disruption, except: Option<usize>) {
         if class < Disruption::GpuReset || self.failed.is_some() || self.end.is_some() {
             return;

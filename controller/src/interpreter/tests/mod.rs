@@ -1,4 +1,7 @@
+mod answers;
 pub(crate) mod fake;
+mod ledger;
+mod parameters;
 mod properties;
 mod scenarios;
 

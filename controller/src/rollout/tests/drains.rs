@@ -57,6 +57,22 @@ fn a_drain_that_fails_keeps_its_place_only_while_the_node_is_out() {
 }
 
 #[test]
+fn an_adopted_node_has_its_place_from_the_beginning() {
+    let mut play = Play::new(3, &[], drains());
+    play.step(Input::Adopted { host: 1 });
+    play.step(Input::Begin);
+    assert_eq!((play.rollout.out(), play.rollout.ours()), (vec![1], vec![1]));
+    assert_eq!(play.wants(0), [Action::Waits { host: 0, out: vec![1] }]);
+    // Its place is its own: it waits for nobody.
+    assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(600) }]);
+    play.step(Input::Drained { host: 1 });
+    play.step(Input::Idle { host: 1 });
+    assert_eq!(play.step(Input::Released { host: 1 }), [Action::Drain { host: 0, deadline: at(600) }]);
+    let late = play.rollout.step(at(1), Input::Adopted { host: 1 });
+    assert!(matches!(late, Err(RolloutError::Impossible { .. })), "{late:?}");
+}
+
+#[test]
 fn an_interrupt_gives_back_who_is_being_drained() {
     let mut play = Play::begun(3, &[], Policy { budget: 2, ..drains() });
     play.wants(0);
@@ -168,4 +184,278 @@ fn unreachable_nodes_have_a_bound_of_their_own() {
     play.rollout.policy.thresholds.max_failures = None;
     let reason = StopReason::Unreachable { unreachable: 2, allowed: 1 };
     assert_eq!(play.ended(2, End::Unreachable), [Action::Stop { reason }]);
+}
+
+#[test]
+fn a_full_budget_asks_nobody_who_else_is_out() {
+    let mut play = Play::begun(3, &[], Policy { surveys: true, patience_s: 0, ..Policy::default() });
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.step(Input::Idle { host: 0 });
+    play.step(Input::OthersOut { host: 1, out: true });
+    play.now += 10;
+    // Out through others, it needs no place of its own, and there are too many already.
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0] }]);
+    let why = Denial::BudgetSpent { out: vec![0, 1], budget: 1 };
+    assert_eq!(play.wants(2), [Action::Deny { host: 2, why }]);
+}
+
+#[test]
+fn a_survey_denies_where_others_took_every_place() {
+    let mut play =
+        Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
+    play.wants(0);
+    let denied = play.step(Input::Surveyed { out: vec![3], elsewhere: 1 });
+    let why = Denial::BudgetSpent { out: vec![3], budget: 2 };
+    assert_eq!(denied, [Action::Deny { host: 0, why }]);
+    // What was known before counts with it.
+    let mut play =
+        Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
+    play.rollout = play.rollout.with_out_elsewhere(1);
+    play.wants(0);
+    let denied = play.step(Input::Surveyed { out: vec![], elsewhere: 1 });
+    let why = Denial::BudgetSpent { out: vec![], budget: 2 };
+    assert_eq!(denied, [Action::Deny { host: 0, why }]);
+}
+
+/// Two racks of two nodes, and one node without a rack.
+fn racks(limit: usize) -> Option<Domains> {
+    Some(Domains { of: vec![0, 0, 1, 1], names: vec!["a".into(), "b".into()], limit })
+}
+
+#[test]
+fn a_survey_denies_where_others_took_the_place_of_a_domain() {
+    let policy = Policy { budget: 4, surveys: true, patience_s: 0, domains: racks(1), ..Policy::default() };
+    let mut play = Play::begun(5, &[], policy);
+    play.wants(0);
+    play.wants(2);
+    play.wants(4);
+    let answered = play.step(Input::Surveyed { out: vec![1], elsewhere: 0 });
+    let why = Denial::DomainSpent { domain: "a".into(), out: vec![1], limit: 1 };
+    assert_eq!(
+        answered,
+        [Action::Deny { host: 0, why }, Action::ProveIdle { host: 2 }, Action::ProveIdle { host: 4 }]
+    );
+}
+
+#[test]
+fn a_survey_that_finds_a_domain_full_of_ours_and_others_lets_wait() {
+    let domains = Domains { of: vec![0, 0, 0, 1], ..racks(2).unwrap() };
+    let policy =
+        Policy { budget: 4, surveys: true, patience_s: 0, domains: Some(domains), ..Policy::default() };
+    let mut play = Play::begun(5, &[], policy);
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![2], elsewhere: 0 });
+    play.wants(3);
+    // One place of the rack is ours and comes back, the other is somebody else's.
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 2] }]);
+    let next = play.ended(0, End::Done);
+    assert_eq!(next, [Action::ProveIdle { host: 1 }]);
+}
+
+#[test]
+fn a_node_without_a_domain_has_the_budget_alone() {
+    let mut play = Play::begun(6, &[], Policy { budget: 2, domains: racks(1), ..Policy::default() });
+    play.take_out(4);
+    assert_eq!(play.wants(5), [Action::ProveIdle { host: 5 }]);
+    let waits = play.wants(0);
+    assert_eq!(waits, [Action::Waits { host: 0, out: vec![4, 5] }]);
+}
+
+#[test]
+fn who_waits_for_its_domain_is_told_of_its_domain() {
+    let mut play = Play::begun(4, &[], Policy { budget: 3, domains: racks(1), ..Policy::default() });
+    play.take_out(2);
+    play.take_out(1);
+    assert_eq!(play.wants(0), [Action::Waits { host: 0, out: vec![1] }]);
+    assert_eq!(play.wants(3), [Action::Waits { host: 3, out: vec![2] }]);
+}
+
+#[test]
+fn a_survey_of_a_second_ago_still_decides() {
+    let mut play =
+        Play::begun(3, &[], Policy { budget: 3, surveys: true, patience_s: 0, ..Policy::default() });
+    play.wants(0);
+    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.now += 1;
+    assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
+    play.now += 1;
+    assert_eq!(play.wants(2), [Action::Survey]);
+}
+
+#[test]
+fn a_survey_that_fails_denies_everybody_who_waits_for_it() {
+    let mut play =
+        Play::begun(3, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
+    play.wants(0);
+    play.wants(2);
+    let why = || Denial::NotSurveyed { why: "silence".into() };
+    let denied = play.step(Input::SurveyFailed { why: "silence".into() });
+    assert_eq!(denied, [Action::Deny { host: 0, why: why() }, Action::Deny { host: 2, why: why() }]);
+    assert_eq!(play.wants(0), [Action::Survey]);
+}
+
+#[test]
+fn a_node_that_others_take_while_it_waits_needs_no_place_any_more() {
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.wants(2);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: true }), []);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+    // And the other way round: back in service, it needs a place again.
+    let mut play = Play::begun(3, &[], budget(1));
+    play.take_out(0);
+    play.step(Input::OthersOut { host: 2, out: true });
+    assert_eq!(play.wants(2), [Action::Waits { host: 2, out: vec![0] }]);
+    assert_eq!(play.step(Input::OthersOut { host: 2, out: false }), []);
+    assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 2 }]);
+}
+
+#[test]
+fn who_waits_is_denied_once_only_others_are_out() {
+    // One of ours will come back; two, of two, are out through others.
+    let mut play =
+        Play::begun(6, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
+    play.wants(0);
+    let claimed = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    assert_eq!(claimed, [Action::ProveIdle { host: 0 }]);
+    play.step(Input::OthersOut { host: 5, out: true });
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 3, 5] }]);
+    let why = Denial::BudgetSpent { out: vec![3, 5], budget: 2 };
+    assert_eq!(play.ended(0, End::Done), [Action::Deny { host: 1, why }]);
+}
+
+/// Others have this many nodes out.
+fn elsewhere(nodes: usize) -> Input {
+    Input::Surveyed { out: vec![], elsewhere: nodes }
+}
+
+fn spent(host: usize, out: Vec<usize>) -> Action {
+    Action::Deny { host, why: Denial::BudgetSpent { out, budget: 1 } }
+}
+
+#[test]
+fn others_outages_that_a_survey_reports_are_waited_for() {
+    let mut play = Play::begun(3, &[], Policy { surveys: true, ..Policy::default() });
+    assert_eq!(play.wants(0), [Action::Survey]);
+    play.now = 1;
+    assert_eq!(
+        play.step(elsewhere(2)),
+        [Action::Waits { host: 0, out: vec![] }, Action::WakeAt { at: at(11) }]
+    );
+    // Whoever comes later learns of it from the same survey.
+    play.now = 7;
+    assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![] }]);
+    play.now = 10;
+    assert_eq!(play.step(Input::Tick), [Action::WakeAt { at: at(11) }]);
+    play.now = 11;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    play.now = 12;
+    assert_eq!(play.step(elsewhere(0)), [Action::ProveIdle { host: 0 }]);
+}
+
+#[test]
+fn others_outages_that_stay_deny_when_the_patience_is_over() {
+    let mut play = Play::begun(4, &[], Policy { surveys: true, patience_s: 25, ..Policy::default() });
+    let out = || Input::Surveyed { out: vec![3], elsewhere: 0 };
+    play.wants(0);
+    play.step(out());
+    play.now = 5;
+    play.wants(1);
+    for (now, next) in [(10, 20), (20, 25)] {
+        play.now = now;
+        assert_eq!(play.step(Input::Tick), [Action::Survey], "{now}");
+        assert_eq!(play.step(out()), [Action::WakeAt { at: at(next) }]);
+    }
+    play.now = 24;
+    assert_eq!(play.step(Input::Tick), [Action::WakeAt { at: at(25) }]);
+    // It is over, and what was heard last is too old to refuse anybody.
+    play.now = 25;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [spent(0, vec![3]), Action::WakeAt { at: at(30) }]);
+    // The later wish has a patience of its own.
+    play.now = 30;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [spent(1, vec![3])]);
+    assert_eq!(play.rollout.out(), [3]);
+}
+
+#[test]
+fn the_patience_begins_anew_with_each_outage() {
+    let mut play =
+        Play::begun(2, &[], Policy { surveys: true, budget: 2, patience_s: 25, ..Policy::default() });
+    play.wants(1);
+    play.step(elsewhere(0));
+    play.step(Input::Idle { host: 1 });
+    play.now = 100;
+    assert_eq!(play.wants(0), [Action::Survey]);
+    // Beside ours there is no room: it waits for ours, however long that takes.
+    assert_eq!(play.step(elsewhere(1)), [Action::Waits { host: 0, out: vec![1] }]);
+    play.now = 500;
+    assert_eq!(play.step(Input::Released { host: 1 }), [Action::Survey]);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(510) }]);
+    play.now = 510;
+    play.step(Input::Tick);
+    assert_eq!(play.step(elsewhere(0)), [Action::ProveIdle { host: 0 }]);
+}
+
+#[test]
+fn an_outage_that_was_not_asked_about_for_long_is_another_one() {
+    let mut play =
+        Play::begun(3, &[], Policy { surveys: true, budget: 2, patience_s: 25, ..Policy::default() });
+    play.wants(0);
+    play.step(elsewhere(2));
+    play.now = 45;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(55) }]);
+    play.now = 55;
+    play.step(Input::Tick);
+    assert_eq!(play.step(elsewhere(2)), [Action::WakeAt { at: at(65) }]);
+    play.now = 65;
+    play.step(Input::Tick);
+    play.step(elsewhere(2));
+    play.now = 70;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert!(matches!(play.step(elsewhere(2)).as_slice(), [Action::Deny { host: 0, .. }]));
+}
+
+#[test]
+fn others_outages_in_a_domain_are_waited_for_too() {
+    let domains = Domains { of: vec![0, 0, 1, 1], names: vec!["a".into(), "b".into()], limit: 1 };
+    let policy =
+        Policy { budget: 4, domains: Some(domains), surveys: true, patience_s: 15, ..Policy::default() };
+    let mut play = Play::begun(4, &[], policy);
+    let out = || Input::Surveyed { out: vec![1], elsewhere: 0 };
+    play.wants(0);
+    assert_eq!(play.step(out()), [Action::Waits { host: 0, out: vec![1] }, Action::WakeAt { at: at(10) }]);
+    // The other domain is none of its business.
+    assert_eq!(play.wants(2), [Action::ProveIdle { host: 2 }]);
+    // Neither is the node that is out: it needs no new place.
+    assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
+    play.step(Input::Busy { host: 1, reason: String::new() });
+    play.now = 10;
+    assert_eq!(play.step(Input::Tick), [Action::Survey]);
+    assert_eq!(play.step(out()), [Action::WakeAt { at: at(15) }]);
+    play.now = 15;
+    play.step(Input::Tick);
+    let why = Denial::DomainSpent { domain: "a".into(), out: vec![1], limit: 1 };
+    assert_eq!(play.step(out()), [Action::Deny { host: 0, why }]);
+}
+
+#[test]
+fn a_wait_for_others_ends_with_the_run() {
+    let mut play = Play::begun(2, &[], Policy { surveys: true, ..Policy::default() });
+    play.wants(0);
+    play.step(elsewhere(1));
+    let reason = StopReason::Interrupted;
+    let why = Denial::Stopped { reason: reason.clone() };
+    assert_eq!(play.step(Input::Interrupt), [Action::Stop { reason }, Action::Deny { host: 0, why }]);
+}
+
+#[test]
+fn outages_that_are_known_need_no_patience() {
+    let mut play = Play::new(2, &[], Policy { surveys: true, ..Policy::default() });
+    play.step(Input::OthersOut { host: 1, out: true });
+    play.step(Input::Begin);
+    assert_eq!(play.wants(0), [spent(0, vec![1])]);
 }

@@ -90,7 +90,8 @@ struct Fleet {
     journal: Vec<(Timestamp, Input, Vec<Action>)>,
     places: Vec<Place>,
     wishes_left: Vec<u8>,
-    wish: BTreeMap<usize, (Disruption, usize)>,
+    /// Its class, the surveys asked for before it, and when it was made.
+    wish: BTreeMap<usize, (Disruption, usize, i64)>,
     proven: BTreeSet<usize>,
     absent: BTreeSet<usize>,
     surveyed: BTreeSet<usize>,
@@ -143,6 +144,7 @@ fn policy(dice: &mut Dice, hosts: usize) -> Policy {
         },
         surveys: dice.chance(50),
         drains: dice.chance(60),
+        patience_s: if dice.chance(70) { dice.below(300) } else { 0 },
     }
 }
 
@@ -395,7 +397,7 @@ impl Fleet {
         if self.wishes_left[host] > 0 {
             self.wishes_left[host] -= 1;
             let class = self.dice.class();
-            self.wish.insert(host, (class, self.asked));
+            self.wish.insert(host, (class, self.asked, self.now));
             if self.dice.chance(5) {
                 self.plan(Due::Lost(host), 900);
             }
@@ -619,7 +621,7 @@ impl Fleet {
                 }
             },
             Action::Grant { host, class, deadline } => {
-                assert_eq!(self.wish.get(host).map(|(class, _)| class), Some(class));
+                assert_eq!(self.wish.get(host).map(|(class, ..)| class), Some(class));
                 assert!(self.proven.contains(host), "no proof of idleness");
                 let out = self.places[*host] == Place::Out;
                 assert!(out || (inside && !stopped), "a permit outside the window or after a stop");
@@ -634,6 +636,10 @@ impl Fleet {
                 let fits = opening.closes == *closes && self.fits(opening, *needs_s);
                 assert!(!fits || self.places[*host] != Place::None, "it did fit");
             }
+            Action::Deny { host, why: Denial::BudgetSpent { .. } } => self.check_spent(*host, None),
+            Action::Deny { host, why: Denial::DomainSpent { domain, .. } } => {
+                self.check_spent(*host, Some(domain));
+            }
             Action::WaitsForWindow { opens } => assert!(self.instant() < *opens),
             _ => {}
         }
@@ -644,8 +650,45 @@ impl Fleet {
         opening.contains(self.instant()) && end <= opening.closes.as_millisecond()
     }
 
+    /// Others' outages that only surveys report deny nobody before their time.
+    fn check_spent(&self, host: usize, domain: Option<&String>) {
+        let domains = self.policy.domains.as_ref();
+        let within = |index: usize| match (domain, domains) {
+            (Some(name), Some(domains)) => domains.names.get(domains.of[index]) == Some(name),
+            (name, _) => name.is_none(),
+        };
+        let gone = |surveyed: bool| {
+            let gone = |index: &usize| {
+                let known = self.places[*index] == Place::Kept || self.absent.contains(index);
+                let active = matches!(self.places[*index], Place::Claimed { .. } | Place::Out);
+                !active && (known || (surveyed && self.surveyed.contains(index)))
+            };
+            let hosts =
+                (0..self.places.len()).filter(|index| *index != host && within(*index)).filter(gone).count();
+            let elsewhere = self.elsewhere + if surveyed { self.surveyed_elsewhere } else { 0 };
+            hosts + if domain.is_none() { elsewhere } else { 0 }
+        };
+        let limit = match (domain, domains) {
+            (Some(_), Some(domains)) => domains.limit,
+            _ => self.policy.budget,
+        };
+        if gone(false) >= limit {
+            return;
+        }
+        assert!(gone(true) >= limit, "host {host} was denied where there is room");
+        if self.policy.surveys {
+            let waited = self.now - self.wish[&host].2;
+            assert!(
+                waited >= i64::try_from(self.policy.patience_s).unwrap() * 1000,
+                "only {waited} ms of patience"
+            );
+            let (_, _, answered_at) = self.answer.expect("a denial without a survey");
+            assert!(self.now - answered_at <= 1000, "denied on a survey that is too old");
+        }
+    }
+
     fn check_claim(&self, host: usize, opening: Option<Opening>, stopped: bool) {
-        let (class, asked) = self.wish[&host];
+        let (class, asked, _) = self.wish[&host];
         assert!(!stopped, "host {host} claims a place after the stop");
         let needs_s = self.policy.needs.of(class);
         assert!(opening.is_none_or(|opening| self.fits(opening, needs_s)), "it does not fit into the window");
@@ -679,6 +722,7 @@ impl Fleet {
 
 #[test]
 fn invariants_hold_on_random_schedules() {
+    let begin = std::time::Instant::now();
     let schedules =
         std::env::var("GPUFLEET_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
     let only: Option<u64> = std::env::var("GPUFLEET_SCHEDULE").ok().and_then(|text| text.parse().ok());
@@ -700,14 +744,21 @@ fn invariants_hold_on_random_schedules() {
             panic!("schedule {seed} (GPUFLEET_SCHEDULE={seed} runs it alone): {cause}\n{}", tail.join("\n"));
         }
         for (_, input, actions) in &fleet.journal {
+            *seen.entry("input").or_default() += 1;
             *seen.entry(name(input)).or_default() += 1;
             for action in actions {
                 *seen.entry(action_name(action)).or_default() += 1;
             }
         }
     }
+    let inputs: u64 = seen.get("input").copied().unwrap_or_default();
+    let played = only.map_or(schedules, |_| 1);
+    println!(
+        "{played} random schedules, {inputs} inputs: every invariant held; {:.0} s\n{seen:?}",
+        begin.elapsed().as_secs_f64()
+    );
     // Why: schedules in which something never happens say nothing about it.
-    if only.is_none() && schedules >= 1000 {
+    if only.is_none() && schedules >= 2000 {
         for what in NAMES {
             assert!(seen.get(what).copied().unwrap_or_default() >= 10, "{what} is rare: {seen:#?}");
         }

@@ -166,3 +166,73 @@ fn time_that_goes_back_stands_still() {
     play.now = 0;
     assert!(matches!(play.wants(0).as_slice(), [Action::Deny { why: Denial::WindowTooShort { .. }, .. }]));
 }
+
+#[test]
+fn a_window_that_never_closes_stops_nothing() {
+    let mut play = Play::begun(3, &[Batch::Of(Amount::Count(1))], window("daily 00:00-24:00 UTC"));
+    for host in 0..3 {
+        // Weeks later, and never at the end of an opening: there is none.
+        play.now += 20 * 86_400;
+        assert_eq!(play.wants(host)[0], Action::ProveIdle { host });
+        play.step(Input::Idle { host });
+        play.ended(host, End::Done);
+    }
+    assert_eq!((play.rollout.stopped(), play.rollout.is_finished()), (None, true));
+}
+
+#[test]
+fn the_end_of_the_window_denies_who_still_waits() {
+    let policy = Policy { needs: Needs::default(), budget: 1, ..window("Fri 08:00-09:00 UTC") };
+    let mut play = Play::begun(2, &[], policy);
+    play.take_out(0);
+    play.wants(1);
+    play.now = 3600;
+    let reason = StopReason::WindowClosed { closes: at(3600) };
+    let denied = Action::Deny { host: 1, why: Denial::Stopped { reason: reason.clone() } };
+    assert_eq!(play.step(Input::Tick), [Action::Stop { reason }, denied]);
+}
+
+#[test]
+fn the_end_of_the_window_stops_the_waves_to_come() {
+    let mut play = Play::begun(2, &[Batch::Of(Amount::Count(1))], window("Fri 08:00-09:00 UTC"));
+    play.now = 3600;
+    let reason = StopReason::WindowClosed { closes: at(3600) };
+    assert_eq!(play.step(Input::Tick), [Action::Stop { reason }]);
+    let over = play.ended(0, End::Done);
+    assert_eq!(over, [Action::FinishWave { wave: 0 }, Action::Finish { never_started: vec![1] }]);
+}
+
+#[test]
+fn nobody_is_woken_after_a_stop() {
+    let mut play = Play::begun(2, &[], window("Fri 08:00-09:00 UTC"));
+    play.step(Input::Interrupt);
+    assert_eq!(play.step(Input::Tick), []);
+    play.now = 1800;
+    assert_eq!(play.step(Input::Tick), []);
+}
+
+#[test]
+fn a_new_controller_goes_on_with_the_soak() {
+    let mut play = Play::begun(3, &TWO, soak());
+    play.ended(0, End::Done);
+    play.now = 30;
+    let until = at(60);
+    assert_eq!(play.step(Input::Resume), [Action::Soak { wave: 0, until }, Action::WakeAt { at: until }]);
+    play.now = 60;
+    assert_eq!(play.step(Input::Tick), [Action::CheckSoak { wave: 0, hosts: vec![0] }]);
+}
+
+#[test]
+fn a_new_controller_goes_on_with_the_next_wave() {
+    let mut play = Play::begun(2, &[Batch::Of(Amount::Count(1))], Policy::default());
+    play.step(Input::Interrupt);
+    play.ended(0, End::Done);
+    assert!(play.rollout.is_finished());
+    assert_eq!(started(&play.step(Input::Resume)), [1]);
+    play.ended(1, End::Done);
+    assert_eq!(play.step(Input::Resume), [], "there is nothing to go on with");
+    for late in [Input::Interrupt, Input::Fatal, Input::EndPlay] {
+        assert_eq!(play.step(late), []);
+    }
+    assert_eq!(play.rollout.stopped(), None);
+}

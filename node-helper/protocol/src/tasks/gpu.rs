@@ -251,7 +251,8 @@ impl Checked for GpuClocks {
         let given = self.graphics_mhz.is_some() || self.memory_mhz.is_some();
         if self.reset == given {
             let message = "give `graphics_mhz`, `memory_mhz` or both, or else `reset: true`";
-            return Err(ParamError { parameter: None, message: message.to_owned() });
+            // Why one of them by name: `gpus` by itself is no mistake of `gpus`.
+            return Err(ParamError::new("graphics_mhz", message));
         }
         for (name, range) in [("graphics_mhz", self.graphics_mhz), ("memory_mhz", self.memory_mhz)] {
             let Some((low, high)) = range.map(ClockRange::bounds) else { continue };

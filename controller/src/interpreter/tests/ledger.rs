@@ -1,0 +1,316 @@
+//! What stays declared after later tasks, and with it what is asserted again and verified.
+
+use gpufleet_protocol::NodeOp;
+use gpufleet_protocol::op::GpuTask;
+use gpufleet_protocol::tasks::{FileState, GpuClocks, ServiceState};
+
+use super::*;
+
+/// The operations that are verified at the end of a play of these tasks, in order.
+fn declared(tasks: &str) -> Vec<NodeOp> {
+    let text = format!("- hosts: all\n  tasks:\n{}", tasks.trim_start_matches('\n'));
+    let mut ops = Vec::new();
+    let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
+        if let (Work::Node { op, .. }, Phase::Verify) = (&action.work, action.phase) {
+            ops.push((**op).clone());
+            return OpOutcomeSketch::Ok.fed(action);
+        }
+        changed(action)
+    });
+    assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+    ops
+}
+
+/// A change, of each member where there are some.
+fn changed(action: &Action) -> Fed {
+    let mut outcome = gpufleet_protocol::OpOutcome::new(gpufleet_protocol::OpStatus::Changed);
+    if let Work::Node { op, .. } = &action.work
+        && let NodeOp::GpuGroup(group) = &**op
+    {
+        outcome.members = group.members.iter().map(|_| outcome.clone()).collect();
+    }
+    Fed::Outcome(Box::new(outcome))
+}
+
+/// What an operation says, in a few words.
+fn words(op: &NodeOp) -> String {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    match op {
+        NodeOp::Sysctl(op) => format!("sysctl {}={}", op.name, text(&op.value)),
+        NodeOp::Service(op) => format!("service {} {:?} {:?} {:?}", op.name, op.state, op.enabled, op.masked),
+        NodeOp::PutFile(op) => format!(
+            "put {} {:?} {} {} {}",
+            op.dest,
+            text(&op.preview),
+            text(&op.owner),
+            text(&op.group),
+            op.mode.as_ref().map_or("", |mode| &mode.0)
+        ),
+        NodeOp::File(op) => format!(
+            "file {} {:?} {} {} {}",
+            op.path,
+            op.state,
+            text(&op.owner),
+            text(&op.group),
+            op.mode.as_ref().map_or("", |mode| &mode.0)
+        ),
+        NodeOp::LineInFile(op) => format!("line {} {}", op.path, text(&op.line)),
+        NodeOp::KernelCmdline(op) => format!("cmdline +{} -{}", op.add.join(","), op.remove.join(",")),
+        NodeOp::GpuGroup(group) => {
+            let members: Vec<&str> = group
+                .members
+                .iter()
+                .map(|member| match &member.task {
+                    GpuTask::GpuPersistence(_) => "persistence",
+                    GpuTask::GpuEcc(_) => "ecc",
+                    GpuTask::GpuMig(_) => "mig",
+                    GpuTask::GpuPower(_) => "power",
+                    GpuTask::GpuClocks(_) => "clocks",
+                    GpuTask::GpuComputeMode(_) => "compute mode",
+                    GpuTask::GpuMps(_) => "mps",
+                })
+                .collect();
+            format!("group {}", members.join(","))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn left(tasks: &str) -> Vec<String> {
+    declared(tasks).iter().map(|op| words(op).trim_end().to_owned()).collect()
+}
+
+#[test]
+fn a_value_replaces_that_of_the_same_name_alone() {
+    let tasks = "
+    - sysctl: {name: a.b, value: 1}
+    - sysctl: {name: a.c, value: 2}
+    - sysctl: {name: a.b, value: 3}
+";
+    assert_eq!(left(tasks), ["sysctl a.c=2", "sysctl a.b=3"]);
+}
+
+#[test]
+fn acts_are_not_declared() {
+    let tasks = "
+    - service: {name: one, state: restarted}
+    - service: {name: two, state: reloaded}
+    - service: {name: three, state: reloaded, enabled: true}
+    - service: {name: four, masked: true}
+    - service: {daemon_reload: true}
+    - file: {path: /t, state: touch, owner: o}
+    - stat: {path: /s}
+    - command: a
+    - shell: b
+";
+    assert_eq!(
+        left(tasks),
+        [
+            "service one Some(Started) None None",
+            "service three None Some(true) None",
+            "service four None None Some(true)",
+            "file /t None o",
+        ]
+    );
+    let reload = declared("    - service: {name: one, state: started, daemon_reload: true}\n");
+    let NodeOp::Service(service) = &reload[0] else { panic!("{reload:?}") };
+    assert_eq!((service.state, service.daemon_reload), (Some(ServiceState::Started), false));
+}
+
+#[test]
+fn a_service_keeps_what_a_later_task_does_not_name() {
+    let tasks = |later: &str| {
+        format!(
+            "    - service: {{name: x.service, state: started, enabled: true, masked: false}}\n    - service: {{name: y, state: started}}\n    - service: {later}\n"
+        )
+    };
+    assert_eq!(
+        left(&tasks("{name: x, state: stopped}")),
+        [
+            "service x.service None Some(true) Some(false)",
+            "service y Some(Started) None None",
+            "service x Some(Stopped) None None"
+        ]
+    );
+    assert_eq!(
+        left(&tasks("{name: x, enabled: false}"))[0],
+        "service x.service Some(Started) None Some(false)"
+    );
+    assert_eq!(left(&tasks("{name: x, masked: true}"))[0], "service x.service Some(Started) Some(true) None");
+    assert_eq!(
+        left(&tasks("{name: x.service, state: stopped, enabled: false, masked: true}")),
+        ["service y Some(Started) None None", "service x.service Some(Stopped) Some(false) Some(true)"]
+    );
+    // What each single knob leaves is still something.
+    for (knob, word) in [
+        ("state: started", "Some(Started) None None"),
+        ("enabled: true", "None Some(true) None"),
+        ("masked: true", "None None Some(true)"),
+    ] {
+        let tasks = format!("    - service: {{name: x, {knob}}}\n    - sysctl: {{name: a, value: 1}}\n");
+        assert_eq!(left(&tasks), [format!("service x {word}"), "sysctl a=1".to_owned()]);
+    }
+}
+
+#[test]
+fn content_replaces_content_at_the_same_place() {
+    let tasks = "
+    - copy: {content: one, dest: /f}
+    - copy: {content: other, dest: /g}
+    - copy: {content: two, dest: /f}
+";
+    assert_eq!(left(tasks), ["put /g \"other\"", "put /f \"two\""]);
+    // Two files that go into one directory.
+    let tasks = "
+    - copy: {src: motd, dest: /etc/}
+    - copy: {src: check.sh, dest: /etc/}
+";
+    assert_eq!(left(tasks), ["put /etc/ \"hello\\n\"", "put /etc/ \"#!/bin/sh\\n\""]);
+}
+
+#[test]
+fn a_later_owner_leaves_the_content() {
+    let first = "    - copy: {content: one, dest: /f, owner: a, group: b, mode: '0600'}\n    - copy: {content: other, dest: /g, owner: a}\n";
+    let then = |later: &str| left(&format!("{first}    - file: {later}\n"));
+    let other = "put /g \"other\" a";
+    assert_eq!(
+        then("{path: /f, owner: x}"),
+        ["put /f \"one\"  b 0600", other, "file /f None x"].map(str::to_owned)
+    );
+    assert_eq!(then("{path: /f, group: x}")[0], "put /f \"one\" a  0600");
+    assert_eq!(then("{path: /f, mode: '0644', state: file}")[0], "put /f \"one\" a b");
+    assert_eq!(then("{path: /f, state: absent}"), [other, "file /f Some(Absent)"]);
+    assert_eq!(then("{path: /h, state: absent}").len(), 3);
+}
+
+#[test]
+fn a_state_of_a_file_replaces_what_was_said_of_it() {
+    let first =
+        "    - file: {path: /f, owner: a, group: b, mode: '0600'}\n    - file: {path: /g, owner: a}\n";
+    let then = |later: &str| left(&format!("{first}    - {later}\n"));
+    let other = "file /g None a";
+    assert_eq!(then("file: {path: /f, owner: x}"), ["file /f None  b 0600", other, "file /f None x"]);
+    assert_eq!(then("file: {path: /f, group: x}")[0], "file /f None a  0600");
+    assert_eq!(then("file: {path: /f, mode: '0644'}")[0], "file /f None a b");
+    assert_eq!(then("file: {path: /f, state: directory}"), [other, "file /f Some(Directory)"]);
+    assert_eq!(then("copy: {content: x, dest: /f}"), [other, "put /f \"x\""]);
+    assert_eq!(then("copy: {content: x, dest: /h}").len(), 3);
+    // A directory that something is copied into stays one.
+    let directory = "    - file: {path: /d, state: directory}\n    - copy: {src: motd, dest: /d}\n";
+    assert_eq!(left(directory), ["file /d Some(Directory)", "put /d \"hello\\n\""]);
+    assert!(
+        matches!(&declared(directory)[0], NodeOp::File(file) if file.state == Some(FileState::Directory))
+    );
+}
+
+#[test]
+fn lines_replace_lines_that_mean_the_same() {
+    let first = "    - lineinfile: {path: /f, regexp: '^a', line: a=1}\n    - lineinfile: {path: /f, line: b}\n    - lineinfile: {path: /g, line: b}\n";
+    let then = |later: &str| left(&format!("{first}    - {later}\n"));
+    assert_eq!(
+        then("lineinfile: {path: /f, regexp: '^a', line: a=2}"),
+        ["line /f b", "line /g b", "line /f a=2"]
+    );
+    assert_eq!(
+        then("lineinfile: {path: /f, regexp: '^b', line: b}"),
+        ["line /f a=1", "line /g b", "line /f b"]
+    );
+    assert_eq!(
+        then("lineinfile: {path: /f, line: c}"),
+        ["line /f a=1", "line /f b", "line /g b", "line /f c"]
+    );
+    assert_eq!(then("copy: {content: x, dest: /f}"), ["line /g b", "put /f \"x\""]);
+    let file = "    - copy: {content: x, dest: /f}\n    - copy: {content: x, dest: /g}\n    - lineinfile: {path: /f, line: c}\n";
+    assert_eq!(left(file), ["put /g \"x\"", "line /f c"]);
+}
+
+#[test]
+fn words_of_the_command_line_are_replaced_by_their_key() {
+    let tasks = "
+    - kernel_cmdline: {add: [iommu=pt, quiet], remove: [nomodeset]}
+    - kernel_cmdline: {add: [iommu=off, nomodeset]}
+";
+    assert_eq!(left(tasks), ["cmdline +quiet -", "cmdline +iommu=off,nomodeset -"]);
+    let tasks = "
+    - kernel_cmdline: {add: [iommu=pt]}
+    - kernel_cmdline: {remove: [quiet]}
+    - kernel_cmdline: {remove: [iommu]}
+";
+    assert_eq!(left(tasks), ["cmdline + -quiet", "cmdline + -iommu"]);
+}
+
+/// Two GPU groups, and what is left of them.
+fn groups(first: &str, second: &str) -> Vec<String> {
+    let tasks = |text: &str| text.split("; ").map(|task| format!("    - {task}\n")).collect::<String>();
+    left(&format!("{}    - sysctl: {{name: a, value: 1}}\n{}", tasks(first), tasks(second)))
+}
+
+#[test]
+fn members_of_later_groups_replace_those_of_their_kind() {
+    let sysctl = "sysctl a=1";
+    let power = |gpus: &str| format!("gpu_power: {{limit_watts: 500{gpus}}}");
+    assert_eq!(groups(&power(""), &power("")), [sysctl, "group power"]);
+    assert_eq!(groups(&power(", gpus: [0]"), &power("")), [sysctl, "group power"]);
+    assert_eq!(groups(&power(", gpus: [0]"), &power(", gpus: [0]")), [sysctl, "group power"]);
+    assert_eq!(groups(&power(""), &power(", gpus: [0]")), ["group power", sysctl, "group power"]);
+    assert_eq!(groups(&power(", gpus: [1]"), &power(", gpus: [0]")), ["group power", sysctl, "group power"]);
+    for (task, word) in [
+        ("gpu_persistence: {mode: daemon}", "persistence"),
+        ("gpu_ecc: {mode: enabled}", "ecc"),
+        ("gpu_mig: {mode: enabled}", "mig"),
+        ("gpu_compute_mode: {mode: default}", "compute mode"),
+        ("gpu_mps: {state: started}", "mps"),
+    ] {
+        assert_eq!(groups(task, task), [sysctl, &format!("group {word}")], "{task}");
+        let both = groups(task, &power(""));
+        assert_eq!(both, [&format!("group {word}"), sysctl, "group power"], "{task}");
+    }
+}
+
+#[test]
+fn owners_go_with_their_members() {
+    let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: 5}}\n    - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: between, command: a}\n    - {name: less, gpu_power: {limit_watts: 4}}\n";
+    let mut verified = Vec::new();
+    let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
+        if action.phase == Phase::Verify {
+            let Work::Node { op, .. } = &action.work else { panic!("{action:?}") };
+            verified.push(words(op));
+        }
+        changed(action)
+    });
+    assert_eq!(verified, ["group ecc,mig"], "the first that does not hold is enough");
+    // Everything would change again: each is told under its own name.
+    let failed: Vec<&str> = story
+        .reports
+        .iter()
+        .filter(|report| report.phase == Phase::Verify)
+        .map(|report| report.task.as_str())
+        .collect();
+    assert_eq!(failed, ["ecc", "mig"], "{}", story.lines());
+}
+
+#[test]
+fn the_two_clocks_are_two_knobs() {
+    let sysctl = "sysctl a=1".to_owned();
+    let replaced = |first: &str, second: &str| {
+        let left = groups(&format!("gpu_clocks: {{{first}}}"), &format!("gpu_clocks: {{{second}}}"));
+        assert!(left.contains(&sysctl) && left.last().is_some_and(|last| last == "group clocks"), "{left:?}");
+        left.len() == 2
+    };
+    let (graphics, memory) = ("graphics_mhz: 1000", "memory_mhz: 2000");
+    let both = format!("{graphics}, {memory}");
+    assert!(replaced(graphics, graphics) && replaced(memory, memory));
+    assert!(!replaced(graphics, memory) && !replaced(memory, graphics));
+    assert!(replaced(graphics, &both) && replaced(memory, &both) && replaced(&both, &both));
+    assert!(!replaced(&both, graphics) && !replaced(&both, memory));
+    assert!(replaced(&both, "reset: true") && replaced(graphics, "reset: true"));
+    assert!(!replaced(graphics, &format!("{both}, gpus: [0]")));
+    assert!(!replaced(graphics, "reset: true, gpus: [0]"));
+    assert!(replaced(&format!("{graphics}, gpus: [0]"), &format!("{graphics}, gpus: [0]")));
+    assert!(!replaced(&format!("{graphics}, gpus: [1]"), &format!("{graphics}, gpus: [0]")));
+    assert!(replaced(&format!("{graphics}, gpus: [1]"), "reset: true"));
+    let clocks = declared("    - gpu_clocks: {graphics_mhz: 5}\n");
+    assert!(
+        matches!(&clocks[0], NodeOp::GpuGroup(group) if matches!(&group.members[0].task, GpuTask::GpuClocks(GpuClocks { reset: false, .. })))
+    );
+}

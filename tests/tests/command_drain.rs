@@ -1,0 +1,306 @@
+//! `drain: command` with the real binary: hooks of a shell over a scheduler that is a folder of files.
+//!
+//! What happened is read from the hooks' own log and from the lab's, never from gpufleet's.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use gpufleet_tests::{Command, Finished, Fleet, FleetOptions, Home, Running};
+use rustix::process::Signal;
+
+const NODES: [&str; 3] = ["gpu001", "gpu002", "gpu003"];
+const ALICE: &str = "alice: bad DIMM";
+
+/// `cordon/NODE` says who holds a node and `jobs/NODE` what runs there; `log` has a line for each thing that a hook did,
+/// with the node's boots so far.
+const SCHEDULER: &str = r#"#!/bin/sh
+cd "$(dirname "$0")" || exit 2
+node=$GPUFLEET_NODE
+note() {
+    printf '%s %s %s\n' "$1" "$node" "$(grep -c '"boot"' "$(cat lab)/nodes/$node/events.jsonl")" >> log
+}
+held() {
+    echo "held by $(cat cordon/$node)"
+    exit 1
+}
+case $1 in
+drain)
+    test ! -e silent || exit 3
+    test ! -e cordon/$node || test "$(cat cordon/$node)" = "$GPUFLEET_MARKER" || held
+    test -e cordon/$node || { printf %s "$GPUFLEET_MARKER" > cordon/$node; note drain; }
+    ;;
+is_idle)
+    test ! -e jobs/$node || { cat jobs/$node; exit 1; }
+    ;;
+resume)
+    rm cordon/$node && note resume
+    ;;
+still_ours)
+    test -e cordon/$node || { echo not drained; exit 1; }
+    test "$(cat cordon/$node)" = "$GPUFLEET_MARKER" || held
+    ;;
+notice)
+    note notice
+    ;;
+out)
+    for file in cordon/*; do
+        test ! -e "$file" || echo "$(basename "$file") $(cat "$file")"
+    done
+    ;;
+esac
+"#;
+
+struct Site {
+    fleet: Fleet,
+    home: Home,
+}
+
+impl Site {
+    fn new() -> Self {
+        let options = FleetOptions { nodes: NODES.len(), gpus_per_node: 1, ..FleetOptions::default() };
+        let site = Self { fleet: Fleet::start(&options), home: Home::new() };
+        for folder in ["cordon", "jobs"] {
+            std::fs::create_dir(site.path(folder)).unwrap();
+        }
+        site.home.write("lab", &site.fleet.dir().display().to_string());
+        site.home.write("sched", SCHEDULER);
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.work().join(name)
+    }
+
+    fn write_play(&self, budget: usize, timeout: &str, more: &[&str]) {
+        let sched = self.path("sched").display().to_string();
+        let hook = |name: &str| format!("        {name}: \"sh {sched} {name}\"\n");
+        let hooks: String =
+            ["drain", "is_idle", "resume", "still_ours"].iter().chain(more).map(|name| hook(name)).collect();
+        let play = format!(
+            "- hosts: gpu
+  become: true
+  rollout:
+    max_unavailable: {budget}
+    health_gate: []
+    drain:
+      command:
+        timeout: {timeout}
+{hooks}  tasks:
+    - kernel_cmdline: {{add: [iommu=pt]}}
+    - reboot: {{timeout: 60s}}
+"
+        );
+        self.home.write("play.yaml", &play);
+    }
+
+    fn run(&self) -> Command<'_> {
+        let inventory = self.fleet.inventory();
+        self.home.gpufleet(["run", "play.yaml", "--yes", "--format", "json", "-i", &inventory])
+    }
+
+    fn works(&self, node: &str) {
+        self.home.write(&format!("jobs/{node}"), "job 7 of bob\n");
+    }
+
+    fn is_free(&self, node: &str) {
+        std::fs::remove_file(self.path(&format!("jobs/{node}"))).unwrap();
+    }
+
+    fn hold(&self, node: &str) {
+        self.home.write(&format!("cordon/{node}"), ALICE);
+    }
+
+    fn holder(&self, node: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(&format!("cordon/{node}"))).ok()
+    }
+
+    /// What the hooks did to a node, with its boots at that time.
+    fn log_of(&self, node: &str) -> Vec<(String, usize)> {
+        let of = self.log().into_iter().filter(|(_, name, _)| name == node);
+        of.map(|(what, _, boots)| (what, boots)).collect()
+    }
+
+    fn log(&self) -> Vec<(String, String, usize)> {
+        let text = std::fs::read_to_string(self.path("log")).unwrap_or_default();
+        let lines = text.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [what, node, boots] = words.as_slice() else { panic!("a line of the log: {line}") };
+            ((*what).to_owned(), (*node).to_owned(), boots.parse().unwrap())
+        });
+        lines.collect()
+    }
+
+    /// The most nodes that this run had drained at once.
+    fn most(&self) -> usize {
+        let (mut out, mut most) = (BTreeSet::new(), 0);
+        for (what, node, _) in self.log() {
+            match what.as_str() {
+                "drain" => out.insert(node),
+                "resume" => out.remove(&node),
+                _ => false,
+            };
+            most = most.max(out.len());
+        }
+        most
+    }
+
+    /// Drained, rebooted once, given back.
+    #[track_caller]
+    fn assert_done(&self, done: &Finished, nodes: &[&str]) {
+        for node in nodes {
+            assert_eq!(done.document().state(node), "done", "{done}");
+            let log: Vec<(String, usize)> =
+                self.log_of(node).into_iter().filter(|(what, _)| what != "notice").collect();
+            assert_eq!(log, [("drain".to_owned(), 1), ("resume".to_owned(), 2)], "{node}");
+            assert_eq!(self.holder(node), None);
+        }
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, running: &Running, condition: impl Fn() -> bool) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < limit, "no {what}: {:?}\n{:?}", self.log(), running.journal());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Until the busy node is drained and waits, and the others are back.
+    fn until_it_waits(&self, running: &Running, node: &str) {
+        self.until("drain", running, || {
+            let others = NODES.iter().filter(|name| **name != node);
+            self.holder(node).is_some()
+                && others.into_iter().all(|name| self.log_of(name).iter().any(|(what, _)| what == "resume"))
+                && running.journal().of_host("drain", node).any(|with| with["step"]["step"] == "cordoned")
+        });
+    }
+}
+
+#[test]
+fn each_node_is_told_drained_and_given_back_once() {
+    let site = Site::new();
+    site.write_play(2, "60s", &["notice", "out"]);
+    let done = site.run().run().expect(0);
+    site.assert_done(&done, &NODES);
+    for node in NODES {
+        let log: Vec<String> = site.log_of(node).into_iter().map(|(what, _)| what).collect();
+        assert_eq!(
+            log,
+            ["notice", "drain", "resume"],
+            "{node}: where a drain ends the work it is told before"
+        );
+    }
+    assert!((1..=2).contains(&site.most()), "{:?}", site.log());
+    // A second run finds everything as declared, and asks the scheduler for nothing.
+    let again = site.run().run().expect(0).document();
+    assert!(again.states().values().all(|state| state == "compliant"), "{:?}", again.states());
+    assert_eq!(site.log().len(), 9);
+}
+
+#[test]
+fn what_a_person_holds_is_theirs() {
+    let site = Site::new();
+    site.write_play(3, "60s", &[]);
+    site.hold("gpu002");
+    let done = site.run().run().expect(5);
+    assert_eq!(done.document().state("gpu002"), "held", "{done}");
+    assert!(done.document().message("gpu002").contains(ALICE), "{done}");
+    assert_eq!((site.holder("gpu002"), site.log_of("gpu002").len()), (Some(ALICE.to_owned()), 0));
+    assert_eq!(site.fleet.boots("gpu002"), 1);
+    site.assert_done(&done, &["gpu001", "gpu003"]);
+}
+
+#[test]
+fn others_outages_count_and_are_waited_for() {
+    let site = Site::new();
+    site.write_play(1, "60s", &["out"]);
+    site.hold("gpu003");
+    let mut running = site.run().within(Duration::from_secs(120)).start();
+    running.until("the wait", |events| events.hosts("connected").len() >= NODES.len());
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(site.log(), Vec::new(), "a person's outage takes up the budget");
+    assert_eq!(site.holder("gpu003").as_deref(), Some(ALICE));
+    std::fs::remove_file(site.path("cordon/gpu003")).unwrap();
+    let done = running.wait();
+    // Why either: it is refused where its drain was asked for while it was theirs.
+    assert!(matches!(done.code, Some(0 | 5)), "{done}");
+    site.assert_done(&done, &["gpu001", "gpu002"]);
+    assert_eq!(site.most(), 1);
+}
+
+#[test]
+fn a_controller_that_was_killed_while_a_node_was_busy_is_resumed() {
+    let site = Site::new();
+    site.write_play(2, "120s", &["out"]);
+    site.works("gpu002");
+    let running = site.run().start();
+    site.until_it_waits(&running, "gpu002");
+    assert_eq!(site.fleet.boots("gpu002"), 1, "rebooted while it works");
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    assert!(site.holder("gpu002").is_some_and(|holder| holder.starts_with("gpufleet:")));
+    site.is_free("gpu002");
+    let done = site.home.gpufleet(["resume", "--yes", "--format", "json"]).run().expect(0);
+    site.assert_done(&done, &NODES);
+    assert!(site.most() <= 2);
+}
+
+#[test]
+fn an_abort_gives_back_what_is_drained_and_ends_the_run_for_good() {
+    // While it is at work, and after it was killed.
+    for killed in [false, true] {
+        let site = Site::new();
+        site.write_play(2, "120s", &["out"]);
+        site.works("gpu002");
+        let running = site.run().start();
+        site.until_it_waits(&running, "gpu002");
+        let mut first = Some(running);
+        if killed {
+            let running = first.take().unwrap();
+            running.signal(Signal::KILL);
+            assert_eq!(running.wait().code, None);
+            assert!(site.holder("gpu002").is_some());
+        }
+        let runs: Vec<_> = std::fs::read_dir(site.home.runs()).unwrap().flatten().collect();
+        let [run] = runs.as_slice() else { panic!("one run: {runs:?}") };
+        let run = run.file_name().into_string().unwrap();
+        let aborted = site.home.gpufleet(["abort", &run, "--format", "json"]).run();
+        if let Some(running) = first {
+            assert_eq!(running.wait().code, Some(130));
+        }
+        assert!(aborted.code.is_some_and(|code| code != 1), "{aborted}");
+        assert_eq!(site.holder("gpu002"), None, "{aborted}");
+        let log: Vec<String> = site.log_of("gpu002").into_iter().map(|(what, _)| what).collect();
+        assert_eq!((log, site.fleet.boots("gpu002")), (vec!["drain".to_owned(), "resume".to_owned()], 1));
+        site.is_free("gpu002");
+        let resume = site.home.gpufleet(["resume", "--yes"]).run().expect(0);
+        resume.says(&["no run is unfinished"]);
+        site.home.gpufleet(["resume", &run, "--yes"]).run().expect(0).says(&["is finished"]);
+        assert_eq!(site.fleet.boots("gpu002"), 1);
+    }
+}
+
+#[test]
+fn work_that_does_not_end_keeps_its_node_and_gives_way_to_force_alone() {
+    let site = Site::new();
+    site.write_play(3, "6s", &["out"]);
+    site.works("gpu002");
+    let done = site.run().run().expect(5);
+    assert_eq!(done.document().state("gpu002"), "held", "{done}");
+    assert!(done.document().message("gpu002").contains("it still waits for job 7 of bob"), "{done}");
+    assert_eq!((site.holder("gpu002"), site.fleet.boots("gpu002")), (None, 1));
+    site.assert_done(&done, &["gpu001", "gpu003"]);
+
+    std::fs::remove_file(site.path("log")).unwrap();
+    let inventory = site.fleet.inventory();
+    let mut running = site.home.gpufleet(["run", "play.yaml", "--yes", "--force", "-i", &inventory]).start();
+    running.until("the override", |events| {
+        events.of_host("overridden", "gpu002").any(|with| {
+            with["what"].as_str().is_some_and(|what| what.contains("it still waits for job 7 of bob"))
+        })
+    });
+    let done = running.wait().expect(0).says(&["gpu002: goes on against this", "job 7 of bob"]);
+    let log = site.log_of("gpu002");
+    assert_eq!(log, [("drain".to_owned(), 1), ("resume".to_owned(), 2)], "{done}");
+}
