@@ -108,9 +108,20 @@ impl NodeTask {
                 return Ok(match action.on_interrupt {
                     OnInterrupt::Rerun => None,
                     OnInterrupt::Fail => Some(Fed::Refused { reason: what }),
-                    OnInterrupt::Hold => Some(Fed::Held {
-                        reason: format!("{what}; it is not run twice unless it says `on_interrupt: rerun`"),
-                    }),
+                    OnInterrupt::Hold => {
+                        let drained = match &self.slot.drain {
+                            Some(_) => {
+                                "; the node stays drained: see how far it got, run the playbook on the node \
+                                 again, then give it back to its scheduler by hand"
+                            }
+                            None => "",
+                        };
+                        Some(Fed::Held {
+                            reason: format!(
+                                "{what}; it is not run twice unless it says `on_interrupt: rerun`{drained}"
+                            ),
+                        })
+                    }
                 });
             }
             Spooled::Finished(outcome) => return Ok(Some(Fed::Outcome(outcome))),
