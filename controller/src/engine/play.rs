@@ -81,6 +81,9 @@ struct Meeting {
     latches: HashMap<Arc<str>, Latch>,
 }
 
+/// Latches that a host took, each with what its task gave if that is known.
+pub(super) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
+
 enum Latch {
     Running { owner: usize, waiting: Vec<usize> },
     Value(Box<LatchValue>),
@@ -223,12 +226,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(super) async fn leave(mut self, stop: Option<Stop>) -> Result<Stage, EngineError> {
         self.stop = self.stop.or(stop);
         self.finished = true;
-        self.to_the_end().await
+        self.finish().await
     }
 
     /// Goes on until the rollout is over and nobody is at work any more: who is late may still be read, and who is
     /// looked at after the soak may not have answered.
-    async fn to_the_end(mut self) -> Result<Stage, EngineError> {
+    async fn finish(mut self) -> Result<Stage, EngineError> {
         while !(self.finished && self.running.is_empty()) && self.stop != Some(Stop::Aborted) {
             self.turn().await?;
         }
@@ -241,7 +244,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         mut self,
         rollout: Rollout,
         again: Vec<usize>,
-        latches: Vec<(usize, Vec<(Arc<str>, Option<LatchValue>)>)>,
+        latches: Vec<(usize, Taken)>,
     ) -> Result<Stage, EngineError> {
         let wave = rollout.current_wave();
         self.rollout = Some(rollout);
@@ -279,7 +282,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if self.context.winds_up {
             self.input(Input::Interrupt)?;
         }
-        self.to_the_end().await
+        self.finish().await
     }
 
     /// Carries the play out, wave by wave.
@@ -296,7 +299,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
         }
         self.input(Input::Begin)?;
-        self.to_the_end().await
+        self.finish().await
     }
 
     fn stage(self) -> Stage {
