@@ -495,6 +495,7 @@ fn carry_out(
             holder,
             resumed: !events.is_empty(),
             overrules: request.overrules,
+            own_boot: environment.boot_id.clone(),
             winds_up: request.winds_up,
             adopted: request.adopted.clone(),
         },

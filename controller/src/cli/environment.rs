@@ -1,7 +1,7 @@
 //! What the library must not read by itself: the environment, the home folder, the terminal.
 
 use std::{
-    env,
+    env, fs,
     io::{IsTerminal, stderr, stdin, stdout},
     path::PathBuf,
 };
@@ -21,6 +21,8 @@ pub struct Environment {
     /// Columns of the terminal, or 100.
     pub width: usize,
     pub hostname: String,
+    /// The boot of this machine, as nodes tell theirs.
+    pub boot_id: Option<String>,
 }
 
 fn path(name: &str) -> Option<PathBuf> {
@@ -42,6 +44,9 @@ impl Environment {
             stdout_is_terminal: stdout().is_terminal(),
             stderr_is_terminal: stderr().is_terminal(),
             width: width.filter(|columns| *columns >= 40).unwrap_or(100).min(140),
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .ok()
+                .map(|text| text.trim().to_owned()),
             hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
     }

@@ -164,6 +164,16 @@ const KNOWN: &str = "drainers know the variables of the inventory, of the play a
 impl Rendering<'_> {
     fn slurm(&mut self, slurm: &SlurmDrain, said: &mut Diagnostics) -> Words {
         let place = slurm.spans.of("node").unwrap_or(&self.play.span).clone();
+        if let Some(login) = slurm.login.as_ref().filter(|login| self.hosts.contains(login)) {
+            said.push(
+                Diagnostic::error(format!("the login node {login} is a host of the play"))
+                    .at(slurm.spans.of("login").unwrap_or(&place))
+                    .label("who drains the others may not be disturbed with them")
+                    .help(
+                        "leave it out with --limit, and do it in a run of its own through another login node",
+                    ),
+            );
+        }
         let mut names = HashMap::new();
         let mut hosts_of: HashMap<String, &String> = HashMap::new();
         for host in self.hosts {

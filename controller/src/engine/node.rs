@@ -62,6 +62,7 @@ pub(super) struct NodeTask {
     /// Who has to let go of the node before it is disturbed.
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) overrules: Overrules,
+    pub(super) own_boot: Option<String>,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
@@ -545,6 +546,11 @@ impl NodeTask {
     /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
     pub(super) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
         let name = self.slot.name.clone();
+        if self.own_boot.is_some() && self.link().await?.boot_id() == self.own_boot {
+            let reason =
+                format!("needs {class}, and gpufleet itself runs on this node; run it from another machine");
+            return Ok(Err(Fed::Held { reason }));
+        }
         why.clone_into(&mut self.reason);
         self.state(NodeState::Waiting, Some(why.to_owned())).await;
         let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };

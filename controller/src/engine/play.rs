@@ -393,6 +393,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             holder: self.context.holder.clone(),
             scheduler: self.context.scheduler.clone(),
             overrules: self.context.overrules,
+            own_boot: self.context.own_boot.clone(),
             forks: Arc::clone(&self.forks),
             place: None,
             proven: None,

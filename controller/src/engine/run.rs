@@ -76,6 +76,8 @@ pub struct Options {
     /// Goes on with what another process began.
     pub resumed: bool,
     pub overrules: Overrules,
+    /// The boot of the machine that gpufleet itself runs on: a node in the same one is never disturbed.
+    pub own_boot: Option<String>,
     /// Only leads what is under way to a safe point, and begins nothing (`gpufleet abort`).
     pub winds_up: bool,
     /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
@@ -150,6 +152,7 @@ pub(super) struct PlayContext<'a> {
     /// Nodes that failed in earlier plays.
     pub(super) failed: usize,
     pub(super) overrules: Overrules,
+    pub(super) own_boot: Option<String>,
     /// Commands of the play's policy around its nodes.
     pub(super) hooks: Arc<Hooks>,
     pub(super) recorder: &'a mut Recorder,
@@ -486,6 +489,7 @@ impl Engine {
             winds_up: self.options.winds_up,
             failed,
             overrules: self.options.overrules,
+            own_boot: self.options.own_boot.clone(),
             hooks: Arc::new(Hooks::new(
                 play,
                 self.contexts.clone(),

@@ -6,7 +6,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started, virtual_time,
-    world::lock,
+    world::{boot_id, lock},
 };
 use crate::{
     drain::{Marker, NoticePlan},
@@ -311,6 +311,20 @@ fn force_does_not_go_over_a_person_who_took_the_node() {
         assert_eq!(ended.state("gpu001").0, NodeState::Held);
         assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
         world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+    });
+}
+
+#[test]
+fn the_machine_of_gpufleet_itself_is_never_disturbed() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.own_boot) = Some(boot_id("gpu001", 1));
+        let ended = run(&world, Overrules { force: true, steal: false }, None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("gpufleet itself runs on this node"), "{message}");
+        assert!(!ended.log.iter().any(|entry| entry.ends_with("gpu001")), "{:?}", ended.log);
+        assert_eq!((ended.state("gpu002").0, ended.state("gpu003").0), (NodeState::Done, NodeState::Done));
     });
 }
 

@@ -127,6 +127,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
             holder: RunEpoch { run: "RUN".to_owned(), epoch },
             resumed: epoch > 1,
             overrules: super::Overrules::default(),
+            own_boot: world.own_boot.lock().unwrap().clone(),
             winds_up: false,
             adopted: HashMap::new(),
             overrides: crate::playbook::Overrides::default(),

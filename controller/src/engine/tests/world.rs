@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) most_down: Mutex<usize>,
     pub(super) queue: Queue,
     pub(super) notice: Mutex<Option<NoticePlan>>,
+    /// The boot of the controller's machine.
+    pub(super) own_boot: Mutex<Option<String>>,
     /// Whether the queue is asked before anything is disturbed.
     pub(super) drains: bool,
 }
@@ -111,6 +113,7 @@ impl World {
             most_down: Mutex::new(0),
             queue: Queue::default(),
             notice: Mutex::new(None),
+            own_boot: Mutex::new(None),
             drains,
         })
     }
@@ -173,7 +176,7 @@ impl Machine {
 }
 
 /// As a kernel writes it.
-fn boot_id(host: &str, boot: u32) -> String {
+pub(super) fn boot_id(host: &str, boot: u32) -> String {
     let number = host.bytes().fold(1_u128, |number, byte| number * 257 + u128::from(byte));
     uuid::Uuid::from_u128((number << 32) + u128::from(boot)).to_string()
 }
