@@ -274,10 +274,7 @@ async fn a_session_learns_that_its_node_vanished() {
     let reason = tokio::time::timeout(Duration::from_secs(5), session.closed()).await.unwrap();
     assert!(reason.contains("the helper ended with"), "{reason}");
     let error = session.simple(Request::ForgetPredictions).await.unwrap_err().to_string();
-    assert!(
-        error.starts_with("gpu001: the connection was lost during an operation: the helper ended with"),
-        "{error}"
-    );
+    assert!(error.starts_with("gpu001: during an operation the helper ended with"), "{error}");
 }
 
 fn is_alive(pid: u32) -> bool {
