@@ -192,17 +192,19 @@ impl Connector {
         )
         .await;
         let mut connection = match (made, way.proxy) {
-            (Err(ConnectError::Closed { .. } | ConnectError::NotSsh { .. }), Some((command, words)))
-                if !words.get().is_empty() =>
-            {
-                return Err(ConnectError::ProxyCommand {
-                    node: node.to_owned(),
-                    command,
-                    reason: words.get(),
-                });
-            }
-            (Err(ConnectError::Closed { detail, .. }), Some((command, _))) => {
-                let reason = if detail.is_empty() { "it ended without a word".to_owned() } else { detail };
+            (
+                Err(error @ (ConnectError::Closed { .. } | ConnectError::NotSsh { .. })),
+                Some((command, words)),
+            ) => {
+                let reason = match (words.get().await, error) {
+                    (said, ConnectError::Closed { detail, .. }) if said.is_empty() => match detail.is_empty()
+                    {
+                        true => "it ended without a word".to_owned(),
+                        false => detail,
+                    },
+                    (said, error) if said.is_empty() => return Err(error),
+                    (said, _) => said,
+                };
                 return Err(ConnectError::ProxyCommand { node: node.to_owned(), command, reason });
             }
             (made, _) => made?,

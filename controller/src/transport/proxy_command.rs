@@ -6,11 +6,14 @@ use std::{
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     process::{Child, ChildStdin, ChildStdout, Command},
+    sync::watch,
+    time::timeout,
 };
 
 const KEPT: usize = 2048;
@@ -22,13 +25,23 @@ pub(crate) struct ProxyProcess {
     _child: Child,
 }
 
+/// How long a process that failed may take to say why.
+const SAYING: Duration = Duration::from_secs(1);
+
 /// The last words of a process.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastWords(Arc<Mutex<Vec<u8>>>);
+#[derive(Clone, Debug)]
+pub(crate) struct LastWords {
+    said: Arc<Mutex<Vec<u8>>>,
+    /// Closed once it says no more.
+    open: watch::Receiver<()>,
+}
 
 impl LastWords {
-    pub(crate) fn get(&self) -> String {
-        super::error::printable(&self.0.lock().unwrap_or_else(PoisonError::into_inner), 300)
+    /// All of them: a connection may break before they were read.
+    pub(crate) async fn get(&self) -> String {
+        let mut open = self.open.clone();
+        let _ = timeout(SAYING, async { while open.changed().await.is_ok() {} }).await;
+        super::error::printable(&self.said.lock().unwrap_or_else(PoisonError::into_inner), 300)
     }
 }
 
@@ -46,19 +59,21 @@ pub(crate) fn start(command: &str) -> io::Result<(ProxyProcess, LastWords)> {
     let stdin = child.stdin.take().ok_or_else(missing)?;
     let stdout = child.stdout.take().ok_or_else(missing)?;
     let mut stderr = child.stderr.take().ok_or_else(missing)?;
-    let words = LastWords::default();
-    let kept = words.clone();
+    let (speaking, open) = watch::channel(());
+    let words = LastWords { said: Arc::default(), open };
+    let kept = Arc::clone(&words.said);
     tokio::spawn(async move {
         let mut buffer = [0u8; 512];
         while let Ok(count) = stderr.read(&mut buffer).await {
             if count == 0 {
                 break;
             }
-            let mut kept = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
             let excess = kept.len().saturating_sub(KEPT);
             kept.drain(..excess);
         }
+        drop(speaking);
     });
     Ok((ProxyProcess { stdin, stdout, _child: child }, words))
 }
