@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _, ready};
+use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 
 use super::{Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Ownership, Runner, Target};
@@ -237,6 +237,10 @@ impl Drainer for CommandDrainer {
         .boxed()
     }
 
+    fn may_be_cut(&self) -> bool {
+        self.runner.ends_what_is_dropped()
+    }
+
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {
         async move {
             let Some(hook) = &self.options.out else { return Ok(Vec::new()) };
@@ -268,26 +272,6 @@ impl Drainer for CommandDrainer {
                 .collect())
         }
         .boxed()
-    }
-
-    fn lock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
-        ready(Ok(None)).boxed()
-    }
-
-    fn locked<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(true)).boxed()
-    }
-
-    fn unlock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn reboot_via<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(false)).boxed()
     }
 }
 

@@ -23,7 +23,7 @@ pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
-pub use scheduler::{Locked, NoticePlan, Scheduler};
+pub use scheduler::{NoticePlan, Scheduler};
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
 /// A node under both of its names.
@@ -73,6 +73,16 @@ pub enum Ownership {
         /// Ready to show: `drained by alice: bad DIMM`.
         by: String,
     },
+}
+
+/// What became of the order to reboot a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RebootOrder {
+    Taken,
+    /// Nothing was changed, and nothing will happen; ready to show.
+    Refused(String),
+    /// This scheduler reboots nothing.
+    Cannot,
 }
 
 /// A node that is out, whoever took it out.
@@ -151,26 +161,45 @@ pub trait Drainer: Send + Sync {
     /// Which of these are out, for whatever reason, in one bulk read.
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
 
-    /// Takes the scheduler-wide lock; `None` means that this run holds it, else the run that does.
+    /// Takes the scheduler-wide lock; `None` means that this run holds it, or that there is no such lock, else the run that
+    /// does.
     ///
     /// Never taken from another run by the passing of time.
-    fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>>;
+    fn lock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        ready(Ok(None)).boxed()
+    }
 
     /// Whether this run still holds the lock; for the moment before an act, since it changes nothing.
-    fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>>;
+    fn locked<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
+        ready(Ok(true)).boxed()
+    }
 
     /// Releases the lock of a run: our own, or with an explicit `--steal` another's. One that is not there is released.
-    fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>>;
+    fn unlock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
+        ready(Ok(())).boxed()
+    }
 
     /// The runs that hold the scheduler-wide lock now; none where there is no such lock.
     fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
         ready(Ok(Vec::new())).boxed()
     }
 
-    /// Has the scheduler reboot a node that we hold, where it can; `false` where it cannot.
+    /// Has the scheduler reboot a node that we hold, where it can.
     fn reboot_via<'a>(
         &'a self,
-        target: &'a Target,
-        marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<bool, DrainError>>;
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<RebootOrder, DrainError>> {
+        ready(Ok(RebootOrder::Cannot)).boxed()
+    }
+
+    /// Whether a reboot that [`Drainer::reboot_via`] ordered may still come.
+    fn reboot_is_queued<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<bool, DrainError>> {
+        ready(Ok(false)).boxed()
+    }
+
+    /// Whether a request that is dropped has no effect from then on; else it has to be waited for.
+    fn may_be_cut(&self) -> bool {
+        false
+    }
 }

@@ -57,24 +57,4 @@ impl Drainer for NoDrainer {
     fn survey<'a>(&'a self, _targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {
         ready(Ok(Vec::new())).boxed()
     }
-
-    fn lock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
-        ready(Ok(None)).boxed()
-    }
-
-    fn locked<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(true)).boxed()
-    }
-
-    fn unlock<'a>(&'a self, _run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
-        ready(Ok(())).boxed()
-    }
-
-    fn reboot_via<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<bool, DrainError>> {
-        ready(Ok(false)).boxed()
-    }
 }

@@ -62,6 +62,10 @@ pub trait Runner: Send + Sync {
     fn place(&self) -> String;
     /// Runs one program to its end, or stops it at its timeout.
     fn run(&self, call: Call) -> BoxFuture<'_, Result<Output, RunError>>;
+    /// Whether a call that is dropped ends its program at once.
+    fn ends_what_is_dropped(&self) -> bool {
+        false
+    }
 }
 
 /// Runs programs on this machine, each in a process group of its own.
@@ -75,6 +79,10 @@ impl Runner for LocalRunner {
 
     fn run(&self, call: Call) -> BoxFuture<'_, Result<Output, RunError>> {
         run_here(call).boxed()
+    }
+
+    fn ends_what_is_dropped(&self) -> bool {
+        true
     }
 }
 

@@ -1,13 +1,21 @@
 //! One play's scheduler: who drains, under which names, and how long it may take.
 //!
 //! Owns what is the same for all nodes of a play. Must not know the engine. Invariant: the scheduler-wide lock is asked
-//! for once, by whoever drains first.
+//! for once, for all who drain at that moment.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::sync::Mutex;
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use tokio::time::{Instant, sleep};
 
 use super::{DrainError, Drainer, Target};
+
+/// How long a scheduler that does not answer is asked who is out.
+const SURVEY: Duration = Duration::from_secs(120);
 
 /// When work is told, and how long it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,19 +25,6 @@ pub struct NoticePlan {
     /// Whether it is told, and has that time, before the node is taken from the scheduler: where taking it ends the work
     /// at once. Elsewhere new work is kept away first.
     pub before_cordon: bool,
-}
-
-/// Who holds the scheduler's lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Locked {
-    Ours,
-    /// Ours now, because a person said so.
-    Stolen {
-        from: String,
-    },
-    By {
-        run: String,
-    },
 }
 
 /// What a play needs to drain its nodes.
@@ -48,7 +43,17 @@ pub struct Scheduler {
     pub surveys: bool,
     /// Whether it reboots the nodes itself.
     pub reboots: bool,
-    lock: Mutex<bool>,
+    /// Held by the one node of many that takes the lock away from another run.
+    pub stealing: tokio::sync::Mutex<()>,
+    lock: Mutex<Lock>,
+}
+
+/// What this process knows of the scheduler-wide lock.
+#[derive(Default)]
+struct Lock {
+    held: bool,
+    /// The request that is under way, for all who want it.
+    asked: Option<Shared<BoxFuture<'static, Result<Option<String>, DrainError>>>>,
 }
 
 impl Scheduler {
@@ -63,7 +68,8 @@ impl Scheduler {
             patience: Duration::from_secs(120),
             surveys: false,
             reboots: false,
-            lock: Mutex::new(false),
+            stealing: tokio::sync::Mutex::default(),
+            lock: Mutex::default(),
         }
     }
 
@@ -73,26 +79,59 @@ impl Scheduler {
         Target { host: host.to_owned(), node: node.to_owned() }
     }
 
-    /// Takes the scheduler's lock unless this process holds it; with `steal` also from another run.
+    /// Which of these hosts others than this run have out, by their places. A scheduler that does not answer is asked again
+    /// for a while.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn others_out(&self, hosts: &[String], run: &str) -> Result<Vec<usize>, DrainError> {
+        let targets: Vec<Target> = hosts.iter().map(|host| self.target(host)).collect();
+        let number: HashMap<&str, usize> =
+            targets.iter().map(|target| target.node.as_str()).zip(0..).collect();
+        let until = Instant::now() + SURVEY;
+        loop {
+            match self.drainer.survey(&targets).await {
+                Ok(outages) => {
+                    let others = outages
+                        .iter()
+                        .filter(|outage| outage.marker.as_ref().is_none_or(|marker| marker.run != run));
+                    return Ok(others
+                        .filter_map(|outage| number.get(outage.node.as_str()).copied())
+                        .collect());
+                }
+                Err(why) if Instant::now() + self.poll >= until => return Err(why),
+                Err(_) => sleep(self.poll).await,
+            }
+        }
+    }
+
+    /// Takes the scheduler's lock unless this process holds it; `Some` is the other run that does. Who asks at the same
+    /// time gets the same answer, so that many nodes do not wait for each other at a scheduler that is silent.
     ///
     /// # Errors
     /// The scheduler did not answer: nobody knows who holds it.
-    pub async fn lock(&self, run: &str, steal: bool) -> Result<Locked, DrainError> {
-        let mut held = self.lock.lock().await;
-        if *held {
-            return Ok(Locked::Ours);
-        }
-        let mut stolen = None;
-        loop {
-            let Some(other) = self.drainer.lock(run).await? else { break };
-            if !steal || stolen.is_some() {
-                return Ok(Locked::By { run: other });
+    pub fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        async move {
+            let asked = {
+                let mut lock = self.own_lock();
+                if lock.held {
+                    return Ok(None);
+                }
+                let ask = || {
+                    let (drainer, run) = (Arc::clone(&self.drainer), run.to_owned());
+                    async move { drainer.lock(&run).await }.boxed().shared()
+                };
+                lock.asked.get_or_insert_with(ask).clone()
+            };
+            let answer = asked.clone().await;
+            let mut lock = self.own_lock();
+            if lock.asked.as_ref().is_some_and(|current| current.ptr_eq(&asked)) {
+                lock.asked = None;
             }
-            self.drainer.unlock(&other).await?;
-            stolen = Some(other);
+            lock.held |= answer == Ok(None);
+            answer
         }
-        *held = true;
-        Ok(stolen.map_or(Locked::Ours, |from| Locked::Stolen { from }))
+        .boxed()
     }
 
     /// Gives the lock back if this process took it; with `earlier` also where an earlier process of the run did.
@@ -100,11 +139,15 @@ impl Scheduler {
     /// # Errors
     /// The scheduler did not answer: it may still be there.
     pub async fn unlock(&self, run: &str, earlier: bool) -> Result<(), DrainError> {
-        let mut held = self.lock.lock().await;
-        if std::mem::take(&mut *held) || earlier {
+        let held = std::mem::take(&mut *self.own_lock()).held;
+        if held || earlier {
             self.drainer.unlock(run).await?;
         }
         Ok(())
+    }
+
+    fn own_lock(&self) -> MutexGuard<'_, Lock> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -25,7 +25,10 @@ use self::standing::{
     Standing, away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing,
 };
 use super::marker::is_word;
-use super::{Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Output, Ownership, Runner, Target};
+use super::{
+    Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Output, Ownership, RebootOrder, Runner,
+    Target,
+};
 
 /// How much of a reason's text follows the marker, in characters.
 const WHY_LENGTH: usize = 300;
@@ -500,7 +503,7 @@ impl SlurmDrainer {
         Ok(())
     }
 
-    async fn reboot(&self, target: &Target, marker: &Marker) -> Result<bool, DrainError> {
+    async fn reboot(&self, target: &Target, marker: &Marker) -> Result<RebootOrder, DrainError> {
         let reason = format!("reason={marker} reboot");
         let argv = ["scontrol", "reboot", "nextstate=DOWN", &reason, single(&target.node)?];
         let before = self.read(target).await?;
@@ -511,21 +514,19 @@ impl SlurmDrainer {
             Standing::Theirs(by) => Some(format!("is {by}")),
         };
         if let Some(why) = not_now {
-            return Err(DrainError(format!(
+            return Ok(RebootOrder::Refused(format!(
                 "`{}` was not run: {} {why}; nothing was changed",
                 argv.join(" "),
                 target.node
             )));
         }
         let output = self.ask(&argv).await?;
-        if output.status != Some(0) {
-            return Err(self.refused(
-                &argv,
-                &output,
-                "check RebootProgram in slurm.conf, or reboot over SSH",
-            ));
-        }
-        Ok(true)
+        Ok(match output.status {
+            Some(0) => RebootOrder::Taken,
+            _ => RebootOrder::Refused(
+                self.refused(&argv, &output, "check RebootProgram in slurm.conf, or reboot over SSH").0,
+            ),
+        })
     }
 }
 
@@ -624,8 +625,12 @@ impl Drainer for SlurmDrainer {
         &'a self,
         target: &'a Target,
         marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<bool, DrainError>> {
+    ) -> BoxFuture<'a, Result<RebootOrder, DrainError>> {
         self.reboot(target, marker).boxed()
+    }
+
+    fn reboot_is_queued<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<bool, DrainError>> {
+        async move { Ok(self.read(target).await?.state.has("REBOOT_REQUESTED")) }.boxed()
     }
 }
 

@@ -11,13 +11,14 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    message::{FromNode, ToNode},
+    message::ToNode,
     node::{Cut, NodeTask},
 };
 use crate::{
-    drain::{Activity, Cordon, DrainError, Locked, Marker, Ownership, Scheduler, Target},
+    drain::{Activity, Cordon, DrainError, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, NodeState, What},
     interpreter::Fed,
+    rollout::Input,
 };
 
 /// How long a scheduler that does not answer is asked to take a node back.
@@ -32,6 +33,8 @@ const SHOWN: usize = 4;
 /// Why a node is not drained.
 enum Not {
     Theirs(String),
+    /// Another run holds the scheduler's lock.
+    Locked(String),
     Given(String),
     /// The run stops.
     Stopped,
@@ -68,26 +71,26 @@ impl NodeTask {
     pub(super) async fn drain(&mut self, deadline: Timestamp) -> Result<(), Cut> {
         let host = self.host;
         let answer = match self.take(deadline).await? {
-            Ok(()) => FromNode::Drained { host },
+            Ok(()) => Input::Drained { host },
             Err(Not::Theirs(by)) => {
                 self.slot.drain = None;
                 self.step(DrainStep::Refused { by: by.clone() }).await;
-                FromNode::DrainRefused { host, by }
+                Input::DrainRefused { host, by }
             }
             Err(not) => {
                 let why = match not {
-                    Not::Given(why) => why,
+                    Not::Given(why) | Not::Locked(why) => why,
                     _ => "the run stops".to_owned(),
                 };
                 match self.give_back().await {
-                    Ok(()) => FromNode::DrainFailed { host, why, still_out: false },
+                    Ok(()) => Input::DrainFailed { host, why, still_out: false },
                     Err(stuck) => {
-                        FromNode::DrainFailed { host, why: format!("{why}; {stuck}"), still_out: true }
+                        Input::DrainFailed { host, why: format!("{why}; {stuck}"), still_out: true }
                     }
                 }
             }
         };
-        let _ = self.out.send(answer).await;
+        self.tell(answer).await;
         Ok(())
     }
 
@@ -127,7 +130,7 @@ impl NodeTask {
         let Asked { scheduler, target, marker, until } = asked;
         let notice = scheduler.notice;
         if let Some(notice) = notice.filter(|notice| notice.before_cordon) {
-            self.tell(asked).await?;
+            self.notify(asked).await?;
             // Why its end is no failure: what follows ends the work, or waits for it.
             let told = Asked {
                 scheduler: Arc::clone(scheduler),
@@ -147,14 +150,14 @@ impl NodeTask {
             Cordon::HeldByOthers { by } => return Err(Not::Theirs(by)),
         }
         if notice.is_some_and(|notice| !notice.before_cordon) {
-            self.tell(asked).await?;
+            self.notify(asked).await?;
         }
         self.idle(asked, true).await?;
         self.step(DrainStep::Drained).await;
         Ok(())
     }
 
-    async fn tell(&mut self, asked: &Asked) -> Result<(), Not> {
+    async fn notify(&mut self, asked: &Asked) -> Result<(), Not> {
         let Asked { scheduler, target, marker, until } = asked;
         let drainer = Arc::clone(&scheduler.drainer);
         let who = self.insist(scheduler, *until, || drainer.notify(target, marker)).await?;
@@ -209,7 +212,7 @@ impl NodeTask {
         ask: impl Fn() -> BoxFuture<'a, Result<T, DrainError>> + Send + 'a,
     ) -> Result<T, Not> {
         loop {
-            let why = match ask().await {
+            let why = match self.asked(scheduler, ask()).await? {
                 Ok(answer) => return Ok(answer),
                 Err(unknown) => unknown.to_string(),
             };
@@ -223,6 +226,24 @@ impl NodeTask {
         }
     }
 
+    /// Waits for one answer; where a request that is dropped has no effect from then on, not longer than the run goes on.
+    async fn asked<T>(
+        &mut self,
+        scheduler: &Scheduler,
+        mut answer: BoxFuture<'_, Result<T, DrainError>>,
+    ) -> Result<Result<T, DrainError>, Not> {
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Ok(answer),
+                told = self.answers.recv(), if scheduler.drainer.may_be_cut() => {
+                    if matches!(told, Some(ToNode::StopDraining) | None) {
+                        return Err(Not::Stopped);
+                    }
+                }
+            }
+        }
+    }
+
     /// Whether it may go on after this time.
     async fn pause(&mut self, span: Duration) -> bool {
         tokio::select! {
@@ -231,20 +252,36 @@ impl NodeTask {
         }
     }
 
+    /// Takes the scheduler's lock unless this process holds it; from another run only with a person's `--steal`, once, and
+    /// with that on disk before.
     async fn lock(&mut self, scheduler: &Scheduler, until: Instant) -> Result<(), Not> {
-        let (run, steal) = (self.holder.run.clone(), self.overrules.steal);
-        match self.insist(scheduler, until, || Box::pin(scheduler.lock(&run, steal))).await? {
-            Locked::Ours => Ok(()),
-            Locked::Stolen { from } => {
-                let what = format!("the lock of run {from} at {}", scheduler.drainer.name());
-                self.emit(What::Overridden { host: None, what }).await;
-                Ok(())
+        let run = self.holder.run.clone();
+        let mut turn = None;
+        loop {
+            let Some(other) = self.insist(scheduler, until, || scheduler.lock(&run)).await? else {
+                return Ok(());
+            };
+            if !self.overrules.steal || turn.is_some() {
+                return Err(Not::Locked(format!(
+                    "run {other} holds the lock at {}; wait for it, or take it over with --steal when you know that its \
+                     gpufleet is gone",
+                    scheduler.drainer.name()
+                )));
             }
-            Locked::By { run } => Err(Not::Given(format!(
-                "run {run} holds the lock at {}; wait for it, or take it over with --steal when you know that its \
-                 gpufleet is gone",
-                scheduler.drainer.name()
-            ))),
+            // Why one at a time: what many nodes find at once is taken once, and told once.
+            turn = scheduler.stealing.try_lock().ok();
+            if turn.is_none() {
+                if !self.pause(scheduler.poll).await {
+                    return Err(Not::Stopped);
+                }
+                continue;
+            }
+            let what = format!("the lock of run {other} at {}", scheduler.drainer.name());
+            if self.durable(What::Overridden { host: None, what }).await.is_err() {
+                return Err(Not::Stopped);
+            }
+            let drainer = Arc::clone(&scheduler.drainer);
+            self.insist(scheduler, until, || drainer.unlock(&other)).await?;
         }
     }
 
@@ -253,6 +290,13 @@ impl NodeTask {
     pub(super) async fn still_ours(&mut self) -> Result<(), No> {
         let Some(scheduler) = self.scheduler.clone() else { return Ok(()) };
         let until = Instant::now() + PROOF;
+        // Why: the process that drained it gave the lock back when it ended.
+        match self.lock(&scheduler, until).await {
+            Ok(()) => {}
+            Err(Not::Locked(why)) => return Err(No::firm(why)),
+            Err(Not::Given(why)) => return Err(No::soft(why)),
+            Err(Not::Theirs(_) | Not::Stopped) => return Err(No::soft("the run stops".to_owned())),
+        }
         loop {
             match self.standing(&scheduler).await {
                 Ok(standing) => return standing,
@@ -274,10 +318,6 @@ impl NodeTask {
         let target = scheduler.target(&self.slot.name);
         let firm = |why: String| Ok(Err(No::firm(why)));
         let Some(marker) = &self.slot.drain else { return firm(format!("it is not drained at {name}")) };
-        // Why: the process that drained it gave the lock back when it ended.
-        if let Locked::By { run } = scheduler.lock(&self.holder.run, self.overrules.steal).await? {
-            return firm(format!("run {run} holds the lock at {name}"));
-        }
         match scheduler.drainer.ownership(&target, marker).await? {
             Ownership::Ours => {}
             Ownership::NotDrained => return firm(format!("somebody gave it back to {name}")),
@@ -347,7 +387,7 @@ impl NodeTask {
             Ok(Ownership::Theirs { by }) => {
                 self.slot.drain = None;
                 self.step(DrainStep::LeftTo { by }).await;
-                let _ = self.out.send(FromNode::OthersOut { host: self.host }).await;
+                self.tell(Input::OthersOut { host: self.host, out: true }).await;
                 return Ok(());
             }
             Ok(Ownership::Ours) => format!("{} still shows it as drained by this run", drainer.name()),

@@ -6,7 +6,7 @@ use gpufleet_protocol::{Disruption, Permit};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{event::What, journal::WriteError};
+use crate::{event::What, journal::WriteError, rollout::Input};
 
 /// From a node's task; `host` is the index in the play.
 pub(super) enum FromNode {
@@ -18,34 +18,8 @@ pub(super) enum FromNode {
         class: Disruption,
         why: String,
     },
-    Idle {
-        host: usize,
-    },
-    Busy {
-        host: usize,
-        reason: String,
-    },
-    Released {
-        host: usize,
-    },
-    Drained {
-        host: usize,
-    },
-    DrainRefused {
-        host: usize,
-        by: String,
-    },
-    DrainFailed {
-        host: usize,
-        why: String,
-        still_out: bool,
-    },
-    /// Somebody else took the node over, out of service as it was.
-    OthersOut {
-        host: usize,
-    },
-    /// The answer to a survey: nodes that others have out.
-    Surveyed(Result<Vec<usize>, String>),
+    /// What happened to a node, or what a survey found, for the rollout.
+    Tell(Input),
     /// Waits for the others of its wave (strategy `linear`).
     Barrier {
         host: usize,

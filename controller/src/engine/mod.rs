@@ -12,6 +12,7 @@ mod gate;
 mod hooks;
 mod link;
 mod loss;
+mod meeting;
 mod message;
 mod node;
 mod past;

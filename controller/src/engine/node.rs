@@ -27,6 +27,7 @@ use crate::{
     drain::Scheduler,
     event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
+    rollout::Input,
 };
 
 /// How long reading facts, or the proof that a node is idle, may take.
@@ -94,6 +95,11 @@ impl NodeTask {
     pub(super) async fn emit(&self, what: What) {
         // Why no error: a dispatcher that is gone has ended the run, and this task with it.
         let _ = self.out.send(FromNode::Event(what)).await;
+    }
+
+    /// Tells the rollout what happened to the node.
+    pub(super) async fn tell(&self, input: Input) {
+        let _ = self.out.send(FromNode::Tell(input)).await;
     }
 
     pub(super) async fn durable(&self, what: What) -> Result<(), Cut> {
@@ -360,7 +366,7 @@ impl NodeTask {
         self.slot.out_of_service = false;
         self.slot.rebooted_at = None;
         self.emit(What::Released { host: self.slot.name.clone() }).await;
-        let _ = self.out.send(FromNode::Released { host: self.host }).await;
+        self.tell(Input::Released { host: self.host }).await;
         self.state(NodeState::Applying, None).await;
         Ok(())
     }
@@ -575,13 +581,13 @@ impl NodeTask {
                     // Why before the proof: waiting after it would make it stale.
                     self.take_place().await;
                     let proof = self.prove_idle(class).await?;
-                    let message = match proof {
-                        Ok(()) => FromNode::Idle { host: self.host },
-                        Err(no) if self.overruled(&no).await => FromNode::Idle { host: self.host },
-                        Err(no) => FromNode::Busy { host: self.host, reason: no.why },
+                    let told = match proof {
+                        Ok(()) => Input::Idle { host: self.host },
+                        Err(no) if self.overruled(&no).await => Input::Idle { host: self.host },
+                        Err(no) => Input::Busy { host: self.host, reason: no.why },
                     };
                     self.proven = Some(tokio::time::Instant::now());
-                    let _ = self.out.send(message).await;
+                    self.tell(told).await;
                 }
                 Some(ToNode::Grant(permit)) => {
                     self.durable(What::PermitGranted { host: name.to_owned(), class: permit.class }).await?;
@@ -606,7 +612,7 @@ impl NodeTask {
         }
         match self.give_back().await {
             Ok(()) => {
-                let _ = self.out.send(FromNode::Released { host: self.host }).await;
+                self.tell(Input::Released { host: self.host }).await;
                 reason
             }
             Err(stuck) => format!("{reason}; {stuck}"),

@@ -14,15 +14,15 @@ use tokio::{
 };
 
 use super::{
-    message::{FromNode, LatchValue, ToNode},
+    meeting::{Meeting, Taken},
+    message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
     run::{EngineError, MakeCursor, PlayContext, Stop},
     slot::Slot,
 };
 use crate::{
-    drain::{Scheduler, Target},
     event::{Level, NodeState, What},
-    rollout::{Action, Denial, End, Input, Rollout, StopReason},
+    rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
 
 /// Messages from nodes that may wait for the dispatcher.
@@ -30,13 +30,8 @@ const INBOX: usize = 1024;
 /// Seconds from a grant within which the act must start.
 const PERMIT_VALID_S: u64 = 300;
 
-/// How long a scheduler that does not answer is asked who is out.
-const SURVEY: Duration = Duration::from_secs(120);
 /// What a host may take beyond a multiple of what the slowest of the others took: to connect, and to be read.
 const LATE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
-/// How long a barrier waits at most for hosts that have not answered at all.
-const SILENCE: Duration = Duration::from_secs(3);
-
 /// What a node's task is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
@@ -64,29 +59,12 @@ pub(super) enum Pace {
 pub(super) struct Stage {
     pub(super) slots: Vec<Slot>,
     pub(super) stop: Option<Stop>,
-    pub(super) failed: usize,
+    pub(super) lost: Lost,
 }
 
 struct Running {
     answers: mpsc::Sender<ToNode>,
     connected: bool,
-}
-
-/// Nodes that wait for each other, or for one of them.
-#[derive(Default)]
-struct Meeting {
-    at_barrier: Vec<usize>,
-    /// When those who wait go on without hosts that never answered.
-    opens_at: Option<Instant>,
-    latches: HashMap<Arc<str>, Latch>,
-}
-
-/// Latches that a host took, each with what its task gave if that is known.
-pub(super) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
-
-enum Latch {
-    Running { owner: usize, waiting: Vec<usize> },
-    Value(Box<LatchValue>),
 }
 
 pub(super) struct Dispatcher<'a, 'b> {
@@ -247,20 +225,18 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         latches: Vec<(usize, Taken)>,
     ) -> Result<Stage, EngineError> {
         let wave = rollout.current_wave();
+        let of_wave: HashSet<usize> =
+            wave.map(|wave| rollout.wave(wave).iter().copied().collect()).unwrap_or_default();
+        for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave.contains(host)) {
+            self.meeting.restore(owner, taken);
+        }
+        let returned: Vec<usize> = (self.slots.iter().enumerate())
+            .filter(|(host, slot)| rollout.is_in_no_wave(*host) && slot.as_ref().is_some_and(Slot::is_alive))
+            .map(|(host, _)| host)
+            .collect();
         self.rollout = Some(rollout);
-        let of_wave = |host: &usize| wave.is_some_and(|wave| self.context.waves[wave].hosts.contains(host));
-        for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave(host)) {
-            for (key, value) in taken {
-                match value {
-                    Some(value) => {
-                        self.meeting.latches.insert(key, Latch::Value(Box::new(value)));
-                    }
-                    None => {
-                        let running = Latch::Running { owner, waiting: Vec::new() };
-                        self.meeting.latches.entry(key).or_insert(running);
-                    }
-                }
-            }
+        for host in returned {
+            self.input(Input::Returned { host })?;
         }
         for host in again {
             self.input(Input::Reopen { host })?;
@@ -303,8 +279,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn stage(self) -> Stage {
-        let failed = self.rollout.as_ref().map_or(self.context.failed, Rollout::failed);
-        Stage { slots: self.slots.into_iter().flatten().collect(), stop: self.stop, failed }
+        let lost = self.rollout.as_ref().map_or(self.context.lost, Rollout::lost);
+        Stage { slots: self.slots.into_iter().flatten().collect(), stop: self.stop, lost }
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -314,10 +290,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why first: an interrupt must not wait behind a busy fleet.
             interrupt = self.context.interrupts.recv() => self.interrupted(interrupt.is_some()),
             Some(message) = self.inbox.recv() => self.message(message),
-            () = until(self.meeting.opens_at) => {
-                // Why once: who is still missing then has answered, and is waited for.
+            () = until(self.meeting.opens_at()) => {
                 self.open_barrier();
-                self.meeting.opens_at = None;
+                self.meeting.waited();
                 Ok(())
             }
             () = alarm(self.alarm) => {
@@ -459,35 +434,21 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
                 self.input(Input::WantsPermit { host, class })
             }
-            FromNode::Idle { host } => self.input(Input::Idle { host }),
-            FromNode::Busy { host, reason } => self.input(Input::Busy { host, reason }),
-            FromNode::Released { host } => self.input(Input::Released { host }),
-            FromNode::Drained { host } => self.input(Input::Drained { host }),
-            FromNode::DrainRefused { host, by } => self.input(Input::DrainRefused { host, by }),
-            FromNode::DrainFailed { host, why, still_out } => {
-                self.input(Input::DrainFailed { host, why, still_out })
-            }
-            FromNode::OthersOut { host } => self.input(Input::OthersOut { host, out: true }),
-            FromNode::Surveyed(Ok(out)) => self.input(Input::Surveyed { out, elsewhere: 0 }),
-            FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why }),
+            FromNode::Tell(input) => self.input(input),
             FromNode::Barrier { host } => {
-                self.meeting.at_barrier.push(host);
-                let silence = (self.slowest.0 * 3 + LATE.0).min(SILENCE);
-                self.meeting.opens_at.get_or_insert_with(|| Instant::now() + silence);
+                self.meeting.wait(host, self.slowest.0 * 3 + LATE.0);
                 self.open_barrier();
                 Ok(())
             }
             FromNode::Latch { host, key } => {
-                self.latch(host, key);
+                if let Some(answer) = self.meeting.latch(host, key) {
+                    self.answer(host, answer);
+                }
                 Ok(())
             }
             FromNode::LatchResult { key, result } => {
-                if let Some(Latch::Running { waiting, .. }) =
-                    self.meeting.latches.insert(key, Latch::Value(result.clone()))
-                {
-                    for host in waiting {
-                        self.answer(host, ToNode::LatchValue(result.clone()));
-                    }
+                for host in self.meeting.result(key, result.clone()) {
+                    self.answer(host, ToNode::LatchValue(result.clone()));
                 }
                 Ok(())
             }
@@ -501,53 +462,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
     }
 
-    /// Opens the barrier when everybody is there. A host that has never answered is not waited for: it goes on alone
-    /// when it does.
     fn open_barrier(&mut self) {
-        let there = &self.meeting.at_barrier;
-        let patient = self.meeting.opens_at.is_some_and(|at| Instant::now() < at);
-        let missing = |(host, running): (&usize, &Running)| {
-            !there.contains(host) && !self.late.contains(host) && (running.connected || patient)
-        };
-        if there.is_empty() || self.running.iter().any(missing) {
-            return;
-        }
-        self.meeting.opens_at = None;
-        for host in std::mem::take(&mut self.meeting.at_barrier) {
+        let at_work = self.running.iter().map(|(host, running)| (*host, running.connected));
+        for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
             self.answer(host, ToNode::Go);
-        }
-    }
-
-    fn latch(&mut self, host: usize, key: Arc<str>) {
-        match self.meeting.latches.get_mut(&key) {
-            None => {
-                self.meeting.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });
-                self.answer(host, ToNode::LatchYours);
-            }
-            Some(Latch::Running { waiting, .. }) => waiting.push(host),
-            Some(Latch::Value(value)) => {
-                let value = value.clone();
-                self.answer(host, ToNode::LatchValue(value));
-            }
-        }
-    }
-
-    /// A latch whose owner is gone goes to the next who waits, or to whoever comes next.
-    fn pass_latches_on(&mut self, gone: usize) {
-        let mut heirs = Vec::new();
-        self.meeting.latches.retain(|_, latch| match latch {
-            Latch::Running { owner, waiting } if *owner == gone => match waiting.pop() {
-                Some(heir) => {
-                    *owner = heir;
-                    heirs.push(heir);
-                    true
-                }
-                None => false,
-            },
-            _ => true,
-        });
-        for heir in heirs {
-            self.answer(heir, ToNode::LatchYours);
         }
     }
 
@@ -608,7 +526,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             };
             self.input(Input::Ended { host, end })?;
         }
-        self.pass_latches_on(host);
+        for heir in self.meeting.pass_on(host) {
+            self.answer(heir, ToNode::LatchYours);
+        }
         self.open_barrier();
         Ok(())
     }
@@ -650,7 +570,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn act(&mut self, action: Action, inputs: &mut VecDeque<Input>) -> Result<(), EngineError> {
         match action {
             Action::StartWave { wave } => {
-                let hosts = self.context.waves.get(wave).map(|wave| wave.hosts.clone()).unwrap_or_default();
+                let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
                 let hosts = hosts.iter().map(|host| self.name(*host)).collect();
                 self.meeting = Meeting::default();
                 self.emit(What::WaveStarted { play: self.context.play, wave, hosts })
@@ -752,9 +672,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 let (sender, names) = (self.sender.clone(), self.context.names.clone());
                 let run = self.context.holder.run.clone();
                 self.surveys.spawn(async move {
-                    let answer = survey(&scheduler, &names, &run).await;
+                    let answer = scheduler.others_out(&names, &run).await;
+                    let told = match answer {
+                        Ok(out) => Input::Surveyed { out, elsewhere: 0 },
+                        Err(why) => Input::SurveyFailed { why: why.to_string() },
+                    };
                     // Why no error: a play that ended needs no answer.
-                    let _ = sender.send(FromNode::Surveyed(answer)).await;
+                    let _ = sender.send(FromNode::Tell(told)).await;
                 });
                 Ok(())
             }
@@ -811,25 +735,6 @@ fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
     };
     let why = why.filter(|_| task.slot.drain.is_some())?;
     Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
-}
-
-/// Hosts of the play that others have out. A scheduler that does not answer is asked again for a while.
-async fn survey(scheduler: &Scheduler, names: &[String], run: &str) -> Result<Vec<usize>, String> {
-    let targets: Vec<Target> = names.iter().map(|name| scheduler.target(name)).collect();
-    let number: HashMap<&str, usize> = targets.iter().map(|target| target.node.as_str()).zip(0..).collect();
-    let until = Instant::now() + SURVEY;
-    loop {
-        match scheduler.drainer.survey(&targets).await {
-            Ok(outages) => {
-                let others = outages
-                    .iter()
-                    .filter(|outage| outage.marker.as_ref().is_none_or(|marker| marker.run != run));
-                return Ok(others.filter_map(|outage| number.get(outage.node.as_str()).copied()).collect());
-            }
-            Err(why) if Instant::now() + scheduler.poll >= until => return Err(why.to_string()),
-            Err(_) => tokio::time::sleep(scheduler.poll).await,
-        }
-    }
 }
 
 /// Ends when the wall clock shows this time, or never.

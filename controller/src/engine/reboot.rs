@@ -14,7 +14,10 @@ use super::{
     link::{ConnectFailure, Link, LinkError},
     node::{Cut, NodeTask},
 };
-use crate::event::{NodeState, What};
+use crate::{
+    drain::RebootOrder,
+    event::{NodeState, What},
+};
 
 /// How long an orderly shutdown may take before the node is told to go down at once.
 const ORDERLY: Duration = Duration::from_secs(300);
@@ -139,8 +142,11 @@ impl NodeTask {
         {
             let target = scheduler.target(&self.slot.name);
             match scheduler.drainer.reboot_via(&target, &marker).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
+                Ok(RebootOrder::Taken) => return Ok(()),
+                Ok(RebootOrder::Cannot) => {}
+                Ok(RebootOrder::Refused(why)) => {
+                    return Err(Cut::Held(format!("is not rebooted: {why}")));
+                }
                 // Why it goes on: the order may have been taken, and a node that stays up is told to go down itself.
                 Err(error) => {
                     self.state(NodeState::Rebooting, Some(error.to_string())).await;
@@ -169,9 +175,27 @@ impl NodeTask {
                 {
                     return Err(Cut::Held(format!("does not go down, and is not forced to: {}", no.why)));
                 }
+                self.not_queued().await?;
                 self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;
                 self.ask_to_reboot(Reboot::Forced).await
             }
+        }
+    }
+
+    /// A node that its scheduler may still reboot is not rebooted beside it: that would be twice.
+    async fn not_queued(&self) -> Result<(), Cut> {
+        let Some(scheduler) = self.scheduler.as_ref().filter(|scheduler| scheduler.reboots) else {
+            return Ok(());
+        };
+        let (name, target) = (scheduler.drainer.name(), scheduler.target(&self.slot.name));
+        match scheduler.drainer.reboot_is_queued(&target).await {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Cut::Held(format!(
+                "does not go down, and is not forced to: its reboot still waits at {name}; look why, or cancel it there"
+            ))),
+            Err(unknown) => Err(Cut::Held(format!(
+                "does not go down, and is not forced to: whether its reboot still waits at {name} is not known: {unknown}"
+            ))),
         }
     }
 

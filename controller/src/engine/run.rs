@@ -25,8 +25,8 @@ use crate::{
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
     rollout::{
-        Amount, Batch, BudgetError, Domains, Needs, Policy, Rollout, RolloutError, StopReason, Thresholds,
-        Wave, WaveHost, Window, plan_waves,
+        Amount, Batch, BudgetError, Domains, Lost, Needs, Policy, Rollout, RolloutError, StopReason,
+        Thresholds, Wave, WaveHost, Window, WindowError, plan_waves,
     },
 };
 
@@ -39,6 +39,8 @@ pub enum EngineError {
     Budget { play: String, cause: BudgetError },
     #[error("the rollout was told something impossible: {0}")]
     Rollout(#[from] RolloutError),
+    #[error("the journal's window cannot be read: {0}")]
+    Window(#[from] WindowError),
     #[error("{0}")]
     Internal(String),
 }
@@ -122,7 +124,7 @@ pub struct RunResult {
 /// What earlier plays left behind.
 #[derive(Clone, Copy, Debug)]
 struct SoFar {
-    failed: usize,
+    lost: Lost,
     /// Nodes out of service that the play does not select.
     out_elsewhere: usize,
 }
@@ -134,7 +136,6 @@ pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Option<Cursor> + S
 pub(super) struct PlayContext<'a> {
     pub(super) play: usize,
     pub(super) names: Vec<String>,
-    pub(super) waves: Vec<Wave>,
     pub(super) verb: Verb,
     pub(super) forks: usize,
     pub(super) task_timeout_s: u64,
@@ -149,8 +150,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) gate: Vec<HealthCheck>,
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) winds_up: bool,
-    /// Nodes that failed in earlier plays.
-    pub(super) failed: usize,
+    /// Nodes that earlier plays lost.
+    pub(super) lost: Lost,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
     /// Commands of the play's policy around its nodes.
@@ -204,7 +205,7 @@ impl Engine {
             past.restore(slot);
         }
         let mut stop = None;
-        let mut failed = 0;
+        let mut lost = Lost::default();
         for index in 0..self.play_hosts.len() {
             // Why not one that did not get to its waves: it was planned from what had been read by then.
             let begun = past.play(index).filter(PastPlay::has_begun);
@@ -222,12 +223,12 @@ impl Engine {
                 slot.forecast = None;
             }
             let elsewhere = slots.values().filter(|slot| slot.is_out()).count();
-            let so_far = SoFar { failed, out_elsewhere: elsewhere };
+            let so_far = SoFar { lost, out_elsewhere: elsewhere };
             let stage = match begun {
                 Some(begun) => self.take_up(index, begun, &past, taken, so_far, recorder, interrupts).await?,
                 None => self.play(index, taken, so_far, recorder, interrupts).await?,
             };
-            failed = failed.max(stage.failed);
+            lost = stage.lost;
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             stop = stage.stop;
             if stop.is_some() {
@@ -329,9 +330,10 @@ impl Engine {
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let mut context = self.context(index, play, names.clone(), so_far.failed, recorder, interrupts);
+        let mut context = self.context(index, play, names.clone(), so_far.lost, recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
+        let gone: Vec<bool> = slots.iter().map(|slot| !slot.is_alive()).collect();
         let mut dispatcher = Dispatcher::new(&mut context, slots);
         if disrupts || canary || !writes {
             // Why none in a reading: who is left out of it would look as if nothing were wrong.
@@ -341,10 +343,12 @@ impl Engine {
         }
         let hosts: Vec<WaveHost> = dispatcher
             .slots()
-            .map(|slot| WaveHost {
+            .zip(gone)
+            .map(|(slot, gone)| WaveHost {
                 class: slot.map(Slot::hardware_class).unwrap_or_default(),
                 reachable: slot.is_some_and(Slot::is_alive),
                 late: slot.is_none(),
+                gone,
             })
             .collect();
         let waves = plan_waves(&batches, &hosts);
@@ -368,10 +372,9 @@ impl Engine {
         if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
             return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
-        dispatcher.context().waves.clone_from(&waves);
         self.adopt(&mut dispatcher)?;
         let scheduler = self.scheduler(index);
-        let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far);
+        let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
         dispatcher.carry_out(rollout).await
     }
 
@@ -404,7 +407,7 @@ impl Engine {
             .collect();
         let scheduler = self.scheduler(index);
         let mut core =
-            rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves.clone(), so_far);
+            rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
@@ -449,11 +452,12 @@ impl Engine {
         }
         let goes_on =
             matches!(core.stopped(), Some(StopReason::Interrupted | StopReason::WindowClosed { .. }));
-        if core.is_finished() && again.is_empty() && !goes_on {
-            return Ok(Stage { slots, stop: None, failed: core.failed() });
+        let returned =
+            slots.iter().enumerate().any(|(host, slot)| core.is_in_no_wave(host) && slot.is_alive());
+        if core.is_finished() && again.is_empty() && !returned && !goes_on {
+            return Ok(Stage { slots, stop: None, lost: core.lost() });
         }
-        let mut context = self.context(index, play, names, so_far.failed, recorder, interrupts);
-        context.waves = waves;
+        let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
             context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
@@ -466,7 +470,7 @@ impl Engine {
         index: usize,
         play: &Play,
         names: Vec<String>,
-        failed: usize,
+        lost: Lost,
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
@@ -474,7 +478,6 @@ impl Engine {
         PlayContext {
             play: index,
             names,
-            waves: Vec::new(),
             verb: self.options.verb,
             forks: self.options.forks,
             task_timeout_s: self.options.task_timeout_s,
@@ -487,7 +490,7 @@ impl Engine {
             gate: convert::gate(play),
             scheduler: self.scheduler(index),
             winds_up: self.options.winds_up,
-            failed,
+            lost,
             overrules: self.options.overrules,
             own_boot: self.options.own_boot.clone(),
             hooks: Arc::new(Hooks::new(
@@ -564,7 +567,7 @@ fn rollout(
     overrides: &Overrides,
     waves: Vec<Wave>,
     so_far: SoFar,
-) -> Rollout {
+) -> Result<Rollout, EngineError> {
     let thresholds = Thresholds {
         max_fail_percentage: play.max_fail_percentage,
         max_failures: overrides.max_failures.or(play.max_failures).map(|allowed| allowed as usize),
@@ -589,7 +592,8 @@ fn rollout(
             limit,
         });
         policy.soak_s = written.soak_s;
-        policy.window = written.window.as_ref().and_then(|text| Window::parse(text).ok());
+        // Why an error: without its window a play would disturb nodes at any time.
+        policy.window = written.window.as_deref().map(Window::parse).transpose()?;
         let seconds = |class| written.worst_case_s(class).unwrap_or_default();
         policy.needs = Needs {
             live: 0,
@@ -598,7 +602,8 @@ fn rollout(
             reboot: seconds(Disruption::Reboot),
         };
     }
-    Rollout::new(shape.hosts.len(), waves, policy, so_far.failed).with_out_elsewhere(so_far.out_elsewhere)
+    let rollout = Rollout::new(shape.hosts.len(), waves, policy, so_far.lost);
+    Ok(rollout.with_out_elsewhere(so_far.out_elsewhere))
 }
 
 /// The last event of a run.

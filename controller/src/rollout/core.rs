@@ -15,6 +15,14 @@ use super::{
     survey::{Patience, Surveys},
 };
 
+/// Nodes that a run lost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// The unreachable ones included.
+    pub failed: usize,
+    pub unreachable: usize,
+}
+
 /// One play over one set of hosts.
 ///
 /// The same inputs at the same times give the same rollout, so that a journal of them is all that has to be kept.
@@ -37,9 +45,8 @@ pub struct Rollout {
     pub(super) unchecked: BTreeSet<usize>,
     pub(super) failed_in_wave: usize,
     /// The wave that each host is in.
-    wave_of: Vec<usize>,
-    pub(super) failed_total: usize,
-    pub(super) unreachable_total: usize,
+    pub(super) wave_of: Vec<usize>,
+    pub(super) lost: Lost,
     pub(super) stop: Option<StopReason>,
     /// The play ends with the current wave.
     pub(super) last_wave: bool,
@@ -55,8 +62,9 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// A rollout that has not begun. `waves` divides `0..hosts`; `failures_so_far` counts those of earlier plays.
-    pub fn new(hosts: usize, waves: Vec<Wave>, policy: Policy, failures_so_far: usize) -> Self {
+    /// A rollout that has not begun. `waves` divides those of `0..hosts` that take part; `so_far` counts those of earlier
+    /// plays.
+    pub fn new(hosts: usize, waves: Vec<Wave>, policy: Policy, so_far: Lost) -> Self {
         let mut wave_of = vec![usize::MAX; hosts];
         for (index, wave) in waves.iter().enumerate() {
             for host in &wave.hosts {
@@ -81,8 +89,7 @@ impl Rollout {
             unfinished: 0,
             unchecked: BTreeSet::new(),
             failed_in_wave: 0,
-            failed_total: failures_so_far,
-            unreachable_total: 0,
+            lost: so_far,
             stop: None,
             last_wave: false,
             now: Timestamp::MIN,
@@ -98,13 +105,6 @@ impl Rollout {
     #[must_use]
     pub fn with_out_elsewhere(mut self, nodes: usize) -> Self {
         self.places.set_elsewhere(nodes);
-        self
-    }
-
-    /// Counts unreachable nodes of earlier plays.
-    #[must_use]
-    pub fn with_unreachable_so_far(mut self, nodes: usize) -> Self {
-        self.unreachable_total = nodes;
         self
     }
 
@@ -129,19 +129,24 @@ impl Rollout {
         matches!(self.hosts.get(host), Some(Host::Ended { .. }))
     }
 
-    /// Failed nodes, those of earlier plays included.
-    pub fn failed(&self) -> usize {
-        self.failed_total
-    }
-
-    /// Unreachable nodes, those of earlier plays included.
-    pub fn unreachable(&self) -> usize {
-        self.unreachable_total
+    /// Nodes that the run lost, in this play and in earlier ones.
+    pub fn lost(&self) -> Lost {
+        self.lost
     }
 
     /// The wave that is under way, or was last.
     pub fn current_wave(&self) -> Option<usize> {
         self.current
+    }
+
+    /// Hosts of a wave.
+    pub fn wave(&self, wave: usize) -> &[usize] {
+        self.waves.get(wave).map_or(&[], |wave| &wave.hosts)
+    }
+
+    /// Whether the play began without this node, because an earlier one had lost it.
+    pub fn is_in_no_wave(&self, host: usize) -> bool {
+        self.wave_of.get(host) == Some(&usize::MAX)
     }
 
     /// Why nothing new starts, if so.
@@ -158,10 +163,15 @@ impl Rollout {
     /// # Errors
     /// An input that is impossible in the host's state; nothing changed then.
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<Vec<Action>, RolloutError> {
+        let mut actions = Vec::new();
+        // Why nothing follows: these come before the resume, and what time has brought meanwhile is its business.
+        if matches!(input, Input::Reopen { .. } | Input::Returned { .. }) {
+            self.take(input, &mut actions)?;
+            return Ok(actions);
+        }
         let before = (self.now, self.opening, self.closed);
         self.now = self.now.max(now);
         self.follow_window();
-        let mut actions = Vec::new();
         if let Err(error) = self.take(input, &mut actions) {
             (self.now, self.opening, self.closed) = before;
             return Err(error);
@@ -293,6 +303,10 @@ impl Rollout {
                 Host::Ended { end, still_out } if end != End::Failed => self.reopen(host, end, still_out),
                 state => return Err(impossible(host, state, "another try")),
             },
+            Input::Returned { host } => match self.state(host)? {
+                Host::Pending if self.is_in_no_wave(host) => self.enlist(host),
+                state => return Err(impossible(host, state, "a return")),
+            },
         }
         Ok(())
     }
@@ -350,7 +364,7 @@ impl Rollout {
         });
         self.set(host, Host::Ended { end, still_out });
         self.unfinished = self.unfinished.saturating_sub(1);
-        self.unreachable_total += usize::from(end == End::Unreachable);
+        self.lost.unreachable += usize::from(end == End::Unreachable);
         // Why held nodes do not count: nobody touched them, and nothing went wrong.
         if matches!(end, End::Failed | End::Unreachable) {
             self.count_failure(host, actions);

@@ -3,7 +3,7 @@
 use gpufleet_protocol::Disruption;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Action, End, Rollout, StopReason, host::Host};
+use super::{Action, End, Rollout, StopReason, Wave, host::Host};
 
 /// How far the play is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,7 +126,7 @@ impl Rollout {
     }
 
     pub(super) fn count_failure(&mut self, host: usize, actions: &mut Vec<Action>) {
-        self.failed_total += 1;
+        self.lost.failed += 1;
         self.failed_in_wave += usize::from(self.is_of_this_wave(host));
         if let Some(reason) = self.bound_reached() {
             self.halt(reason, actions);
@@ -143,11 +143,11 @@ impl Rollout {
         if wave.canary {
             return Some(StopReason::Canary { failed });
         }
-        if let Some(allowed) = bounds.max_failures.filter(|allowed| self.failed_total > *allowed) {
-            return Some(StopReason::Failures { failed: self.failed_total, allowed });
+        if let Some(allowed) = bounds.max_failures.filter(|allowed| self.lost.failed > *allowed) {
+            return Some(StopReason::Failures { failed: self.lost.failed, allowed });
         }
-        if let Some(allowed) = bounds.max_unreachable.filter(|allowed| self.unreachable_total > *allowed) {
-            return Some(StopReason::Unreachable { unreachable: self.unreachable_total, allowed });
+        if let Some(allowed) = bounds.max_unreachable.filter(|allowed| self.lost.unreachable > *allowed) {
+            return Some(StopReason::Unreachable { unreachable: self.lost.unreachable, allowed });
         }
         if bounds.max_fail_percentage.is_some_and(|max| failed as f64 * 100.0 > max * of as f64) {
             return Some(StopReason::FailPercentage { wave: index, failed, of });
@@ -271,11 +271,32 @@ impl Rollout {
         }
     }
 
+    /// Takes a node into the last wave, which starts it if it is under way or over.
+    pub(super) fn enlist(&mut self, host: usize) {
+        if self.waves.is_empty() {
+            self.waves.push(Wave { label: "all".to_owned(), hosts: Vec::new(), canary: false });
+        }
+        let last = self.waves.len() - 1;
+        if let (Some(wave), Some(of)) = (self.waves.get_mut(last), self.wave_of.get_mut(host)) {
+            wave.hosts.push(host);
+            *of = last;
+        }
+        self.mark(host, |marks| marks.absent = false);
+        if self.current == Some(last) {
+            self.set(host, Host::RUNNING);
+            self.unfinished += 1;
+            self.stage = Stage::Wave;
+        } else if self.stage == Stage::Over {
+            // Why: a play that was over, all of whose hosts were lost, has its one wave before it now.
+            self.stage = Stage::AwaitsWindow;
+        }
+    }
+
     /// Lets a node that ended without a decision take part again; its wave is not over until it ends.
     pub(super) fn reopen(&mut self, host: usize, end: End, still_out: bool) {
         if end == End::Unreachable {
-            self.unreachable_total = self.unreachable_total.saturating_sub(1);
-            self.failed_total = self.failed_total.saturating_sub(1);
+            self.lost.unreachable = self.lost.unreachable.saturating_sub(1);
+            self.lost.failed = self.lost.failed.saturating_sub(1);
             self.failed_in_wave = self.failed_in_wave.saturating_sub(usize::from(self.is_of_this_wave(host)));
         }
         self.mark(host, |marks| (marks.ended, marks.absent) = (false, false));

@@ -33,6 +33,8 @@ pub struct WaveHost {
     pub reachable: bool,
     /// Whether it has not answered yet: whoever is late goes last.
     pub late: bool,
+    /// Whether an earlier play lost it: it takes no part in this one.
+    pub gone: bool,
 }
 
 /// One wave: indexes into the play's hosts.
@@ -44,9 +46,11 @@ pub struct Wave {
     pub canary: bool,
 }
 
-/// Divides the hosts, in their order, into waves. No batches is one wave of all.
+/// Divides the hosts that take part, in their order, into waves. No batches is one wave of all.
 pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
-    let mut left: Vec<usize> = (0..hosts.len()).collect();
+    let mut left: Vec<usize> =
+        hosts.iter().enumerate().filter(|(_, host)| !host.gone).map(|(index, _)| index).collect();
+    let taking_part = left.len();
     left.sort_by_key(|host| hosts.get(*host).is_some_and(|host| host.late));
     let mut waves = Vec::new();
     let mut entries = batches.iter();
@@ -62,7 +66,7 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
             None => ("all".to_owned(), left.clone()),
             Some(Batch::Canary) => ("canary".to_owned(), canaries(&left, hosts)),
             Some(Batch::Of(amount)) => {
-                (amount.to_string(), left.iter().take(amount.batch(hosts.len())).copied().collect())
+                (amount.to_string(), left.iter().take(amount.batch(taking_part)).copied().collect())
             }
         };
         let gone: BTreeSet<usize> = picked.iter().copied().collect();

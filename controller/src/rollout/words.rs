@@ -92,6 +92,11 @@ pub enum Input {
     Reopen {
         host: usize,
     },
+    /// A node that an earlier play had lost is there again, and takes part in the last wave; told before
+    /// [`Input::Resume`].
+    Returned {
+        host: usize,
+    },
 }
 
 /// How a node's part ended.

@@ -436,11 +436,12 @@ async fn a_reboot_is_refused_unless_the_node_is_ours_and_drained() {
         [Fake::new("IDLE"), Fake::drained_by("al", "x"), Fake { state: "MIXED+DRAIN".into(), ..Fake::ours() }]
     {
         let (drainer, runner) = with(fake);
-        assert!(drainer.reboot_via(&target(), &own()).await.is_err());
+        let order = drainer.reboot_via(&target(), &own()).await.unwrap();
+        assert!(matches!(order, RebootOrder::Refused(_)), "{order:?}");
         assert!(!runner.0.lock().unwrap().asked.iter().any(|argv| argv.contains(&"reboot".to_owned())));
     }
     let (drainer, _) = with(Fake::ours());
-    assert_eq!(drainer.reboot_via(&target(), &own()).await, Ok(true));
+    assert_eq!(drainer.reboot_via(&target(), &own()).await, Ok(RebootOrder::Taken));
 }
 
 #[tokio::test(start_paused = true)]

@@ -283,6 +283,36 @@ proptest! {
     }
 }
 
+const TWO_PLAYS: &str = r#"
+- hosts: all
+  gather_facts: false
+  max_failures: 1
+  tasks: [{command: /bin/first}]
+- hosts: all
+  gather_facts: false
+  max_failures: 1
+  tasks: [{command: /bin/second}]
+"#;
+
+#[test]
+fn a_host_that_one_play_lost_counts_once_and_joins_all_plays_when_it_is_back() {
+    virtual_time(async {
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, false);
+        world.with("gpu002", |machine| machine.down = true);
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let result = process_of(TWO_PLAYS, &world, &hosts, &dir, 1).await.unwrap();
+        assert_eq!(result.stop, None, "one failure of one allowed");
+        world.with("gpu001", |machine| assert_eq!(machine.ran.len(), 2));
+        world.with("gpu002", |machine| machine.down = false);
+        let result = process_of(TWO_PLAYS, &world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!(result.stop, None);
+        let ran = |host: &str| world.with(host, |machine| machine.ran.clone());
+        assert_eq!(ran("gpu002"), ran("gpu001"));
+        assert_eq!(ran("gpu001").len(), 2);
+    });
+}
+
 /// Random schedules: few in each test run, many in `make chaos`.
 fn schedules() -> u32 {
     std::env::var("GPUFLEET_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(64)

@@ -218,12 +218,4 @@ impl Drainer for FakeScheduler {
             Ok(())
         })
     }
-
-    fn reboot_via<'a>(
-        &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
-    ) -> BoxFuture<'a, Result<bool, DrainError>> {
-        Box::pin(async { Ok(false) })
-    }
 }

@@ -75,13 +75,13 @@ fn a_wave_of_failures_alone_lets_no_other_start() {
 #[test]
 fn earlier_plays_count_for_the_run() {
     let thresholds = Thresholds { max_failures: Some(2), max_unreachable: Some(3), ..Thresholds::default() };
-    let rollout = Rollout::new(4, plan_waves(&[], &all(4)), bounds(thresholds), 2).with_unreachable_so_far(3);
-    assert_eq!((rollout.failed(), rollout.unreachable()), (2, 3));
+    let rollout =
+        Rollout::new(4, plan_waves(&[], &all(4)), bounds(thresholds), Lost { failed: 2, unreachable: 3 });
     let mut play = Play { rollout, now: 0 };
     play.step(Input::Begin);
     let reason = StopReason::Failures { failed: 3, allowed: 2 };
     assert_eq!(play.ended(0, End::Unreachable), [Action::Stop { reason }]);
-    assert_eq!((play.rollout.failed(), play.rollout.unreachable()), (3, 4));
+    assert_eq!(play.rollout.lost(), Lost { failed: 3, unreachable: 4 });
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_held_node_is_no_failure() {
     assert!(!play.rollout.has_ended(0));
     play.ended(0, End::Held);
     assert!(play.rollout.has_ended(0) && !play.rollout.has_ended(1) && !play.rollout.has_ended(7));
-    assert_eq!((play.rollout.failed(), play.rollout.stopped()), (0, None));
+    assert_eq!((play.rollout.lost(), play.rollout.stopped()), (Lost::default(), None));
     assert_eq!((play.rollout.in_flight(), play.rollout.is_finished()), (vec![1], false));
 }
 
@@ -126,7 +126,7 @@ fn who_was_lost_takes_part_again() {
     play.ended(2, End::Done);
     play.step(Input::Reopen { host: 1 });
     play.step(Input::Resume);
-    assert_eq!((play.rollout.failed(), play.rollout.unreachable()), (0, 0));
+    assert_eq!(play.rollout.lost(), Lost::default());
     assert_eq!((play.rollout.out(), play.rollout.in_flight()), (vec![], vec![0, 1]));
     // It needs a place like everybody, and the wave is not over without it.
     assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
@@ -147,7 +147,7 @@ fn who_was_held_while_it_was_out_is_still_out() {
     assert_eq!(play.wants(0), [Action::ProveIdle { host: 0 }]);
     play.step(Input::Idle { host: 0 });
     assert_eq!(play.step(Input::Released { host: 0 }), [Action::ProveIdle { host: 1 }]);
-    assert_eq!((play.rollout.failed(), play.rollout.unreachable()), (0, 0));
+    assert_eq!(play.rollout.lost(), Lost::default());
 }
 
 #[test]
@@ -221,10 +221,10 @@ fn a_node_of_an_earlier_wave_counts_for_no_later_one() {
 #[test]
 fn held_canaries_are_counted() {
     let hosts: Vec<WaveHost> = ["a", "b", "c"]
-        .map(|class| WaveHost { class: class.to_owned(), reachable: true, late: false })
+        .map(|class| WaveHost { class: class.to_owned(), reachable: true, late: false, gone: false })
         .to_vec();
     let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &[hosts.clone(), hosts].concat());
-    let mut play = Play { rollout: Rollout::new(6, waves, Policy::default(), 0), now: 0 };
+    let mut play = Play { rollout: Rollout::new(6, waves, Policy::default(), Lost::default()), now: 0 };
     play.step(Input::Begin);
     play.ended(0, End::Done);
     play.ended(1, End::Held);
@@ -259,4 +259,40 @@ fn a_node_lost_while_it_is_checked_keeps_its_place_where_something_was_done_to_i
     play.wants(0);
     play.ended(0, End::Failed);
     assert_eq!(play.rollout.out(), Vec::<usize>::new());
+}
+
+#[test]
+fn who_an_earlier_play_lost_takes_no_part_and_joins_the_last_wave() {
+    let hosts = |gone: [bool; 4]| {
+        gone.map(|gone| WaveHost { class: "h100".into(), reachable: true, late: false, gone }).to_vec()
+    };
+    let play = |gone| {
+        let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Percent(100.0))], &hosts(gone));
+        Play { rollout: Rollout::new(4, waves, Policy::default(), Lost::default()), now: 0 }
+    };
+    let mut one = play([true, false, false, false]);
+    assert_eq!(started(&one.step(Input::Begin)), [1], "a lost node is no canary");
+    assert_eq!(started(&one.ended(1, End::Done)), [2, 3]);
+    // It is there again: the wave that is on takes it.
+    let running = one.rollout.step(at(0), Input::Returned { host: 2 }).unwrap_err();
+    insta::assert_snapshot!(running, @"host 2 is running, where a return makes no sense");
+    assert_eq!(one.step(Input::Returned { host: 0 }), []);
+    assert!(one.rollout.step(at(0), Input::Returned { host: 0 }).is_err());
+    assert_eq!(one.rollout.in_flight(), [0, 2, 3]);
+    // An earlier wave is on: its turn comes.
+    let mut early = play([true, false, false, false]);
+    early.step(Input::Begin);
+    early.step(Input::Returned { host: 0 });
+    assert_eq!(early.rollout.in_flight(), [1]);
+    assert_eq!(started(&early.ended(1, End::Done)), [2, 3, 0]);
+    // A play that everybody was lost to is over at once, and goes on with who came back.
+    let mut all_gone = play([true; 4]);
+    assert_eq!(all_gone.step(Input::Begin), [Action::Finish { never_started: vec![0, 1, 2, 3] }]);
+    assert_eq!(all_gone.step(Input::Returned { host: 3 }), []);
+    let back = all_gone.step(Input::Resume);
+    assert_eq!(back, [Action::StartWave { wave: 0 }, Action::Start { host: 3 }]);
+    assert_eq!(
+        all_gone.ended(3, End::Done),
+        [Action::FinishWave { wave: 0 }, Action::Finish { never_started: vec![0, 1, 2] }]
+    );
 }

@@ -32,7 +32,10 @@ struct Play {
 
 impl Play {
     fn new(hosts: usize, batches: &[Batch], policy: Policy) -> Self {
-        Self { rollout: Rollout::new(hosts, plan_waves(batches, &all(hosts)), policy, 0), now: 0 }
+        Self {
+            rollout: Rollout::new(hosts, plan_waves(batches, &all(hosts)), policy, Lost::default()),
+            now: 0,
+        }
     }
 
     fn begun(hosts: usize, batches: &[Batch], policy: Policy) -> Self {
@@ -75,7 +78,7 @@ fn started(actions: &[Action]) -> Vec<usize> {
 }
 
 fn all(count: usize) -> Vec<WaveHost> {
-    vec![WaveHost { class: "h100".into(), reachable: true, late: false }; count]
+    vec![WaveHost { class: "h100".into(), reachable: true, late: false, gone: false }; count]
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn a_fleet_of_a_hundred_thousand_takes_microseconds_a_step() {
         drains: true,
         ..Policy::default()
     };
-    let mut rollout = Rollout::new(count, plan_waves(&[], &all(count)), policy, 0);
+    let mut rollout = Rollout::new(count, plan_waves(&[], &all(count)), policy, Lost::default());
     let (mut todo, mut now) = (std::collections::VecDeque::from([Input::Begin]), 0);
     let mut to_wish = 0..count;
     let (mut steps, mut longest) = (0u64, std::time::Duration::ZERO);
@@ -283,7 +286,7 @@ proptest! {
     #[test]
     fn waves_divide_the_hosts(batches in batches(), count in 0usize..40) {
         let hosts: Vec<_> =
-            (0..count).map(|i| WaveHost { class: (i % 3).to_string(), reachable: i % 5 != 0, late: false }).collect();
+            (0..count).map(|i| WaveHost { class: (i % 3).to_string(), reachable: i % 5 != 0, late: false, gone: false }).collect();
         let waves = plan_waves(&batches, &hosts);
         let mut covered: Vec<usize> = waves.iter().flat_map(|wave| wave.hosts.clone()).collect();
         covered.sort_unstable();

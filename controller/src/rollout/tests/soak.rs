@@ -45,7 +45,7 @@ fn a_canary_whose_gate_fails_after_the_soak_stops_the_play() {
     let failed = play.step(Input::SoakChecked { host: 0, ok: false, why: "xid 79".into() });
     let reason = StopReason::Canary { failed: 1 };
     assert_eq!(failed, [Action::Stop { reason }, Action::Finish { never_started: vec![1, 2] }]);
-    assert_eq!(play.rollout.failed(), 1);
+    assert_eq!(play.rollout.lost().failed, 1);
 }
 
 #[test]

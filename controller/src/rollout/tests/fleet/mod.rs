@@ -3,6 +3,9 @@
 //!
 //! `GPUFLEET_SCHEDULES` says how many; the number of a schedule is its seed, and a failure names it.
 
+mod checks;
+mod dice;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
@@ -12,36 +15,8 @@ use std::{
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
 
+use self::dice::{Dice, policy};
 use crate::rollout::*;
-
-/// Small random numbers from a seed (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
-    }
-
-    fn size(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).unwrap()
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    fn class(&mut self) -> Disruption {
-        [Disruption::Clients, Disruption::GpuReset, Disruption::Reboot][self.size(3)]
-    }
-}
 
 /// Where a node's place in the budget is, as far as the test knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,41 +88,6 @@ struct Fleet {
     steps: usize,
 }
 
-fn policy(dice: &mut Dice, hosts: usize) -> Policy {
-    let domains = dice.chance(50).then(|| {
-        let count = 1 + dice.size(4);
-        Domains {
-            // Some hosts are in no domain.
-            of: (0..hosts).map(|_| dice.size(count + usize::from(hosts.is_multiple_of(2)))).collect(),
-            names: (0..count).map(|domain| format!("rack {domain}")).collect(),
-            limit: 1 + dice.size(3),
-        }
-    });
-    let text =
-        ["daily 01:00-05:00 UTC", "Mon-Fri 22:00-04:00 UTC, Sat 06:00-09:30 Europe/Berlin"][dice.size(2)];
-    Policy {
-        budget: 1 + dice.size(5),
-        domains,
-        thresholds: Thresholds {
-            max_fail_percentage: dice.chance(20).then(|| 100.0 * (dice.below(100) as f64) / 100.0),
-            max_failures: dice.chance(30).then(|| dice.size(5)),
-            max_unreachable: dice.chance(30).then(|| dice.size(4)),
-            any_errors_fatal: dice.chance(5),
-        },
-        soak_s: if dice.chance(40) { 1 + dice.below(1200) } else { 0 },
-        window: dice.chance(50).then(|| Window::parse(text).unwrap()),
-        needs: Needs {
-            live: dice.below(60),
-            clients: dice.below(900),
-            gpu_reset: dice.below(1800),
-            reboot: dice.below(5400),
-        },
-        surveys: dice.chance(50),
-        drains: dice.chance(60),
-        patience_s: if dice.chance(70) { dice.below(300) } else { 0 },
-    }
-}
-
 impl Fleet {
     fn new(seed: u64) -> Self {
         let mut dice = Dice(seed);
@@ -159,14 +99,21 @@ impl Fleet {
                 _ => Batch::Of(Amount::Percent(1.0 + dice.below(100) as f64)),
             })
             .collect();
+        let losses = if dice.chance(20) { 15 } else { 0 };
         let shapes: Vec<_> = (0..hosts)
-            .map(|i| WaveHost { class: (i % 3).to_string(), reachable: true, late: false })
+            .map(|i| WaveHost {
+                class: (i % 3).to_string(),
+                reachable: true,
+                late: false,
+                gone: dice.chance(losses),
+            })
             .collect();
         let waves = plan_waves(&batches, &shapes);
         let policy = policy(&mut dice, hosts);
         let elsewhere = if dice.chance(20) { dice.size(3) } else { 0 };
+        let so_far = Lost { failed: dice.size(2), unreachable: 0 };
         let rollout =
-            Rollout::new(hosts, waves.clone(), policy.clone(), dice.size(2)).with_out_elsewhere(elsewhere);
+            Rollout::new(hosts, waves.clone(), policy.clone(), so_far).with_out_elsewhere(elsewhere);
         let now = 1_800_000_000_000 + i64::try_from(dice.below(7 * 86_400)).unwrap() * 1000;
         Self {
             fresh: rollout.clone(),
@@ -457,6 +404,11 @@ impl Fleet {
                 self.plan(Due::Others(host), 9000);
             }
         }
+        for host in 0..self.places.len() {
+            if self.is_gone(host) && self.dice.chance(40) {
+                self.come_back(host);
+            }
+        }
         let unfinished = |host: &&usize| !self.ended.contains_key(host);
         let running: Vec<usize> = self.started.iter().filter(unfinished).copied().collect();
         // Why before: the step may start further ones.
@@ -467,6 +419,25 @@ impl Fleet {
                 self.plan(Due::Next(host), 300);
             }
         }
+    }
+
+    fn is_gone(&self, host: usize) -> bool {
+        !self.waves.iter().any(|wave| wave.hosts.contains(&host))
+    }
+
+    /// A host that an earlier play had lost belongs to the last wave from now on.
+    fn come_back(&mut self, host: usize) {
+        let current = self.current_wave();
+        if self.waves.is_empty() {
+            self.waves.push(Wave { label: "all".to_owned(), hosts: Vec::new(), canary: false });
+        }
+        let last = self.waves.len() - 1;
+        self.waves[last].hosts.push(host);
+        if current == Some(last) {
+            self.started.insert(host);
+        }
+        self.absent.remove(&host);
+        self.input(Input::Returned { host });
     }
 
     fn input(&mut self, input: Input) {
@@ -582,142 +553,6 @@ impl Fleet {
     fn current_wave(&self) -> Option<usize> {
         self.waves.iter().rposition(|wave| wave.hosts.iter().any(|host| self.started.contains(host)))
     }
-
-    /// Whether this action is allowed by what the test knows.
-    fn check(&self, action: &Action, stopped: bool) {
-        let opening = self.opening();
-        let inside = opening.is_none_or(|opening| opening.contains(self.instant()));
-        match action {
-            Action::StartWave { wave } => {
-                assert!(inside && !stopped, "a wave starts outside the window or after a stop");
-                if let Some(before) = wave.checked_sub(1).and_then(|wave| self.waves.get(wave)) {
-                    assert!(before.hosts.iter().all(|host| self.ended.contains_key(host)));
-                    let done =
-                        before.hosts.iter().filter(|host| self.ended.get(host) == Some(&End::Done)).count();
-                    assert!(!before.canary || done == before.hosts.len(), "not every canary is done");
-                    if self.policy.soak_s > 0 && done > 0 {
-                        let (until, left) = self.soak.as_ref().expect("no soak between the waves");
-                        assert!(
-                            *until <= self.now && left.as_ref().is_some_and(BTreeSet::is_empty),
-                            "the soak is not over"
-                        );
-                        assert!(!before.canary || self.soaked, "a canary's gate failed");
-                    }
-                }
-            }
-            Action::Start { .. } => assert!(inside && !stopped),
-            Action::Drain { host, deadline } => {
-                assert!(*deadline >= self.instant() && self.policy.drains);
-                assert!(opening.is_none_or(|opening| *deadline <= opening.closes));
-                assert!(self.places[*host] != Place::Out, "drained while it is out");
-                self.check_claim(*host, opening, stopped);
-            }
-            Action::ProveIdle { host } => match self.places[*host] {
-                Place::Out => {}
-                Place::Claimed { drained: true } if self.policy.drains => assert!(inside && !stopped),
-                _ => {
-                    assert!(!self.policy.drains, "host {host} was not drained");
-                    self.check_claim(*host, opening, stopped);
-                }
-            },
-            Action::Grant { host, class, deadline } => {
-                assert_eq!(self.wish.get(host).map(|(class, ..)| class), Some(class));
-                assert!(self.proven.contains(host), "no proof of idleness");
-                let out = self.places[*host] == Place::Out;
-                assert!(out || (inside && !stopped), "a permit outside the window or after a stop");
-                match deadline {
-                    Some(deadline) => assert_eq!(Some(*deadline), opening.map(|opening| opening.closes)),
-                    None => assert!(out || opening.is_none(), "a permit without an end"),
-                }
-            }
-            Action::Deny { host, why: Denial::WindowTooShort { needs_s, closes } } => {
-                let opening = opening.expect("no window is too short");
-                // The window may be open again, the run uses one opening.
-                let fits = opening.closes == *closes && self.fits(opening, *needs_s);
-                assert!(!fits || self.places[*host] != Place::None, "it did fit");
-            }
-            Action::Deny { host, why: Denial::BudgetSpent { .. } } => self.check_spent(*host, None),
-            Action::Deny { host, why: Denial::DomainSpent { domain, .. } } => {
-                self.check_spent(*host, Some(domain));
-            }
-            Action::WaitsForWindow { opens } => assert!(self.instant() < *opens),
-            _ => {}
-        }
-    }
-
-    fn fits(&self, opening: Opening, needs_s: u64) -> bool {
-        let end = self.now + i64::try_from(needs_s).unwrap() * 1000;
-        opening.contains(self.instant()) && end <= opening.closes.as_millisecond()
-    }
-
-    /// Others' outages that only surveys report deny nobody before their time.
-    fn check_spent(&self, host: usize, domain: Option<&String>) {
-        let domains = self.policy.domains.as_ref();
-        let within = |index: usize| match (domain, domains) {
-            (Some(name), Some(domains)) => domains.names.get(domains.of[index]) == Some(name),
-            (name, _) => name.is_none(),
-        };
-        let gone = |surveyed: bool| {
-            let gone = |index: &usize| {
-                let known = self.places[*index] == Place::Kept || self.absent.contains(index);
-                let active = matches!(self.places[*index], Place::Claimed { .. } | Place::Out);
-                !active && (known || (surveyed && self.surveyed.contains(index)))
-            };
-            let hosts =
-                (0..self.places.len()).filter(|index| *index != host && within(*index)).filter(gone).count();
-            let elsewhere = self.elsewhere + if surveyed { self.surveyed_elsewhere } else { 0 };
-            hosts + if domain.is_none() { elsewhere } else { 0 }
-        };
-        let limit = match (domain, domains) {
-            (Some(_), Some(domains)) => domains.limit,
-            _ => self.policy.budget,
-        };
-        if gone(false) >= limit {
-            return;
-        }
-        assert!(gone(true) >= limit, "host {host} was denied where there is room");
-        if self.policy.surveys {
-            let waited = self.now - self.wish[&host].2;
-            assert!(
-                waited >= i64::try_from(self.policy.patience_s).unwrap() * 1000,
-                "only {waited} ms of patience"
-            );
-            let (_, _, answered_at) = self.answer.expect("a denial without a survey");
-            assert!(self.now - answered_at <= 1000, "denied on a survey that is too old");
-        }
-    }
-
-    fn check_claim(&self, host: usize, opening: Option<Opening>, stopped: bool) {
-        let (class, asked, _) = self.wish[&host];
-        assert!(!stopped, "host {host} claims a place after the stop");
-        let needs_s = self.policy.needs.of(class);
-        assert!(opening.is_none_or(|opening| self.fits(opening, needs_s)), "it does not fit into the window");
-        if self.places[host] != Place::None {
-            return;
-        }
-        let out = |index: &usize| {
-            *index == host
-                || self.places[*index] != Place::None
-                || self.absent.contains(index)
-                || self.surveyed.contains(index)
-        };
-        let fleet = (0..self.places.len()).filter(out).count() + self.elsewhere + self.surveyed_elsewhere;
-        assert!(fleet <= self.policy.budget, "{fleet} are out of {} allowed", self.policy.budget);
-        if let Some(domains) = &self.policy.domains
-            && domains.of[host] < domains.names.len()
-        {
-            let own = (0..self.places.len())
-                .filter(|index| domains.of[*index] == domains.of[host])
-                .filter(out)
-                .count();
-            assert!(own <= domains.limit, "{own} are out in the domain, {} allowed", domains.limit);
-        }
-        if self.policy.surveys {
-            let (number, asked_at, answered_at) = self.answer.expect("a claim without a survey");
-            assert!(self.now - answered_at <= 1000, "the survey is too old");
-            assert!(number > asked || self.now - asked_at <= 1000, "the survey is older than the wish");
-        }
-    }
 }
 
 #[test]
@@ -765,12 +600,13 @@ fn invariants_hold_on_random_schedules() {
     }
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "drain",
     "drain refused",
     "drain failed",
     "survey failed",
     "resume",
+    "returned",
     "gate failed",
     "survey",
     "grant",
@@ -792,6 +628,7 @@ fn name(input: &Input) -> &'static str {
         Input::DrainFailed { .. } => "drain failed",
         Input::SurveyFailed { .. } => "survey failed",
         Input::Resume => "resume",
+        Input::Returned { .. } => "returned",
         Input::SoakChecked { ok: false, .. } => "gate failed",
         _ => "another input",
     }

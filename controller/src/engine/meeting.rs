@@ -1,0 +1,115 @@
+//! Where the nodes of a wave meet: the barriers of the strategy `linear`, and the tasks that only the first of them runs.
+//!
+//! Owns who waits there and for what. Must not know the rollout. Invariant: a host that never answered holds nobody up for
+//! longer than [`SILENCE`], and one that is gone holds nobody up at all.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::message::{LatchValue, ToNode};
+
+/// How long a barrier waits at most for hosts that have not answered at all.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Latches that a host took, each with what its task gave if that is known.
+pub(super) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
+
+#[derive(Default)]
+pub(super) struct Meeting {
+    at_barrier: Vec<usize>,
+    /// When those who wait go on without hosts that never answered.
+    opens_at: Option<Instant>,
+    latches: HashMap<Arc<str>, Latch>,
+}
+
+enum Latch {
+    Running { owner: usize, waiting: Vec<usize> },
+    Value(Box<LatchValue>),
+}
+
+impl Meeting {
+    /// A host waits for the others; for those who never answered so long at most.
+    pub(super) fn wait(&mut self, host: usize, silence: Duration) {
+        self.at_barrier.push(host);
+        self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
+    }
+
+    /// When hosts that never answered are not waited for any more.
+    pub(super) const fn opens_at(&self) -> Option<Instant> {
+        self.opens_at
+    }
+
+    /// Once that moment is there: who is still missing has answered, and is waited for.
+    pub(super) fn waited(&mut self) {
+        self.opens_at = None;
+    }
+
+    /// Those who may go on, now that everybody at work is there. A host that has never answered is not waited for: it goes
+    /// on alone when it does.
+    ///
+    /// `at_work` are those who may still come, each with whether it ever answered.
+    pub(super) fn open(&mut self, mut at_work: impl Iterator<Item = (usize, bool)>) -> Vec<usize> {
+        let patient = self.opens_at.is_some_and(|at| Instant::now() < at);
+        let there = &self.at_barrier;
+        let missing = |(host, answered): (usize, bool)| !there.contains(&host) && (answered || patient);
+        if there.is_empty() || at_work.any(missing) {
+            return Vec::new();
+        }
+        self.opens_at = None;
+        std::mem::take(&mut self.at_barrier)
+    }
+
+    /// Asks for a task that one host runs for all; nothing while another one runs it.
+    pub(super) fn latch(&mut self, host: usize, key: Arc<str>) -> Option<ToNode> {
+        match self.latches.get_mut(&key) {
+            None => {
+                self.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });
+                Some(ToNode::LatchYours)
+            }
+            Some(Latch::Running { waiting, .. }) => {
+                waiting.push(host);
+                None
+            }
+            Some(Latch::Value(value)) => Some(ToNode::LatchValue(value.clone())),
+        }
+    }
+
+    /// What its task gave, for those who wait for it.
+    pub(super) fn result(&mut self, key: Arc<str>, result: Box<LatchValue>) -> Vec<usize> {
+        match self.latches.insert(key, Latch::Value(result)) {
+            Some(Latch::Running { waiting, .. }) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// A latch whose owner is gone goes to the next who waits, or to whoever comes next.
+    pub(super) fn pass_on(&mut self, gone: usize) -> Vec<usize> {
+        let mut heirs = Vec::new();
+        self.latches.retain(|_, latch| match latch {
+            Latch::Running { owner, waiting } if *owner == gone => match waiting.pop() {
+                Some(heir) => {
+                    *owner = heir;
+                    heirs.push(heir);
+                    true
+                }
+                None => false,
+            },
+            _ => true,
+        });
+        heirs
+    }
+
+    /// Takes up what an earlier process of the run knew.
+    pub(super) fn restore(&mut self, owner: usize, taken: Taken) {
+        for (key, value) in taken {
+            match value {
+                Some(value) => _ = self.latches.insert(key, Latch::Value(Box::new(value))),
+                None => {
+                    let running = Latch::Running { owner, waiting: Vec::new() };
+                    self.latches.entry(key).or_insert(running);
+                }
+            }
+        }
+    }
+}
