@@ -442,6 +442,9 @@ async fn a_reboot_is_refused_unless_the_node_is_ours_and_drained() {
     }
     let (drainer, _) = with(Fake::ours());
     assert_eq!(drainer.reboot_via(&target(), &own()).await, Ok(RebootOrder::Taken));
+    assert_eq!(drainer.reboot_is_queued(&target()).await, Ok(false));
+    let (drainer, _) = with(Fake { state: "IDLE+DRAIN+REBOOT_REQUESTED".into(), ..Fake::ours() });
+    assert_eq!(drainer.reboot_is_queued(&target()).await, Ok(true));
 }
 
 #[tokio::test(start_paused = true)]

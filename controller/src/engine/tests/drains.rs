@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started, virtual_time,
+    FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started,
+    virtual_time,
     world::{boot_id, lock},
 };
 use crate::{
-    drain::{Marker, NoticePlan},
+    drain::{Marker, NoticePlan, RebootOrder},
     engine::{Overrules, Past, Recorder, RunResult, Stop},
     event::{DrainStep, NodeState, What},
     journal::Journal,
@@ -276,6 +277,47 @@ fn a_lock_is_stolen_only_when_a_person_says_so() {
             "two nodes found it, and it was taken once"
         );
         assert_eq!(*lock(&world.queue.lock), None);
+    });
+}
+
+#[test]
+fn who_wants_the_lock_at_once_waits_once() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.queue.lock_takes) = MINUTE;
+        *lock(&world.queue.silent) = 1;
+        let (scheduler, begin) = (FakeScheduler::of(&world, None), Instant::now());
+        let all = || futures::future::join_all((0..20).map(|_| scheduler.lock("RUN")));
+        assert!(all().await.iter().all(Result::is_err));
+        assert!(all().await.iter().all(|answer| *answer == Ok(None)));
+        assert_eq!(begin.elapsed().as_secs(), 120);
+    });
+}
+
+#[test]
+fn a_drain_that_hangs_is_given_up_when_the_run_stops() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.queue.hangs) = true;
+        let begin = Instant::now();
+        let ended = run(&world, Overrules::default(), Some("hangs gpu001")).await;
+        assert_eq!(ended.result.stop, Some(Stop::Interrupted));
+        assert_eq!(ended.result.out_of_service, Vec::<String>::new());
+        assert!(begin.elapsed() < 5 * MINUTE, "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn a_reboot_that_the_scheduler_refuses_is_not_forced() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.queue.reboots) = Some(RebootOrder::Refused("no RebootProgram".to_owned()));
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("is not rebooted: no RebootProgram"), "{message}");
+        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+        assert!(matches!(world.queue.holder("gpu001"), Some(Holder::Run(_))), "it stays drained");
     });
 }
 

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::world::{World, lock};
 use crate::drain::{
-    Activity, Cordon, DrainError, Drainer, Marker, NoticePlan, Outage, Ownership, Scheduler, Target,
+    Activity, Cordon, DrainError, Drainer, Marker, NoticePlan, Outage, Ownership, RebootOrder, Scheduler,
+    Target,
 };
 
 /// Who has a node out.
@@ -34,6 +35,12 @@ pub(super) struct Queue {
     pub(super) most_out: Mutex<usize>,
     /// Calls that get no answer, counted down.
     pub(super) silent: Mutex<u32>,
+    /// How long taking the lock takes.
+    pub(super) lock_takes: Mutex<Duration>,
+    /// Whether a cordon is waited for without an end, and may be given up.
+    pub(super) hangs: Mutex<bool>,
+    /// What it answers to an order to reboot; it reboots nothing where there is none.
+    pub(super) reboots: Mutex<Option<RebootOrder>>,
 }
 
 impl Queue {
@@ -63,6 +70,7 @@ impl FakeScheduler {
         // Why so short: the wall clock goes on while the test's own runs ahead.
         scheduler.patience = Duration::from_secs(2);
         scheduler.notice = notice;
+        scheduler.reboots = lock(&world.queue.reboots).is_some();
         Arc::new(scheduler)
     }
 
@@ -98,6 +106,10 @@ impl Drainer for FakeScheduler {
         Box::pin(async move {
             self.answers()?;
             self.0.step().await;
+            if *lock(&self.0.queue.hangs) {
+                self.0.queue.note("hangs", &target.node);
+                std::future::pending::<()>().await;
+            }
             if let Ownership::Theirs { by } = self.owner(target, marker) {
                 return Ok(Cordon::HeldByOthers { by });
             }
@@ -191,6 +203,8 @@ impl Drainer for FakeScheduler {
 
     fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
         Box::pin(async move {
+            let takes = *lock(&self.0.queue.lock_takes);
+            tokio::time::sleep(takes).await;
             self.answers()?;
             let mut held = lock(&self.0.queue.lock);
             let other = held.clone().filter(|holder| holder != run);
@@ -217,5 +231,17 @@ impl Drainer for FakeScheduler {
             }
             Ok(())
         })
+    }
+
+    fn reboot_via<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<RebootOrder, DrainError>> {
+        Box::pin(async { Ok(lock(&self.0.queue.reboots).clone().unwrap_or(RebootOrder::Cannot)) })
+    }
+
+    fn may_be_cut(&self) -> bool {
+        *lock(&self.0.queue.hangs)
     }
 }
