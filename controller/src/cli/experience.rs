@@ -123,7 +123,6 @@ mod tests {
         for (seq, what) in (0..).zip(events) {
             journal.append(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }).unwrap();
         }
-        let mut journal = journal;
         journal.close().unwrap();
         run
     }

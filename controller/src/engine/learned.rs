@@ -167,7 +167,7 @@ impl Learned {
     pub(super) fn figures(&self, class: Disruption, models: &Models) -> Option<Figures> {
         let seen = self.classes.get(&class)?;
         let is_enough = seen.nodes.len() >= LEAST_NODES && models.is_subset(&seen.models);
-        is_enough.then(|| Figures { longest: seen.longest, nodes: seen.nodes.len(), runs: seen.runs.len() })
+        is_enough.then_some(Figures { longest: seen.longest, nodes: seen.nodes.len(), runs: seen.runs.len() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What earlier journals teach: how long which nodes were out, and what of that is believed.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use gpufleet_protocol::{
     Disruption,
