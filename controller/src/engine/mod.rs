@@ -14,6 +14,7 @@ mod link;
 mod loss;
 mod meeting;
 mod message;
+mod neighbours;
 mod node;
 mod past;
 mod play;
