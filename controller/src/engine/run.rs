@@ -337,6 +337,11 @@ impl Engine {
         self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable))
     }
 
+    fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
+        let play = self.program.plays.get(index);
+        play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
+    }
+
     fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
         self.schedulers.get(play).cloned().flatten()
     }
@@ -375,9 +380,7 @@ impl Engine {
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
-        let Some(play) = self.program.plays.get(index) else {
-            return Err(EngineError::Internal(format!("no play {index}")));
-        };
+        let play = self.play_at(index)?;
         let writes = self.options.verb.writes();
         let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
         let disrupts = play.disruption > Disruption::Live;
@@ -447,9 +450,7 @@ impl Engine {
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
-        let Some(play) = self.program.plays.get(index) else {
-            return Err(EngineError::Internal(format!("no play {index}")));
-        };
+        let play = self.play_at(index)?;
         let names = begun.shape.hosts.clone();
         let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
         let waves: Vec<Wave> = begun
