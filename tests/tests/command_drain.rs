@@ -27,6 +27,7 @@ held() {
 case $1 in
 drain)
     test ! -e silent || exit 3
+    test ! -e hangs || { touch hanging; sleep 600; }
     test ! -e cordon/$node || test "$(cat cordon/$node)" = "$GPUFLEET_MARKER" || held
     test -e cordon/$node || { printf %s "$GPUFLEET_MARKER" > cordon/$node; note drain; }
     ;;
@@ -227,6 +228,42 @@ fn others_outages_count_and_are_waited_for() {
     assert!(matches!(done.code, Some(0 | 5)), "{done}");
     site.assert_done(&done, &["gpu001", "gpu002"]);
     assert_eq!(site.most(), 1);
+}
+
+#[test]
+fn outages_that_limit_leaves_out_count_too() {
+    let site = Site::new();
+    site.write_play(1, "60s", &["out"]);
+    site.hold("gpu003");
+    let mut running = site.run().args(["--limit", "gpu001"]).within(Duration::from_secs(120)).start();
+    running.until("the wait", |events| {
+        let waits = |with: &serde_json::Value| {
+            with["detail"].as_str().is_some_and(|why| why.contains("gpu003, which --limit leaves out"))
+        };
+        events.of_host("node_state", "gpu001").any(waits)
+    });
+    assert_eq!(site.log(), Vec::new(), "a person's outage takes up the budget");
+    std::fs::remove_file(site.path("cordon/gpu003")).unwrap();
+    let done = running.wait().expect(0);
+    site.assert_done(&done, &["gpu001"]);
+    assert_eq!((site.log_of("gpu002").len(), site.log_of("gpu003").len()), (0, 0));
+}
+
+#[test]
+fn a_drain_that_hangs_is_given_up_when_the_run_stops() {
+    let site = Site::new();
+    site.write_play(1, "30m", &[]);
+    site.home.write("hangs", "");
+    let running = site.run().start();
+    site.until("hook", &running, || site.path("hanging").exists());
+    let begin = Instant::now();
+    running.signal(Signal::INT);
+    let done = running.wait().expect(130);
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    assert_eq!(site.log(), Vec::new(), "{done}");
+    for node in NODES {
+        assert_eq!((site.holder(node), site.fleet.boots(node)), (None, 1), "{done}");
+    }
 }
 
 #[test]

@@ -212,29 +212,43 @@ pub struct RunArgs {
     /// Shows the text changes of files.
     #[arg(short = 'D', long)]
     pub diff: bool,
-    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
-    #[arg(long, value_name = "N|%", value_parser = amount)]
-    pub max_unavailable: Option<gpufleet::rollout::Amount>,
-    /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
-    #[arg(long, value_name = "TEXT", value_parser = window)]
-    pub window: Option<gpufleet::rollout::Window>,
+    #[command(flatten)]
+    pub bounds: Bounds,
     /// How long a wave is watched before the next begins, such as `10m`; wins over the plays'.
     #[arg(long, value_name = "TIME", value_parser = soak)]
     pub soak: Option<u64>,
     /// Nodes that may fail before nothing new starts; wins over the plays'.
     #[arg(long, value_name = "N")]
     pub max_failures: Option<u32>,
+    #[command(flatten)]
+    pub overruling: Overruling,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// When nodes may be taken out, and how many.
+#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
+    #[arg(long, value_name = "N|%", value_parser = amount)]
+    pub max_unavailable: Option<gpufleet::rollout::Amount>,
+    /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
+    #[arg(long, value_name = "TEXT", value_parser = window)]
+    pub window: Option<gpufleet::rollout::Window>,
+}
+
+/// What a person says over a safety check.
+#[derive(Clone, Copy, Debug, Args, Serialize, Deserialize)]
+pub struct Overruling {
     /// Disturb nodes although they are busy or nobody knows whether they are; what it goes over is shown and recorded.
     #[arg(long)]
     pub force: bool,
     /// Take a scheduler's lock over from another run; only when its gpufleet is known to be gone.
     #[arg(long)]
     pub steal: bool,
-    /// What goes to standard output.
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
-    pub format: Format,
-    #[command(flatten)]
-    pub connection: Connection,
 }
 
 fn amount(text: &str) -> Result<gpufleet::rollout::Amount, String> {
@@ -252,12 +266,8 @@ pub struct PlanArgs {
     /// Shows one node in full.
     #[arg(long, value_name = "HOST")]
     pub node: Option<String>,
-    /// Nodes that may be out of service at once, whoever took them out; wins over the plays'.
-    #[arg(long, value_name = "N|%", value_parser = amount)]
-    pub max_unavailable: Option<gpufleet::rollout::Amount>,
-    /// When nodes may be disturbed, such as "Sat 02:00-06:00 Europe/Berlin"; wins over the plays'.
-    #[arg(long, value_name = "TEXT", value_parser = window)]
-    pub window: Option<gpufleet::rollout::Window>,
+    #[command(flatten)]
+    pub bounds: Bounds,
     /// Exit code 3 when something would change.
     #[arg(long)]
     pub fail_on_change: bool,
@@ -360,12 +370,8 @@ pub struct ResumeArgs {
     /// Does not ask before nodes are disturbed; needed where there is no terminal to ask on.
     #[arg(short, long)]
     pub yes: bool,
-    /// Disturb nodes although they are busy or nobody knows whether they are; what it goes over is shown and recorded.
-    #[arg(long)]
-    pub force: bool,
-    /// Take a scheduler's lock over from another run; only when its gpufleet is known to be gone.
-    #[arg(long)]
-    pub steal: bool,
+    #[command(flatten)]
+    pub overruling: Overruling,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub format: Format,

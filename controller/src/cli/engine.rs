@@ -1,7 +1,7 @@
 //! `run`, `plan` and `audit`: one engine, three verbs.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -16,7 +16,7 @@ use gpufleet::{
     interpreter::{CachedFiles, HostContext},
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Known, Order, Overrides, Program, TagFilter},
+    playbook::{Drain, Known, Order, Overrides, Program, TagFilter},
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
@@ -37,7 +37,7 @@ use super::{
     output::Output,
     prompt::Question,
     resume,
-    schedulers::{logins, schedulers},
+    schedulers::{PlayHosts, logins, schedulers},
     sinks::{LinesSink, Screen, ScreenSink},
     sources,
 };
@@ -149,13 +149,13 @@ fn request_of(args: &RunArgs) -> Request<'_> {
         diff: args.diff,
         node: None,
         fail_on_change: args.fail_on_change,
-        max_unavailable: args.max_unavailable,
+        max_unavailable: args.bounds.max_unavailable,
         record: Some(args),
-        overrules: Overrules { force: args.force, steal: args.steal },
+        overrules: Overrules { force: args.overruling.force, steal: args.overruling.steal },
         winds_up: false,
         adopted: HashMap::new(),
         overrides: Overrides {
-            window: args.window.clone(),
+            window: args.bounds.window.clone(),
             soak_s: args.soak,
             max_failures: args.max_failures,
         },
@@ -172,8 +172,8 @@ pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Resul
         diff: args.diff,
         node: args.node.as_deref(),
         fail_on_change: args.fail_on_change,
-        max_unavailable: args.max_unavailable,
-        overrides: Overrides { window: args.window, ..Overrides::default() },
+        max_unavailable: args.bounds.max_unavailable,
+        overrides: Overrides { window: args.bounds.window, ..Overrides::default() },
         overrules: Overrules::default(),
         winds_up: false,
         record: None,
@@ -212,6 +212,8 @@ struct Loaded {
     program: Arc<Program>,
     extra: Map<String, Value>,
     play_hosts: Vec<Vec<String>>,
+    /// Hosts that `--limit` leaves out of each play, where a scheduler may tell of their outages.
+    neighbours: Vec<Vec<String>>,
     /// Hosts of any play, in inventory order.
     hosts: Vec<String>,
 }
@@ -230,7 +232,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     }
     check_tags(&program, source)?;
     let extra_dict = Arc::new(Dict::trusted(&extra));
-    let mut play_hosts = Vec::new();
+    let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
     for play in &program.plays {
         let pattern = play.host_pattern(&extra_dict)?;
         let mut selected: Vec<String> =
@@ -239,6 +241,15 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         if request.max_unavailable.is_none() {
             play.budget(selected.len())?;
         }
+        neighbours.push(match play.policy.drain {
+            Drain::None => Vec::new(),
+            _ if limit.is_none() => Vec::new(),
+            _ => {
+                let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
+                let all = inventory.select(&pattern, None)?;
+                all.iter().map(ToString::to_string).filter(|host| !taken.contains(host.as_str())).collect()
+            }
+        });
         play_hosts.push(selected);
     }
     let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
@@ -253,7 +264,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, hosts })
+    Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, neighbours, hosts })
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -405,8 +416,13 @@ impl Reach {
             become_default: request.source.r#become,
             verbosity: output.verbose,
         };
-        let contexts = contexts(&shared, &loaded.hosts);
-        let schedulers = schedulers(&loaded.program, &loaded.play_hosts, &contexts, &fleet, output)?;
+        let known: BTreeSet<&String> = loaded.hosts.iter().collect();
+        let beside: BTreeSet<&String> =
+            loaded.neighbours.iter().flatten().filter(|host| !known.contains(host)).collect();
+        let hosts: Vec<String> = loaded.hosts.iter().chain(beside).cloned().collect();
+        let contexts = contexts(&shared, &hosts);
+        let hosts = PlayHosts { taking_part: &loaded.play_hosts, beside: &loaded.neighbours };
+        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, output)?;
         Ok(Self { fleet, contexts, schedulers })
     }
 }
@@ -477,6 +493,7 @@ fn carry_out(
     let engine = Engine {
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
+        neighbours: loaded.neighbours.clone(),
         contexts,
         files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
         connector: Arc::new(fleet),

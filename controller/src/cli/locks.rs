@@ -147,7 +147,7 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
     }
     let mut args = run_args;
     if let Some(holder) = found.holders.values().flatten().next()
-        && !args.steal
+        && !args.overruling.steal
     {
         return Err(CommandError::stopped(format!("run {holder} still holds the scheduler's lock"))
             .hint("take it over with --steal when you know that its gpufleet is gone, wherever it ran"));

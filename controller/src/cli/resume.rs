@@ -86,8 +86,8 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
     }
     let (mut began, taken_up) = take_up(found, environment)?;
     began.yes |= args.yes;
-    began.force |= args.force;
-    began.steal |= args.steal;
+    began.overruling.force |= args.overruling.force;
+    began.overruling.steal |= args.overruling.steal;
     began.format = args.format;
     output.status(&format!("run {} goes on", taken_up.run));
     engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)

@@ -22,13 +22,21 @@ use super::{error::CommandError, fleet::Fleet, output::Output};
 /// How long a hook may take that has nothing to wait for.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Hosts of each play.
+#[derive(Clone, Copy)]
+pub struct PlayHosts<'a> {
+    pub taking_part: &'a [Vec<String>],
+    /// Those that a limit leaves out.
+    pub beside: &'a [Vec<String>],
+}
+
 /// For each play what drains its nodes; none for a play that drains nobody. Nothing is contacted yet.
 ///
 /// # Errors
 /// Templates that fail for a host, two hosts under one name at Slurm, and login nodes that cannot be used.
 pub fn schedulers(
     program: &Program,
-    play_hosts: &[Vec<String>],
+    hosts: PlayHosts<'_>,
     contexts: &HashMap<String, Arc<HostContext>>,
     fleet: &Fleet,
     output: &Output,
@@ -43,7 +51,7 @@ pub fn schedulers(
         runners.insert(host.to_owned(), Arc::clone(&runner));
         Ok(runner)
     };
-    let (schedulers, warnings) = build(program, play_hosts, contexts, login)?;
+    let (schedulers, warnings) = build(program, hosts, contexts, login)?;
     if !warnings.is_empty() {
         output.diagnostics(&warnings);
     }
@@ -62,14 +70,14 @@ type Built = (Vec<Option<Arc<Scheduler>>>, Diagnostics);
 
 fn build(
     program: &Program,
-    play_hosts: &[Vec<String>],
+    hosts: PlayHosts<'_>,
     contexts: &HashMap<String, Arc<HostContext>>,
     mut login: impl FnMut(Option<&str>) -> Result<Arc<dyn Runner>, CommandError>,
 ) -> Result<Built, CommandError> {
     let mut said = Diagnostics::new();
     let mut rendered = Vec::with_capacity(program.plays.len());
-    for (play, hosts) in program.plays.iter().zip(play_hosts) {
-        let mut rendering = Rendering { play, hosts, contexts, failures: Vec::new() };
+    for ((play, taking_part), beside) in program.plays.iter().zip(hosts.taking_part).zip(hosts.beside) {
+        let mut rendering = Rendering { play, hosts: taking_part, beside, contexts, failures: Vec::new() };
         let words = match &play.policy.drain {
             Drain::None => Words::None,
             Drain::Slurm(slurm) => rendering.slurm(slurm, &mut said),
@@ -147,6 +155,8 @@ enum Words {
 struct Rendering<'a> {
     play: &'a Play,
     hosts: &'a [String],
+    /// Hosts that are not drained, only asked about.
+    beside: &'a [String],
     contexts: &'a HashMap<String, Arc<HostContext>>,
     /// What went wrong, where, and for which hosts; none for a hook that concerns no host.
     failures: Vec<Failure>,
@@ -197,6 +207,25 @@ impl Rendering<'_> {
             if name != *host {
                 names.insert(host.clone(), name);
             }
+        }
+        let mut nameless = Vec::new();
+        for host in self.beside {
+            match template::resolve(&slurm.node, &self.scope(Some(host))).map(|name| name.to_text()) {
+                Ok(name) if is_node_name(name.trim()) => {
+                    _ = names.insert(host.clone(), name.trim().to_owned())
+                }
+                _ => nameless.push(host.clone()),
+            }
+        }
+        if !nameless.is_empty() {
+            said.push(
+                Diagnostic::warning(format!("outages of {} do not count", fold_names(&nameless)))
+                    .at(&place)
+                    .label("`node` gives them no name of one Slurm node")
+                    .help(
+                        "--limit leaves them out; correct the variables that `node` uses to count them too",
+                    ),
+            );
         }
         Words::Names(names)
     }
@@ -342,7 +371,8 @@ mod tests {
             None => Ok(Arc::new(LocalRunner) as Arc<dyn Runner>),
             Some(host) => Err(CommandError::user(format!("asked for {host}"))),
         };
-        match build(&program(block), &hosts, &contexts, login) {
+        let hosts = PlayHosts { taking_part: &hosts, beside: &[Vec::new()] };
+        match build(&program(block), hosts, &contexts, login) {
             Ok((mut all, warnings)) => Ok((all.remove(0), warnings.to_string())),
             Err(CommandError::Input(said)) => Err(said.to_string()),
             Err(error) => Err(format!("{error:?}")),
@@ -370,6 +400,31 @@ mod tests {
         assert!(scheduler.surveys && scheduler.reboots);
         let plain = built("    drain: slurm\n", ["", ""]).unwrap().0.unwrap();
         assert!(plain.notice.is_none() && plain.surveys && !plain.reboots);
+    }
+
+    #[test]
+    fn who_is_left_out_has_a_name_too() {
+        let block = "    drain: {slurm: {node: \"{{ n }}\"}}\n";
+        let (hosts, contexts) = fleet(["s1", "s2"]);
+        let login = |_: Option<&str>| Ok(Arc::new(LocalRunner) as Arc<dyn Runner>);
+        let split = |beside: &[&str]| {
+            let beside = beside.iter().map(ToString::to_string).collect();
+            let taking_part = vec![hosts[0][..1].to_vec()];
+            let hosts = PlayHosts { taking_part: &taking_part, beside: &[beside] };
+            let (mut all, warnings) = build(&program(block), hosts, &contexts, login).ok().unwrap();
+            (all.remove(0).unwrap(), warnings.to_string())
+        };
+        let (scheduler, warnings) = split(&["h2"]);
+        assert_eq!((scheduler.target("h2").node.as_str(), warnings.as_str()), ("s2", ""));
+        let (_, warnings) = split(&["h2", "h8", "h9"]);
+        insta::assert_snapshot!(warnings, @r#"
+        warning: outages of h[8,9] do not count
+          --> play.yml:5:27
+           |
+         5 |     drain: {slurm: {node: "{{ n }}"}}
+           |                           ^^^^^^^^^ `node` gives them no name of one Slurm node
+        help: --limit leaves them out; correct the variables that `node` uses to count them too
+        "#);
     }
 
     #[test]

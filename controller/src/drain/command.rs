@@ -267,6 +267,7 @@ impl Drainer for CommandDrainer {
                         node: target.node.clone(),
                         why: shown.to_owned(),
                         marker: Marker::parse(why),
+                        known: true,
                     })
                 })
                 .collect())

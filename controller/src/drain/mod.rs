@@ -94,6 +94,8 @@ pub struct Outage {
     pub why: String,
     /// The run that holds it, if one of ours does.
     pub marker: Option<Marker>,
+    /// Whether the scheduler has such a node at all.
+    pub known: bool,
 }
 
 /// The scheduler did not answer, or not in a way that means something; never a "no".

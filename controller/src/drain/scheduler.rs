@@ -12,7 +12,7 @@ use std::{
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use tokio::time::{Instant, sleep};
 
-use super::{DrainError, Drainer, Target};
+use super::{DrainError, Drainer, Outage, Target};
 
 /// How long a scheduler that does not answer is asked who is out.
 const SURVEY: Duration = Duration::from_secs(120);
@@ -53,8 +53,11 @@ pub struct Scheduler {
 struct Lock {
     held: bool,
     /// The request that is under way, for all who want it.
-    asked: Option<Shared<BoxFuture<'static, Result<Option<String>, DrainError>>>>,
+    asked: Option<Shared<BoxFuture<'static, Holder>>>,
 }
+
+/// The other run that holds the lock, if one does.
+type Holder = Result<Option<String>, DrainError>;
 
 impl Scheduler {
     /// One without notice, surveys and reboots.
@@ -79,25 +82,31 @@ impl Scheduler {
         Target { host: host.to_owned(), node: node.to_owned() }
     }
 
-    /// Which of these hosts others than this run have out, by their places. A scheduler that does not answer is asked again
-    /// for a while.
+    /// Which of these hosts others than this run have out, by their places; of the `neighbours` behind them only those that
+    /// the scheduler knows. One that does not answer is asked again for a while.
     ///
     /// # Errors
     /// Why nobody knows.
-    pub async fn others_out(&self, hosts: &[String], run: &str) -> Result<Vec<usize>, DrainError> {
-        let targets: Vec<Target> = hosts.iter().map(|host| self.target(host)).collect();
-        let number: HashMap<&str, usize> =
+    pub async fn others_out(
+        &self,
+        hosts: &[String],
+        neighbours: &[String],
+        run: &str,
+    ) -> Result<Vec<usize>, DrainError> {
+        let targets: Vec<Target> = hosts.iter().chain(neighbours).map(|host| self.target(host)).collect();
+        let place: HashMap<&str, usize> =
             targets.iter().map(|target| target.node.as_str()).zip(0..).collect();
         let until = Instant::now() + SURVEY;
         loop {
             match self.drainer.survey(&targets).await {
                 Ok(outages) => {
-                    let others = outages
-                        .iter()
-                        .filter(|outage| outage.marker.as_ref().is_none_or(|marker| marker.run != run));
-                    return Ok(others
-                        .filter_map(|outage| number.get(outage.node.as_str()).copied())
-                        .collect());
+                    let ours =
+                        |outage: &Outage| outage.marker.as_ref().is_some_and(|marker| marker.run == run);
+                    let out = outages.iter().filter(|outage| !ours(outage)).filter_map(|outage| {
+                        let place = *place.get(outage.node.as_str())?;
+                        (outage.known || place < hosts.len()).then_some(place)
+                    });
+                    return Ok(out.collect());
                 }
                 Err(why) if Instant::now() + self.poll >= until => return Err(why),
                 Err(_) => sleep(self.poll).await,

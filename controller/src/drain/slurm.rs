@@ -388,11 +388,12 @@ impl SlurmDrainer {
                 return Ok(targets
                     .iter()
                     .filter_map(|target| {
-                        let (why, marker) = match nodes.get(&target.node) {
+                        let record = nodes.get(&target.node);
+                        let (why, marker) = match record {
                             None => ("not known to Slurm".to_owned(), None),
                             Some(record) => (outage(record)?, held_by(record)),
                         };
-                        Some(Outage { node: target.node.clone(), why, marker })
+                        Some(Outage { node: target.node.clone(), why, marker, known: record.is_some() })
                     })
                     .collect());
             }

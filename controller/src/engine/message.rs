@@ -6,7 +6,7 @@ use gpufleet_protocol::{Disruption, Permit};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{event::What, journal::WriteError, rollout::Input};
+use crate::{drain::DrainError, event::What, journal::WriteError, rollout::Input};
 
 /// From a node's task; `host` is the index in the play.
 pub(super) enum FromNode {
@@ -18,8 +18,10 @@ pub(super) enum FromNode {
         class: Disruption,
         why: String,
     },
-    /// What happened to a node, or what a survey found, for the rollout.
+    /// What happened to a node, for the rollout.
     Tell(Input),
+    /// The answer to a survey: the places of hosts that others have out, the play's first and its neighbours' behind them.
+    Surveyed(Result<Vec<usize>, DrainError>),
     /// Waits for the others of its wave (strategy `linear`).
     Barrier {
         host: usize,

@@ -15,6 +15,7 @@ mod link;
 mod loss;
 mod meeting;
 mod message;
+mod neighbours;
 mod node;
 mod past;
 mod play;

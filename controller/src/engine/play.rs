@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     event::{Level, NodeState, What},
+    report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
 
@@ -94,6 +95,8 @@ pub(super) struct Dispatcher<'a, 'b> {
     late: BTreeSet<usize>,
     /// Those of them whose turn has come.
     due: BTreeSet<usize>,
+    /// Neighbours that the last survey found out of service, where that takes up something of the play's.
+    out_beside: Vec<usize>,
 }
 
 impl<'a, 'b> Dispatcher<'a, 'b> {
@@ -123,6 +126,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             slowest: (Duration::ZERO, Duration::ZERO),
             late: BTreeSet::new(),
             due: BTreeSet::new(),
+            out_beside: Vec::new(),
         }
     }
 
@@ -137,6 +141,19 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn names(&self, hosts: &[usize]) -> String {
         let names: Vec<String> = hosts.iter().map(|host| self.name(*host)).collect();
         names.join(" ")
+    }
+
+    /// Those of this play that are out, and what counts beside them.
+    fn names_out(&self, hosts: &[usize]) -> String {
+        let beside = self.out_beside.iter().filter_map(|place| self.context.neighbours.names.get(*place));
+        let beside: Vec<&str> = beside.map(String::as_str).collect();
+        match (hosts.is_empty(), beside.is_empty()) {
+            (_, true) => self.names(hosts),
+            (true, false) => format!("{}, which --limit leaves out", fold_names(&beside)),
+            (false, false) => {
+                format!("{}, and {}, which --limit leaves out", self.names(hosts), fold_names(&beside))
+            }
+        }
     }
 
     /// Connects to and reads every host that still takes part, all at once. Fewer hosts than `spare` that are much
@@ -435,6 +452,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.input(Input::WantsPermit { host, class })
             }
             FromNode::Tell(input) => self.input(input),
+            FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why: why.to_string() }),
+            FromNode::Surveyed(Ok(mut out)) => {
+                let hosts = self.context.names.len();
+                let beside: Vec<usize> = out.iter().filter_map(|place| place.checked_sub(hosts)).collect();
+                out.retain(|place| *place < hosts);
+                let (elsewhere, domains) = self.context.neighbours.taken(&beside);
+                self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
+                self.input(Input::Surveyed { out, elsewhere, domains })
+            }
             FromNode::Barrier { host } => {
                 self.meeting.wait(host, self.slowest.0 * 3 + LATE.0);
                 self.open_barrier();
@@ -613,9 +639,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             Action::Waits { host, out } => {
-                let detail = match out.as_slice() {
-                    [] => "for the budget, which nodes outside of this play take up".to_owned(),
-                    out => format!("for the budget: out are {}", self.names(out)),
+                let detail = match self.names_out(&out) {
+                    nobody if nobody.is_empty() => {
+                        "for the budget, which nodes outside of this play take up".to_owned()
+                    }
+                    names => format!("for the budget: out are {names}"),
                 };
                 let what = What::NodeState {
                     host: self.name(host),
@@ -670,15 +698,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
                 };
                 let (sender, names) = (self.sender.clone(), self.context.names.clone());
+                let neighbours = self.context.neighbours.names.clone();
                 let run = self.context.holder.run.clone();
                 self.surveys.spawn(async move {
-                    let answer = scheduler.others_out(&names, &run).await;
-                    let told = match answer {
-                        Ok(out) => Input::Surveyed { out, elsewhere: 0 },
-                        Err(why) => Input::SurveyFailed { why: why.to_string() },
-                    };
+                    let answer = scheduler.others_out(&names, &neighbours, &run).await;
                     // Why no error: a play that ended needs no answer.
-                    let _ = sender.send(FromNode::Tell(told)).await;
+                    let _ = sender.send(FromNode::Surveyed(answer)).await;
                 });
                 Ok(())
             }
@@ -704,16 +729,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Denial::Busy { reason } => reason.clone(),
             Denial::BudgetSpent { out, budget } => format!(
                 "`max_unavailable` allows {budget} out of service, and {}: {}",
-                if out.len() == 1 {
+                if out.len() == 1 && self.out_beside.is_empty() {
                     "one will not come back by itself"
                 } else {
                     "these will not come back by themselves"
                 },
-                self.names(out)
+                self.names_out(out)
             ),
             Denial::DomainSpent { domain, out, limit } => format!(
                 "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
-                self.names(out)
+                self.names_out(out)
             ),
             Denial::HeldByOthers { by } => format!("somebody else holds it out of service: {by}"),
             Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),

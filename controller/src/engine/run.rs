@@ -1,7 +1,7 @@
 //! A whole run: plays one after the other over hosts that are connected once.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -14,17 +14,19 @@ use super::{
     hooks::Hooks,
     learned::{self, Learned},
     link::{Connector, Purpose},
+    neighbours::Neighbours,
     past::{Past, PastPlay},
     play::{Dispatcher, Stage},
     recorder::Recorder,
     slot::Slot,
 };
 use crate::{
-    drain::{Marker, Runner, Scheduler},
+    drain::{Marker, Runner, Scheduler, Target},
     event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Overrides, Play, Program, TagFilter},
+    report::fold_names,
     rollout::{
         Amount, Batch, BudgetError, Domains, Lost, Needs, Policy, Rollout, RolloutError, StopReason,
         Thresholds, Wave, WaveHost, Window, WindowError, plan_waves,
@@ -101,6 +103,8 @@ pub struct Engine {
     pub program: Arc<Program>,
     /// Hosts of each play, in order, after patterns and limits.
     pub play_hosts: Vec<Vec<String>>,
+    /// Hosts of each play that limits leave out: their outages count where the scheduler tells of them.
+    pub neighbours: Vec<Vec<String>>,
     /// Variables of each host, as the inventory gives them.
     pub contexts: HashMap<String, Arc<HostContext>>,
     pub files: Arc<dyn Files>,
@@ -139,6 +143,7 @@ pub(super) type MakeCursor = Arc<dyn Fn(&Slot, Mode, bool) -> Option<Cursor> + S
 pub(super) struct PlayContext<'a> {
     pub(super) play: usize,
     pub(super) names: Vec<String>,
+    pub(super) neighbours: Neighbours,
     pub(super) verb: Verb,
     pub(super) forks: usize,
     pub(super) task_timeout_s: u64,
@@ -232,6 +237,9 @@ impl Engine {
                 None => self.play(index, taken, so_far, recorder, interrupts).await?,
             };
             lost = stage.lost;
+            if stage.stop.is_none() && self.options.verb.writes() {
+                self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
+            }
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             stop = stage.stop;
             if stop.is_some() {
@@ -244,6 +252,46 @@ impl Engine {
         let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
         let held = slots.values().any(Slot::waits_for_a_person);
         Ok(RunResult { stop, out_of_service, held })
+    }
+
+    /// Names the nodes of a play that earlier runs left drained. They may well be as declared, and do no work.
+    async fn tell_who_is_still_drained(
+        &self,
+        play: usize,
+        slots: &[Slot],
+        recorder: &mut Recorder,
+    ) -> Result<(), EngineError> {
+        let Some(scheduler) = self.scheduler(play).filter(|scheduler| scheduler.surveys) else {
+            return Ok(());
+        };
+        let looked_at = slots.iter().filter(|slot| slot.is_alive() && !slot.is_out());
+        let hosts: HashMap<String, &str> =
+            looked_at.map(|slot| (scheduler.target(&slot.name).node, slot.name.as_str())).collect();
+        let targets: Vec<Target> = hosts.values().map(|host| scheduler.target(host)).collect();
+        // Why no error: it is a last look, and changes nothing.
+        let Ok(outages) = scheduler.drainer.survey(&targets).await else { return Ok(()) };
+        let mut left: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for outage in &outages {
+            if let (Some(marker), Some(host)) = (&outage.marker, hosts.get(&outage.node))
+                && marker.run != self.options.holder.run
+            {
+                left.entry(marker.run.clone()).or_default().insert(host);
+            }
+        }
+        for (run, names) in left {
+            let names: Vec<&str> = names.into_iter().collect();
+            let text = format!(
+                "{} still drained at {} by run {run}: `gpufleet resume {run}` goes on with that run, or \
+                 `gpufleet adopt PLAYBOOK --run {run}` takes over what it left",
+                match names.as_slice() {
+                    [one] => format!("{one} is"),
+                    names => format!("{} are", fold_names(names)),
+                },
+                scheduler.drainer.name()
+            );
+            recorder.emit(What::Notice { level: Level::Warning, text })?;
+        }
+        Ok(())
     }
 
     /// Gives the schedulers' locks back: nothing of this run is at work any more.
@@ -281,6 +329,20 @@ impl Engine {
             dispatcher.context().recorder.emit(what)?;
         }
         Ok(())
+    }
+
+    fn neighbours(&self, index: usize, play: &Play, shape: &PlayStarted) -> Neighbours {
+        let names = self.neighbours.get(index).map(Vec::as_slice).unwrap_or_default();
+        Neighbours::of(names, play, shape, self.amount(play), &self.contexts)
+    }
+
+    fn amount(&self, play: &Play) -> Amount {
+        self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable))
+    }
+
+    fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
+        let play = self.program.plays.get(index);
+        play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
     }
 
     fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
@@ -321,14 +383,11 @@ impl Engine {
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
-        let Some(play) = self.program.plays.get(index) else {
-            return Err(EngineError::Internal(format!("no play {index}")));
-        };
+        let play = self.play_at(index)?;
         let writes = self.options.verb.writes();
         let names: Vec<String> = slots.iter().map(|slot| slot.name.clone()).collect();
-        let amount = self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable));
         let disrupts = play.disruption > Disruption::Live;
-        let budget = match amount.budget(names.len()) {
+        let budget = match self.amount(play).budget(names.len()) {
             Ok(budget) => budget,
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
@@ -379,6 +438,7 @@ impl Engine {
         if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
             return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
+        dispatcher.context().neighbours = self.neighbours(index, play, &shape);
         self.adopt(&mut dispatcher)?;
         let scheduler = self.scheduler(index);
         let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
@@ -397,9 +457,7 @@ impl Engine {
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
-        let Some(play) = self.program.plays.get(index) else {
-            return Err(EngineError::Internal(format!("no play {index}")));
-        };
+        let play = self.play_at(index)?;
         let names = begun.shape.hosts.clone();
         let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
         let waves: Vec<Wave> = begun
@@ -465,6 +523,7 @@ impl Engine {
             return Ok(Stage { slots, stop: None, lost: core.lost() });
         }
         let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
+        context.neighbours = self.neighbours(index, play, &begun.shape);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
             context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
@@ -485,6 +544,7 @@ impl Engine {
         PlayContext {
             play: index,
             names,
+            neighbours: Neighbours::default(),
             verb: self.options.verb,
             forks: self.options.forks,
             task_timeout_s: self.options.task_timeout_s,

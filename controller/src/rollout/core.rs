@@ -223,7 +223,7 @@ impl Rollout {
                 }
                 state => return Err(impossible(host, state, "a drain that failed")),
             },
-            Input::Surveyed { out, elsewhere } => {
+            Input::Surveyed { out, elsewhere, domains } => {
                 if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
                     return Err(RolloutError::NoSuchHost(*unknown));
                 }
@@ -231,8 +231,13 @@ impl Rollout {
                     self.patience = Patience::default();
                 }
                 let out = self.surveys.answered(out, self.now);
-                for host in self.places.survey(&out, elsewhere) {
+                for host in self.places.survey(&out, elsewhere, domains) {
                     self.settle(host);
+                }
+                for domain in self.patience.domains() {
+                    if self.places.domain_tally(domain).gone < self.places.limit(domain) {
+                        self.patience.end(Some(domain));
+                    }
                 }
             }
             Input::SurveyFailed { why } => {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the counts are those of the marks; each change costs the logarithm of the fleet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Domains;
 
@@ -81,6 +81,8 @@ pub(super) struct Places {
     out: BTreeSet<(usize, usize)>,
     elsewhere: usize,
     surveyed_elsewhere: usize,
+    /// Of these, how many are in which domain.
+    domains_elsewhere: BTreeMap<usize, usize>,
 }
 
 impl Places {
@@ -99,6 +101,7 @@ impl Places {
             out: BTreeSet::new(),
             elsewhere: 0,
             surveyed_elsewhere: 0,
+            domains_elsewhere: BTreeMap::new(),
         }
     }
 
@@ -131,8 +134,13 @@ impl Places {
     }
 
     /// Hosts whose word in this survey differs from the last one's.
-    pub(super) fn survey(&mut self, out: &BTreeSet<usize>, elsewhere: usize) -> Vec<usize> {
-        self.surveyed_elsewhere = elsewhere;
+    pub(super) fn survey(
+        &mut self,
+        out: &BTreeSet<usize>,
+        elsewhere: usize,
+        domains: BTreeMap<usize, usize>,
+    ) -> Vec<usize> {
+        (self.surveyed_elsewhere, self.domains_elsewhere) = (elsewhere, domains);
         let changed: Vec<usize> = self.surveyed.symmetric_difference(out).copied().collect();
         for host in &changed {
             self.mark(*host, |marks| marks.surveyed = !marks.surveyed);
@@ -158,7 +166,11 @@ impl Places {
     }
 
     pub(super) fn domain_tally(&self, domain: usize) -> Tally {
-        self.domains.get(domain).copied().unwrap_or_default()
+        let mut tally = self.domains.get(domain).copied().unwrap_or_default();
+        let elsewhere = self.domains_elsewhere.get(&domain).copied().unwrap_or_default();
+        tally.out += elsewhere;
+        tally.gone += elsewhere;
+        tally
     }
 
     /// Of the whole fleet, nodes that are not in the play included.

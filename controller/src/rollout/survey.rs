@@ -120,6 +120,11 @@ impl Patience {
         };
     }
 
+    /// Domains that are waited for.
+    pub(super) fn domains(&self) -> Vec<usize> {
+        self.domains.keys().copied().collect()
+    }
+
     pub(super) fn end(&mut self, domain: Option<usize>) {
         match domain {
             None => self.fleet = None,

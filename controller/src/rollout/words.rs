@@ -1,5 +1,7 @@
 //! What the rollout is told and what it answers. Every input can be journalled and replayed.
 
+use std::collections::BTreeMap;
+
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,11 @@ pub enum Input {
     /// The answer to [`Action::Survey`]: who is out through somebody else, in the play and elsewhere.
     Surveyed {
         out: Vec<usize>,
+        /// Nodes elsewhere that take up the budget.
         elsewhere: usize,
+        /// Nodes elsewhere that are in these failure domains of the play.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        domains: BTreeMap<usize, usize>,
     },
     /// The survey gave no answer: who waits for it is denied.
     SurveyFailed {

@@ -62,6 +62,16 @@ fn wait(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
+/// Every machine is done, rebooted once, one after the other.
+#[track_caller]
+fn all_rebooted_in_turn(machines: &Machines, done: &Finished) {
+    for name in machines.names() {
+        assert_eq!(done.document().state(&name), "done", "{done}");
+        rebooted(machines, &name, 2, done);
+    }
+    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+}
+
 /// The machine was in these many boots, each with an id of its own, and the command ran once, in the last of them.
 #[track_caller]
 fn rebooted(machines: &Machines, name: &str, boots: usize, said: &Finished) {
@@ -133,11 +143,7 @@ fn a_power_cut_in_the_middle_of_a_reboot_is_one_reboot() {
     std::thread::sleep(Duration::from_secs(3));
     machines.switch_on(&first);
     let done = running.wait().expect(0);
-    for name in machines.names() {
-        assert_eq!(done.document().state(&name), "done", "{done}");
-        rebooted(&machines, &name, 2, &done);
-    }
-    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+    all_rebooted_in_turn(&machines, &done);
 }
 
 #[test]
@@ -199,11 +205,7 @@ fn a_machine_that_never_returns_keeps_its_place_in_the_budget() {
     machines.await_answer(lost);
     others.iter().for_each(|name| machines.return_after_reboot(name));
     let done = resume(&home, &machines).run().expect(0);
-    for name in machines.names() {
-        assert_eq!(done.document().state(&name), "done", "{done}");
-        rebooted(&machines, &name, 2, &done);
-    }
-    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+    all_rebooted_in_turn(&machines, &done);
 }
 
 #[test]
@@ -217,11 +219,7 @@ fn a_killed_controller_reboots_nobody_twice() {
     assert_eq!(running.wait().code, None);
     assert_eq!(machines.boots(&first).len(), 1, "killed while the machine was going down");
     let done = resume(&home, &machines).run().expect(0);
-    for name in machines.names() {
-        assert_eq!(done.document().state(&name), "done", "{done}");
-        rebooted(&machines, &name, 2, &done);
-    }
-    assert_eq!(machines.most_out_at_once(), 1, "{done}");
+    all_rebooted_in_turn(&machines, &done);
 }
 
 #[test]

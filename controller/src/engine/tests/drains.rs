@@ -486,3 +486,42 @@ fn others_outages_are_waited_for_and_not_for_ever() {
         });
     }
 }
+
+#[test]
+fn outages_that_limit_leaves_out_take_up_the_budget() {
+    virtual_time(async {
+        let world = world();
+        lock(&world.neighbours).extend(["gpu008".to_owned(), "gpu009".to_owned()]);
+        hold(&world, "gpu009");
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!((ended.state("gpu001").0, ended.result.stop), (NodeState::Done, None));
+        assert_eq!(*lock(&world.queue.most_out), 2, "one of ours beside theirs, two are allowed");
+
+        let world = self::world();
+        lock(&world.neighbours).extend(["gpu008".to_owned(), "gpu009".to_owned()]);
+        hold(&world, "gpu008");
+        hold(&world, "gpu009");
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("gpu[008,009], which --limit leaves out"), "{message}");
+        assert_eq!(ended.log, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_node_that_an_earlier_run_left_drained_is_named() {
+    virtual_time(async {
+        let world = world();
+        run(&world, Overrules::default(), None).await;
+        let marker = Marker { run: "EARLIER".to_owned(), nonce: "1".to_owned() };
+        lock(&world.queue.held).insert("gpu002".to_owned(), Holder::Run(marker));
+        let ended = run(&world, Overrules::default(), None).await;
+        assert_eq!(ended.state("gpu002").0, NodeState::Done, "its commands ran, which need no drain");
+        let named = ended.events.iter().find_map(|what| match what {
+            What::Notice { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        insta::assert_snapshot!(named.unwrap(), @"gpu002 is still drained at queue by run EARLIER: `gpufleet resume EARLIER` goes on with that run, or `gpufleet adopt PLAYBOOK --run EARLIER` takes over what it left");
+    });
+}

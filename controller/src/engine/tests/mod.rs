@@ -111,6 +111,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     };
     Engine {
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
+        neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,
         contexts: hosts.iter().map(context).collect(),
         files: Arc::new(CachedFiles::new(HashMap::<String, String>::new())),

@@ -192,6 +192,7 @@ impl Drainer for FakeScheduler {
                 .map(|(node, holder)| Outage {
                     node: node.clone(),
                     why: format!("{holder:?}"),
+                    known: true,
                     marker: match holder {
                         Holder::Run(marker) => Some(marker.clone()),
                         Holder::Person(_) => None,

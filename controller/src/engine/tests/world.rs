@@ -81,6 +81,8 @@ pub(super) struct World {
     pub(super) notice: Mutex<Option<NoticePlan>>,
     /// The boot of the controller's machine.
     pub(super) own_boot: Mutex<Option<String>>,
+    /// Hosts that `--limit` leaves out.
+    pub(super) neighbours: Mutex<Vec<String>>,
     /// Whether the queue is asked before anything is disturbed.
     pub(super) drains: bool,
 }
@@ -114,6 +116,7 @@ impl World {
             queue: Queue::default(),
             notice: Mutex::new(None),
             own_boot: Mutex::new(None),
+            neighbours: Mutex::default(),
             drains,
         })
     }

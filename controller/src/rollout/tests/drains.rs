@@ -105,13 +105,13 @@ fn a_full_domain_blocks_only_its_own() {
 #[test]
 fn every_claim_is_decided_on_a_fresh_survey() {
     let mut play = Play::begun(4, &[], Policy { budget: 2, surveys: true, ..Policy::default() });
-    let nobody = || Input::Surveyed { out: vec![], elsewhere: 0 };
+    let nobody = || surveyed(vec![], 0);
     assert_eq!(play.wants(0), [Action::Survey]);
     assert_eq!(play.wants(1), []);
     play.now += 5;
     // It took five seconds: good for the wish before it, too old for the one after it.
     assert_eq!(play.step(nobody()), [Action::ProveIdle { host: 0 }, Action::Survey]);
-    let one = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    let one = play.step(surveyed(vec![3], 0));
     assert_eq!(one, [Action::Waits { host: 1, out: vec![0, 3] }]);
     play.now += 1;
     assert_eq!(play.step(Input::Tick), []);
@@ -190,7 +190,7 @@ fn unreachable_nodes_have_a_bound_of_their_own() {
 fn a_full_budget_asks_nobody_who_else_is_out() {
     let mut play = Play::begun(3, &[], Policy { surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
-    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.step(surveyed(vec![], 0));
     play.step(Input::Idle { host: 0 });
     play.step(Input::OthersOut { host: 1, out: true });
     play.now += 10;
@@ -205,7 +205,7 @@ fn a_survey_denies_where_others_took_every_place() {
     let mut play =
         Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
-    let denied = play.step(Input::Surveyed { out: vec![3], elsewhere: 1 });
+    let denied = play.step(surveyed(vec![3], 1));
     let why = Denial::BudgetSpent { out: vec![3], budget: 2 };
     assert_eq!(denied, [Action::Deny { host: 0, why }]);
     // What was known before counts with it.
@@ -213,7 +213,7 @@ fn a_survey_denies_where_others_took_every_place() {
         Play::begun(4, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.rollout = play.rollout.with_out_elsewhere(1);
     play.wants(0);
-    let denied = play.step(Input::Surveyed { out: vec![], elsewhere: 1 });
+    let denied = play.step(surveyed(vec![], 1));
     let why = Denial::BudgetSpent { out: vec![], budget: 2 };
     assert_eq!(denied, [Action::Deny { host: 0, why }]);
 }
@@ -230,7 +230,7 @@ fn a_survey_denies_where_others_took_the_place_of_a_domain() {
     play.wants(0);
     play.wants(2);
     play.wants(4);
-    let answered = play.step(Input::Surveyed { out: vec![1], elsewhere: 0 });
+    let answered = play.step(surveyed(vec![1], 0));
     let why = Denial::DomainSpent { domain: "a".into(), out: vec![1], limit: 1 };
     assert_eq!(
         answered,
@@ -245,7 +245,7 @@ fn a_survey_that_finds_a_domain_full_of_ours_and_others_lets_wait() {
         Policy { budget: 4, surveys: true, patience_s: 0, domains: Some(domains), ..Policy::default() };
     let mut play = Play::begun(5, &[], policy);
     play.wants(0);
-    play.step(Input::Surveyed { out: vec![2], elsewhere: 0 });
+    play.step(surveyed(vec![2], 0));
     play.wants(3);
     // One place of the rack is ours and comes back, the other is somebody else's.
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 2] }]);
@@ -276,7 +276,7 @@ fn a_survey_of_a_second_ago_still_decides() {
     let mut play =
         Play::begun(3, &[], Policy { budget: 3, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
-    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.step(surveyed(vec![], 0));
     play.now += 1;
     assert_eq!(play.wants(1), [Action::ProveIdle { host: 1 }]);
     play.now += 1;
@@ -317,7 +317,7 @@ fn who_waits_is_denied_once_only_others_are_out() {
     let mut play =
         Play::begun(6, &[], Policy { budget: 2, surveys: true, patience_s: 0, ..Policy::default() });
     play.wants(0);
-    let claimed = play.step(Input::Surveyed { out: vec![3], elsewhere: 0 });
+    let claimed = play.step(surveyed(vec![3], 0));
     assert_eq!(claimed, [Action::ProveIdle { host: 0 }]);
     play.step(Input::OthersOut { host: 5, out: true });
     assert_eq!(play.wants(1), [Action::Waits { host: 1, out: vec![0, 3, 5] }]);
@@ -327,7 +327,7 @@ fn who_waits_is_denied_once_only_others_are_out() {
 
 /// Others have this many nodes out.
 fn elsewhere(nodes: usize) -> Input {
-    Input::Surveyed { out: vec![], elsewhere: nodes }
+    surveyed(vec![], nodes)
 }
 
 fn spent(host: usize, out: Vec<usize>) -> Action {
@@ -357,7 +357,7 @@ fn others_outages_that_a_survey_reports_are_waited_for() {
 #[test]
 fn others_outages_that_stay_deny_when_the_patience_is_over() {
     let mut play = Play::begun(4, &[], Policy { surveys: true, patience_s: 25, ..Policy::default() });
-    let out = || Input::Surveyed { out: vec![3], elsewhere: 0 };
+    let out = || surveyed(vec![3], 0);
     play.wants(0);
     play.step(out());
     play.now = 5;
@@ -425,7 +425,7 @@ fn others_outages_in_a_domain_are_waited_for_too() {
     let policy =
         Policy { budget: 4, domains: Some(domains), surveys: true, patience_s: 15, ..Policy::default() };
     let mut play = Play::begun(4, &[], policy);
-    let out = || Input::Surveyed { out: vec![1], elsewhere: 0 };
+    let out = || surveyed(vec![1], 0);
     play.wants(0);
     assert_eq!(play.step(out()), [Action::Waits { host: 0, out: vec![1] }, Action::WakeAt { at: at(10) }]);
     // The other domain is none of its business.
@@ -458,4 +458,26 @@ fn outages_that_are_known_need_no_patience() {
     play.step(Input::OthersOut { host: 1, out: true });
     play.step(Input::Begin);
     assert_eq!(play.wants(0), [spent(0, vec![1])]);
+}
+
+#[test]
+fn outages_elsewhere_count_in_their_domain() {
+    let domains = Domains { of: vec![0, 0, 1], names: vec!["r1".into(), "r2".into()], limit: 1 };
+    let policy =
+        Policy { budget: 3, domains: Some(domains), surveys: true, patience_s: 60, ..Policy::default() };
+    let mut play = Play::begun(3, &[], policy);
+    let told = |domains: &[(usize, usize)]| Input::Surveyed {
+        out: vec![],
+        elsewhere: 0,
+        domains: domains.iter().copied().collect(),
+    };
+    assert!(play.wants(0).contains(&Action::Survey));
+    assert!(play.wants(2).is_empty());
+    let second = play.step(told(&[(0, 1)]));
+    assert!(second.contains(&Action::ProveIdle { host: 2 }), "{second:?}");
+    assert!(!second.contains(&Action::ProveIdle { host: 0 }), "{second:?}");
+    // The neighbour is back before the patience is over.
+    play.now = 20;
+    assert!(play.step(Input::Tick).contains(&Action::Survey));
+    assert!(play.step(told(&[])).contains(&Action::ProveIdle { host: 0 }));
 }

@@ -77,6 +77,10 @@ fn started(actions: &[Action]) -> Vec<usize> {
         .collect()
 }
 
+fn surveyed(out: Vec<usize>, elsewhere: usize) -> Input {
+    Input::Surveyed { out, elsewhere, domains: std::collections::BTreeMap::new() }
+}
+
 fn all(count: usize) -> Vec<WaveHost> {
     vec![WaveHost { class: "h100".into(), reachable: true, late: false, gone: false }; count]
 }
@@ -230,7 +234,7 @@ fn a_fleet_of_a_hundred_thousand_takes_microseconds_a_step() {
         }
         for action in actions {
             todo.extend(match action {
-                Action::Survey => vec![Input::Surveyed { out: vec![7, 8], elsewhere: 3 }],
+                Action::Survey => vec![surveyed(vec![7, 8], 3)],
                 Action::Drain { host, .. } => vec![Input::Drained { host }],
                 Action::ProveIdle { host } => vec![Input::Idle { host }],
                 Action::Grant { host, .. } => {
@@ -270,7 +274,7 @@ proptest! {
                 7 | 8 => Input::Drained { host },
                 9 => Input::DrainRefused { host, by: String::new() },
                 10 => Input::DrainFailed { host, why: String::new(), still_out: true },
-                11 => Input::Surveyed { out: vec![host], elsewhere: 0 },
+                11 => surveyed(vec![host], 0),
                 12 => Input::SurveyFailed { why: String::new() },
                 13 => Input::SoakChecked { host, ok: true, why: String::new() },
                 14 => Input::OthersOut { host, out: false },

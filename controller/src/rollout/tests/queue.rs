@@ -93,7 +93,7 @@ fn a_long_queue_costs_a_step_nothing() {
     };
     let mut play = Play::begun(count, &[], policy);
     play.wants(0);
-    play.step(Input::Surveyed { out: vec![], elsewhere: 0 });
+    play.step(surveyed(vec![], 0));
     assert_eq!(play.step(Input::Idle { host: 0 }).len(), 1);
     let begin = processor_time();
     for host in 1..count {

@@ -88,8 +88,15 @@ impl Fleet {
             };
             let hosts =
                 (0..self.places.len()).filter(|index| *index != host && within(*index)).filter(gone).count();
-            let elsewhere = self.elsewhere + if surveyed { self.surveyed_elsewhere } else { 0 };
-            hosts + if domain.is_none() { elsewhere } else { 0 }
+            let told = |nodes: usize| if surveyed { nodes } else { 0 };
+            let elsewhere = match (domain, domains) {
+                (Some(name), Some(domains)) => {
+                    let of = domains.names.iter().position(|other| other == name);
+                    told(of.and_then(|of| self.surveyed_domains.get(&of)).copied().unwrap_or_default())
+                }
+                _ => self.elsewhere + told(self.surveyed_elsewhere),
+            };
+            hosts + elsewhere
         };
         let limit = match (domain, domains) {
             (Some(_), Some(domains)) => domains.limit,
@@ -132,7 +139,8 @@ impl Fleet {
             let own = (0..self.places.len())
                 .filter(|index| domains.of[*index] == domains.of[host])
                 .filter(out)
-                .count();
+                .count()
+                + self.surveyed_domains.get(&domains.of[host]).copied().unwrap_or_default();
             assert!(own <= domains.limit, "{own} are out in the domain, {} allowed", domains.limit);
         }
         if self.policy.surveys {

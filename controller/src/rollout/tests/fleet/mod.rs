@@ -71,6 +71,7 @@ struct Fleet {
     absent: BTreeSet<usize>,
     surveyed: BTreeSet<usize>,
     surveyed_elsewhere: usize,
+    surveyed_domains: BTreeMap<usize, usize>,
     truth: BTreeSet<usize>,
     /// Of the survey under way, and of the last one: its number, when it was asked for, when it was answered.
     asked: usize,
@@ -133,6 +134,7 @@ impl Fleet {
             absent: BTreeSet::new(),
             surveyed: BTreeSet::new(),
             surveyed_elsewhere: 0,
+            surveyed_domains: BTreeMap::new(),
             truth: BTreeSet::new(),
             asked: 0,
             asked_at: 0,
@@ -288,8 +290,14 @@ impl Fleet {
                 let out: Vec<usize> = self.truth.iter().copied().collect();
                 self.surveyed = self.truth.union(&std::mem::take(&mut self.refused)).copied().collect();
                 self.surveyed_elsewhere = self.dice.size(10) / 9;
-                let elsewhere = self.surveyed_elsewhere;
-                self.input(Input::Surveyed { out, elsewhere });
+                self.surveyed_domains.clear();
+                let domains = self.policy.domains.as_ref().map_or(0, |domains| domains.names.len());
+                if domains > 0 && self.dice.chance(10) {
+                    let domain = self.dice.size(domains);
+                    self.surveyed_domains.insert(domain, 1 + self.dice.size(2));
+                }
+                let (elsewhere, domains) = (self.surveyed_elsewhere, self.surveyed_domains.clone());
+                self.input(Input::Surveyed { out, elsewhere, domains });
             }
             Due::Gate(host) => {
                 let ok = self.dice.chance(90);

@@ -1,0 +1,105 @@
+//! Hosts of a play that `--limit` leaves out: nobody touches them, and their outages count.
+//!
+//! Pure. Invariant: a budget in percent is that of the hosts that take part; what the others may have out by the same
+//! share is theirs, and only what goes beyond it takes up the play's.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::convert;
+use crate::{event::PlayStarted, interpreter::HostContext, playbook::Play, rollout::Amount};
+
+#[derive(Default)]
+pub(super) struct Neighbours {
+    pub(super) names: Vec<String>,
+    /// The failure domain of the play that each is in.
+    domains: Vec<Option<usize>>,
+    /// Outages of theirs that take up nothing.
+    room: usize,
+}
+
+impl Neighbours {
+    pub(super) fn of(
+        names: &[String],
+        play: &Play,
+        shape: &PlayStarted,
+        max_unavailable: Amount,
+        contexts: &HashMap<String, Arc<HostContext>>,
+    ) -> Self {
+        let place: HashMap<&str, usize> = (shape.policy.iter())
+            .flat_map(|policy| policy.domains.iter().map(|domain| domain.name.as_str()).zip(0..))
+            .collect();
+        let domain = |name: &String| {
+            let variable = play.policy.failure_domain.as_ref()?;
+            place.get(convert::failure_domain(variable, contexts.get(name)?)?.as_str()).copied()
+        };
+        let everybody = max_unavailable.budget(shape.hosts.len() + names.len()).unwrap_or_default();
+        Self {
+            names: names.to_vec(),
+            domains: names.iter().map(domain).collect(),
+            room: everybody.saturating_sub(shape.max_unavailable),
+        }
+    }
+
+    /// What these (by their places) take up: of the budget, and of each failure domain.
+    pub(super) fn taken(&self, out: &[usize]) -> (usize, BTreeMap<usize, usize>) {
+        let mut domains = BTreeMap::new();
+        for domain in out.iter().filter_map(|place| self.domains.get(*place).copied().flatten()) {
+            *domains.entry(domain).or_default() += 1;
+        }
+        (out.len().saturating_sub(self.room), domains)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        event::{DomainShape, PolicyShape},
+        playbook::Program,
+        template::{Dict, Value},
+    };
+
+    const PLAY: &str = "- hosts: all\n  rollout: {failure_domain: rack}\n  tasks: []\n";
+
+    /// Neighbours n1, n2, … in these racks, of a play over ten hosts in the racks a and b.
+    fn neighbours(racks: &[&str], allowed: Amount) -> Neighbours {
+        let files: HashMap<String, String> = [("play.yml".to_owned(), PLAY.to_owned())].into();
+        let program = Program::load(&["play.yml"], &files).unwrap();
+        let domain = |name: &str| DomainShape { name: name.to_owned(), hosts: Vec::new() };
+        let shape = PlayStarted {
+            play: 0,
+            name: String::new(),
+            hosts: (0..10).map(|host| format!("h{host}")).collect(),
+            waves: Vec::new(),
+            max_unavailable: allowed.budget(10).unwrap(),
+            policy: Some(PolicyShape { domains: vec![domain("a"), domain("b")], ..PolicyShape::default() }),
+        };
+        let names: Vec<String> = (1..=racks.len()).map(|number| format!("n{number}")).collect();
+        let context = |(name, rack): (&String, &&str)| {
+            let mut vars = Dict::default();
+            vars.insert("rack", Value::text(rack));
+            let context = HostContext { vars: Arc::new(vars), ..HostContext::default() };
+            (name.clone(), Arc::new(context))
+        };
+        let contexts = names.iter().zip(racks).map(context).collect();
+        Neighbours::of(&names, &program.plays[0], &shape, allowed, &contexts)
+    }
+
+    #[test]
+    fn each_counts_for_its_rack() {
+        let beside = neighbours(&["b", "c", "a", "b"], Amount::Count(1));
+        assert_eq!(beside.taken(&[0, 1, 3]), (3, [(1, 2)].into()));
+        assert_eq!(beside.taken(&[]), (0, BTreeMap::new()));
+    }
+
+    #[test]
+    fn a_share_leaves_the_others_theirs() {
+        // A tenth of thirty hosts is three, one of them the play's own.
+        let beside = neighbours(&[""; 20], Amount::Percent(10.0));
+        let taken = |count: usize| beside.taken(&(0..count).collect::<Vec<_>>()).0;
+        assert_eq!([0, 1, 2, 3, 20].map(taken), [0, 0, 0, 1, 18]);
+    }
+}
