@@ -131,21 +131,21 @@ mod tests {
     fn runs_of_the_same_work_are_found_and_others_harm_nothing() {
         let (state, program) = (tempfile::tempdir().unwrap(), program());
         let path = state.path();
-        let nothing = Learned::of(work_of(&program.plays[0]));
+        let nothing = [Learned::of(work_of(&program.plays[0]))];
         let own = RunId::generate();
-        assert_eq!(learned(&program, &window(), path, &own), [nothing.clone()]);
+        assert_eq!(learned(&program, &window(), path, &own), nothing);
 
         record(path, Verb::Plan, 0..9);
         let broken = record(path, Verb::Run, 0..9);
         fs::write(RunDir::new(path, &broken).journal(), "{}\n").unwrap();
         let empty = record(path, Verb::Run, 0..9);
         fs::write(RunDir::new(path, &empty).journal(), "").unwrap();
-        assert_eq!(learned(&program, &window(), path, &own), [nothing.clone()]);
+        assert_eq!(learned(&program, &window(), path, &own), nothing);
 
         let first = record(path, Verb::Run, 1..3);
         let one = learned(&program, &window(), path, &own);
-        assert_ne!(one, [nothing.clone()]);
-        assert_eq!(learned(&program, &window(), path, &first), [nothing], "its own journal is none of them");
+        assert_ne!(one, nothing);
+        assert_eq!(learned(&program, &window(), path, &first), nothing, "its own journal is none of them");
         record(path, Verb::Run, 3..5);
         assert_ne!(learned(&program, &window(), path, &own), one);
         assert_eq!(learned(&program, &Overrides::default(), path, &own), [Learned::default()]);
