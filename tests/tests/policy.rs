@@ -108,7 +108,8 @@ fn a_plan_in_a_window_knows_what_an_earlier_run_took() {
     run(&home, &fleet, "").expect(0);
     let inventory = fleet.inventory();
     let plan = |window: &[&str]| {
-        let args = [&["plan", "play.yaml", "--format", "json", "-i", &inventory], window].concat();
+        let mut args = vec!["plan", "play.yaml", "--format", "json", "-i", inventory.as_str()];
+        args.extend(window);
         let done = home.gpufleet(args).run().expect(0);
         done.document().value()["plays"][0]["policy"]["worst_case"][2]["parts"].clone()
     };
