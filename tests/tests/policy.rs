@@ -100,3 +100,24 @@ fn a_command_of_the_health_gate_that_asks_for_nothing_known_is_found_beforehand(
     assert!(done.to_string().contains("`nowhere` is not defined"), "{done}");
     assert_eq!(fleet.boots("gpu001"), 1);
 }
+
+#[test]
+fn a_plan_in_a_window_knows_what_an_earlier_run_took() {
+    let fleet = fleet(5, "");
+    let home = Home::new();
+    run(&home, &fleet, "").expect(0);
+    let inventory = fleet.inventory();
+    let plan = |window: &[&str]| {
+        let mut args = vec!["plan", "play.yaml", "--format", "json", "-i", inventory.as_str()];
+        args.extend(window);
+        let done = home.gpufleet(args).run().expect(0);
+        done.document().value()["plays"][0]["policy"]["worst_case"][2]["parts"].clone()
+    };
+    let source = |parts: &serde_json::Value, at: usize| parts[at]["from"]["source"].clone();
+    let parts = plan(&["--window", "daily 01:00-05:00 UTC"]);
+    assert_eq!((source(&parts, 0), parts[0]["seconds"].as_u64()), ("declared".into(), Some(6)), "{parts}");
+    assert_eq!(source(&parts, 1), "learned", "{parts}");
+    assert_eq!((parts[1]["from"]["nodes"].as_u64(), parts[1]["from"]["runs"].as_u64()), (Some(5), Some(1)));
+    let parts = plan(&[]);
+    assert_eq!((source(&parts, 1), parts[1]["seconds"].as_u64()), ("default".into(), Some(600)), "{parts}");
+}

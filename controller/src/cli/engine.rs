@@ -31,6 +31,7 @@ use super::{
     contexts::{Shared, contexts},
     environment::Environment,
     error::CommandError,
+    experience,
     fleet::Fleet,
     history,
     output::Output,
@@ -475,6 +476,12 @@ fn carry_out(
             (started, Vec::new())
         }
     };
+    let learned = match request.verb {
+        Verb::Run | Verb::Plan => {
+            experience::learned(&loaded.program, &request.overrides, &environment.state_dir, &run)
+        }
+        Verb::Audit => Vec::new(),
+    };
     let people = request.format == Format::Human;
     let screen = Screen::new(people, environment.stderr_is_terminal, output.status_style);
     let screen = Arc::new(Mutex::new(screen));
@@ -497,6 +504,7 @@ fn carry_out(
             screen: Some(Arc::clone(&screen)),
         }),
         schedulers,
+        learned,
         runner: Arc::new(LocalRunner),
         options: Options {
             verb: request.verb,

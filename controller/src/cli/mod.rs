@@ -9,6 +9,7 @@ mod doc;
 mod engine;
 mod environment;
 mod error;
+mod experience;
 mod fleet;
 mod history;
 mod inventory;

@@ -10,7 +10,7 @@ use super::{
     plan::{LABEL, note},
 };
 use crate::{
-    event::{PlayStarted, PolicyShape, WaveShape},
+    event::{Origin, PlayStarted, PolicyShape, WaveShape, WorstCase},
     report::{RunModel, fold_names},
 };
 
@@ -137,11 +137,30 @@ fn time(play: &PlayStarted, policy: &PolicyShape, model: &RunModel, worst: Disru
     let mut cases: Vec<String> = Vec::new();
     for case in policy.worst_case.iter().rev().filter(|case| case.class <= worst) {
         if play.hosts.iter().any(|host| class_of(model, host) == Some(case.class)) {
-            cases.push(format!("{} ({})", length(case.seconds), case.class));
+            cases.push(format!("{} ({}{})", length(case.seconds), case.class, learned(case)));
         }
     }
     let total = whole(play, policy, model);
     format!("a node is out for up to {}; all of them take up to {}", cases.join(", "), length(total))
+}
+
+/// Which parts of a time were measured, and on what.
+fn learned(case: &WorstCase) -> String {
+    let mut named: Vec<String> = Vec::new();
+    let mut measured = None;
+    for part in &case.parts {
+        if let Origin::Learned { nodes, runs } = part.from {
+            named.push(part.what.to_string());
+            measured = Some((nodes, runs));
+        }
+    }
+    let Some((nodes, runs)) = measured else { return String::new() };
+    let what = match named.as_slice() {
+        all if all.len() == case.parts.len() => ",".to_owned(),
+        [first @ .., last] if !first.is_empty() => format!("; {} and {last}", first.join(", ")),
+        rest => format!("; {}", rest.concat()),
+    };
+    format!("{what} learned from {} of {}", count(nodes, "node"), count(runs, "run"))
 }
 
 /// Waves one after the other, each as many rounds as the budget and the fullest domain need.

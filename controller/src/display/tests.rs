@@ -10,7 +10,7 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::*;
 use crate::{
-    event::{NodeState, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase},
+    event::{NodeState, Origin, Part, PolicyShape, TaskReport, TaskStatus, Verb, What, WorstCase, WorstPart},
     report::{
         RunModel,
         sample::{self, Stream},
@@ -97,7 +97,7 @@ fn plan_without_a_drainer() {
     let none = PolicyShape {
         drain: "none".to_owned(),
         drain_s: 0,
-        worst_case: vec![WorstCase { class: Disruption::Reboot, seconds: 1800 }],
+        worst_case: vec![WorstCase { class: Disruption::Reboot, seconds: 1800, parts: Vec::new() }],
         ..PolicyShape::default()
     };
     insta::assert_snapshot!(planned(none), @r#"
@@ -107,6 +107,47 @@ fn plan_without_a_drainer() {
                 at most 2 out at once
     Drain       none: a busy node is held; given back without a check
     Time        a node is out for up to 30m (reboot); all of them take up to 1h 30m
+    "#);
+}
+
+#[test]
+fn plan_with_times_that_were_learned() {
+    let part = |what, seconds, from| WorstPart { what, seconds, from };
+    let learned = Origin::Learned { nodes: 23, runs: 3 };
+    let drain = part(Part::Drain, 420, learned);
+    let reboot = part(Part::Reboot, 540, learned);
+    let work = part(Part::Work, 240, learned);
+    let with = |parts: Vec<WorstPart>| PolicyShape {
+        worst_case: vec![WorstCase::new(Disruption::Reboot, parts)],
+        failure_domain: None,
+        soak_s: 0,
+        ..sample::policy()
+    };
+    let lines = |parts: Vec<WorstPart>| {
+        let screen = planned(with(parts));
+        let from = screen.find("  Time").unwrap();
+        screen[from..].to_owned()
+    };
+    insta::assert_snapshot!(lines(vec![drain, reboot, work]), @r#"
+    Time        a node is out for up to 20m (reboot, learned from 23 nodes of 3 runs); all of them
+                take up to 1h
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 20m before its end
+    "#);
+    let declared = |what, seconds| part(what, seconds, Origin::Declared);
+    insta::assert_snapshot!(lines(vec![declared(Part::Drain, 3600), reboot, work]), @r#"
+    Time        a node is out for up to 1h 13m (reboot; reboot and work learned from 23 nodes of 3
+                runs); all of them take up to 3h 39m
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 1h 13m before its
+                end
+    "#);
+    insta::assert_snapshot!(lines(vec![declared(Part::Reboot, 900), work]), @r#"
+    Time        a node is out for up to 19m (reboot; work learned from 23 nodes of 3 runs); all of
+                them take up to 57m
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 19m before its end
+    "#);
+    insta::assert_snapshot!(lines(vec![part(Part::Work, 600, Origin::Default)]), @r#"
+    Time        a node is out for up to 10m (reboot); all of them take up to 30m
+    Window      Sat 02:00-06:00 Europe/Berlin: open for 4h; a node is begun up to 10m before its end
     "#);
 }
 

@@ -5,9 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use gpufleet_protocol::{Disruption, health::HealthCheck, tasks::Params};
 
 use crate::{
-    event::{DomainShape, PolicyShape, Position, TaskReport, WorstCase},
+    engine::learned::{Figures, Learned, Models},
+    event::{DomainShape, Origin, Part, PolicyShape, Position, TaskReport, WorstCase, WorstPart},
     interpreter::{self, HostContext},
-    playbook::{self, Overrides, Play},
+    playbook::{self, Drain, Overrides, Play},
     rollout::{Amount, Batch},
     template::{self, Scope},
 };
@@ -58,24 +59,54 @@ pub(super) fn failure_domain(variable: &str, context: &HostContext) -> Option<St
     (value != template::Value::Null && !text.is_empty()).then_some(text)
 }
 
-/// The longest that a node may be out for changes of this class; none for live ones, which take nothing out.
-fn worst_case(play: &Play, policy: &playbook::Policy, class: Disruption) -> Option<WorstCase> {
-    let reboots = play.tasks().into_iter().filter_map(|task| match task.params.fixed.as_deref()? {
+/// The longest that a node may be out for changes of this class; none for live ones, which take nothing out. For each
+/// part, what is written wins; what was measured replaces a default.
+fn worst_case(
+    play: &Play,
+    policy: &playbook::Policy,
+    class: Disruption,
+    learned: Option<&Figures>,
+) -> Option<WorstCase> {
+    if class == Disruption::Live {
+        return None;
+    }
+    let part = |what, is_written: bool, seconds: u64| {
+        let figure = learned.filter(|_| !is_written).and_then(|figures| figures.of(what, seconds));
+        let (seconds, from) = match (figure, is_written) {
+            (Some(figure), _) => figure,
+            (None, true) => (seconds, Origin::Declared),
+            (None, false) => (seconds, Origin::Default),
+        };
+        WorstPart { what, seconds, from }
+    };
+    let mut parts = Vec::new();
+    if policy.drain != Drain::None {
+        parts.push(part(Part::Drain, policy.written.drain, policy.drain.worst_case_s()));
+    }
+    if class == Disruption::Reboot {
+        let (is_written, seconds) = reboot(play, policy);
+        parts.push(part(Part::Reboot, is_written, seconds));
+        if let Some(cycle) = &policy.power_cycle {
+            parts.push(part(Part::PowerCycle, policy.written.power_cycle, cycle.timeout_s));
+        }
+    }
+    parts.push(part(Part::Work, false, WORK_RESERVE_S));
+    Some(WorstCase::new(class, parts))
+}
+
+/// How long a reboot may take, and whether the playbook says so.
+fn reboot(play: &Play, policy: &playbook::Policy) -> (bool, u64) {
+    let tasks: Vec<_> = play.tasks().into_iter().filter(|task| task.kind.name == "reboot").collect();
+    let timeouts = tasks.iter().filter_map(|task| match task.params.fixed.as_deref()? {
         Params::Reboot(reboot) => Some(reboot.timeout),
         _ => None,
     });
-    let reboot = match class {
-        Disruption::Live => return None,
-        Disruption::Clients | Disruption::GpuReset => 0,
-        Disruption::Reboot => reboots.max().unwrap_or(policy.reboot.timeout_s),
+    let says = |name| tasks.iter().all(|task| task.params.get(name).is_some());
+    let is_written = match tasks.is_empty() {
+        true => policy.written.reboot,
+        false => says("timeout") || says("reboot_timeout"),
     };
-    let power = match class {
-        Disruption::Reboot => policy.power_cycle.as_ref().map_or(0, |cycle| cycle.timeout_s),
-        _ => 0,
-    };
-    let parts = [policy.drain.worst_case_s(), reboot, power, WORK_RESERVE_S];
-    let seconds = parts.into_iter().fold(0, u64::saturating_add);
-    Some(WorstCase { class, seconds })
+    (is_written, timeouts.max().unwrap_or(policy.reboot.timeout_s))
 }
 
 /// The policy of a play as plans and reports show it.
@@ -84,6 +115,7 @@ pub(super) fn policy(
     overrides: &Overrides,
     hosts: &[String],
     contexts: &HashMap<String, Arc<HostContext>>,
+    (learned, models): (&Learned, &Models),
 ) -> PolicyShape {
     let policy = play.policy.overridden(overrides);
     let mut domains: Vec<DomainShape> = Vec::new();
@@ -118,7 +150,13 @@ pub(super) fn policy(
         drain: policy.drain.to_string(),
         drain_s: policy.drain.worst_case_s(),
         health_gate: policy.health_gate.iter().map(ToString::to_string).collect(),
-        worst_case: classes.into_iter().filter_map(|class| worst_case(play, &policy, class)).collect(),
+        worst_case: classes
+            .into_iter()
+            .filter_map(|class| {
+                let figures = learned.figures(class, models).filter(|_| policy.window.is_some());
+                worst_case(play, &policy, class, figures.as_ref())
+            })
+            .collect(),
     }
 }
 
@@ -129,12 +167,19 @@ pub(super) fn gate(play: &Play) -> Vec<HealthCheck> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::{playbook::Program, rollout::Window, template::Dict};
 
     fn play(text: &str) -> Arc<Play> {
         let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
         Arc::clone(&Program::load(&["play.yml"], &files).unwrap().plays[0])
+    }
+
+    fn nothing() -> (&'static Learned, &'static Models) {
+        static NOTHING: LazyLock<(Learned, Models)> = LazyLock::new(Default::default);
+        (&NOTHING.0, &NOTHING.1)
     }
 
     /// Hosts whose racks these are; the empty one has none.
@@ -164,7 +209,7 @@ mod tests {
             soak_s: Some(60),
             ..Overrides::default()
         };
-        let shape = policy(&play, &overrides, &hosts, &contexts);
+        let shape = policy(&play, &overrides, &hosts, &contexts, nothing());
         let domain = |name: &str, hosts: &[&str]| DomainShape {
             name: name.to_owned(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
@@ -182,17 +227,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_is_known_from_defaults() {
+        let (hosts, contexts) = contexts(&[("a", "")]);
+        let origins = |rollout: &str, tasks: &str| {
+            let play = play(&format!("- hosts: all\n  rollout: {{{rollout}}}\n  tasks:\n{tasks}"));
+            let shape = policy(&play, &Overrides::default(), &hosts, &contexts, nothing());
+            let parts = &shape.worst_case.last().unwrap().parts;
+            let short = |part: &WorstPart| {
+                let from = if part.from == Origin::Declared { "written" } else { "usual" };
+                format!("{} {from} {}", part.what, part.seconds)
+            };
+            parts.iter().map(short).collect::<Vec<_>>().join(", ")
+        };
+        let (ecc, reboot) = ("    - gpu_ecc: {mode: enabled}\n", "    - reboot:\n");
+        insta::assert_snapshot!(origins("drain: slurm", ecc), @"drain usual 7200, reboot usual 1200, work usual 600");
+        insta::assert_snapshot!(origins("drain: {slurm: {timeout: 1h}}, reboot: {timeout: 5m}", reboot), @"drain written 3600, reboot written 300, work usual 600");
+        insta::assert_snapshot!(origins("drain: {slurm: {notice: requeue}}, reboot: {via: slurm}", reboot), @"drain usual 7500, reboot usual 1200, work usual 600");
+        insta::assert_snapshot!(origins("power_cycle: cycle", "    - reboot: {timeout: 7m}\n"), @"reboot written 420, power cycle usual 1200, work usual 600");
+        insta::assert_snapshot!(origins("power_cycle: {command: cycle, timeout: 5m}", reboot), @"reboot usual 1200, power cycle written 300, work usual 600");
+        let two = "    - reboot: {timeout: 7m}\n    - reboot: {reboot_timeout: 9m}\n    - reboot:\n";
+        insta::assert_snapshot!(origins("drain: none", two), @"reboot usual 1200, work usual 600");
+        insta::assert_snapshot!(origins("drain: none", "    - reboot: {timeout: '{{ long }}'}\n"), @"reboot written 1200, work usual 600");
+    }
+
+    #[test]
     fn a_reboot_task_says_how_long_it_takes() {
         let (hosts, contexts) = contexts(&[("a", "")]);
         let seconds = |tasks: &str| {
             let play = play(&format!("- hosts: all\n  tasks:\n{tasks}"));
-            policy(&play, &Overrides::default(), &hosts, &contexts).worst_case_s(Disruption::Reboot)
+            policy(&play, &Overrides::default(), &hosts, &contexts, nothing())
+                .worst_case_s(Disruption::Reboot)
         };
         assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
         assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
         let hook = "  rollout: {power_cycle: {command: cycle, timeout: 15m}}\n";
         let play = play(&format!("- hosts: all\n{hook}  tasks:\n    - reboot: {{timeout: 5m}}\n"));
-        let shape = policy(&play, &Overrides::default(), &hosts, &contexts);
+        let shape = policy(&play, &Overrides::default(), &hosts, &contexts, nothing());
         assert_eq!(shape.worst_case_s(Disruption::Reboot), Some(300 + 900 + 600));
         assert_eq!(shape.worst_case_s(Disruption::GpuReset), Some(600));
     }

@@ -10,6 +10,7 @@ pub(crate) mod convert;
 mod drain;
 mod gate;
 mod hooks;
+mod learned;
 mod link;
 mod loss;
 mod meeting;
@@ -29,6 +30,7 @@ mod tests;
 mod verdict;
 
 pub use approval::{Approval, Confirm, Forecast, Refusal};
+pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;
 pub use recorder::{Recorder, Sink};

@@ -76,6 +76,7 @@ mod tests {
             waves: Vec::new(),
             max_unavailable: allowed.budget(10).unwrap(),
             policy: Some(PolicyShape { domains: vec![domain("a"), domain("b")], ..PolicyShape::default() }),
+            work: None,
         };
         let names: Vec<String> = (1..=racks.len()).map(|number| format!("n{number}")).collect();
         let context = |(name, rack): (&String, &&str)| {

@@ -12,6 +12,7 @@ use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
     convert,
     hooks::Hooks,
+    learned::{self, Learned},
     link::{Connector, Purpose},
     neighbours::Neighbours,
     past::{Past, PastPlay},
@@ -111,6 +112,8 @@ pub struct Engine {
     pub confirm: Arc<dyn Confirm>,
     /// Who drains the nodes of each play; none where nobody has to.
     pub schedulers: Vec<Option<Arc<Scheduler>>>,
+    /// What earlier journals show of each play; plays beyond its end are not known.
+    pub learned: Vec<Learned>,
     /// Runs hooks on this machine.
     pub runner: Arc<dyn Runner>,
     pub options: Options,
@@ -415,13 +418,17 @@ impl Engine {
             label: wave.label.clone(),
             hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
         });
+        let models = learned::models(dispatcher.slots().flatten().filter_map(|slot| slot.facts.as_deref()));
+        let unknown = Learned::default();
+        let learned = (self.learned.get(index).unwrap_or(&unknown), &models);
         let shape = PlayStarted {
             play: index,
             name: play.name.clone(),
             hosts: names.clone(),
             waves: shapes.collect(),
             max_unavailable: budget,
-            policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts)),
+            policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts, learned)),
+            work: Some(learned::work_of(play)),
         };
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
         if dispatcher.is_stopped() || !writes {
@@ -655,6 +662,13 @@ fn rollout(
         // Why an error: without its window a play would disturb nodes at any time.
         policy.window = written.window.as_deref().map(Window::parse).transpose()?;
         let seconds = |class| written.worst_case_s(class).unwrap_or_default();
+        let drain = |class| written.drain_part_s(class);
+        policy.drain_needs = Needs {
+            live: 0,
+            clients: drain(Disruption::Clients),
+            gpu_reset: drain(Disruption::GpuReset),
+            reboot: drain(Disruption::Reboot),
+        };
         policy.needs = Needs {
             live: 0,
             clients: seconds(Disruption::Clients),

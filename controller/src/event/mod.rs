@@ -10,7 +10,7 @@ mod task;
 
 pub use drain::DrainStep;
 pub use node::{NodeOutcome, NodeState};
-pub use policy::{DomainShape, PolicyShape, WorstCase};
+pub use policy::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
 
 use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
@@ -238,6 +238,10 @@ pub struct PlayStarted {
     /// None in records of versions before it.
     #[serde(default)]
     pub policy: Option<PolicyShape>,
+    /// SHA-256 of what is done to a node: durations that were measured hold for the same work only. None in records of
+    /// versions before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<String>,
 }
 
 /// One wave as it was planned.

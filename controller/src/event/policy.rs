@@ -32,6 +32,13 @@ impl PolicyShape {
     pub fn worst_case_s(&self, class: Disruption) -> Option<u64> {
         self.worst_case.iter().find(|case| case.class == class).map(|case| case.seconds)
     }
+
+    /// How much of that the drain is expected to take.
+    pub fn drain_part_s(&self, class: Disruption) -> u64 {
+        let case = self.worst_case.iter().find(|case| case.class == class);
+        let part = case.and_then(|case| case.parts.iter().find(|part| part.what == Part::Drain));
+        part.map_or(self.drain_s, |part| part.seconds)
+    }
 }
 
 /// Hosts with the same value of the domain's variable.
@@ -44,5 +51,63 @@ pub struct DomainShape {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstCase {
     pub class: Disruption,
+    /// All parts together.
     pub seconds: u64,
+    /// What they are, in the order in which they happen; none in records of versions before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<WorstPart>,
+}
+
+impl WorstCase {
+    pub fn new(class: Disruption, parts: Vec<WorstPart>) -> Self {
+        let seconds = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.seconds));
+        Self { class, seconds, parts }
+    }
+}
+
+/// One part of the time that a node may be out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorstPart {
+    pub what: Part,
+    pub seconds: u64,
+    pub from: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// From the cordon until nothing runs there, a notice's deadline included.
+    Drain,
+    /// From the order until the node is up in a new boot.
+    Reboot,
+    PowerCycle,
+    /// Changes, resets, the health gate, giving back.
+    Work,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Drain => "drain",
+            Self::Reboot => "reboot",
+            Self::PowerCycle => "power cycle",
+            Self::Work => "work",
+        })
+    }
+}
+
+/// Where a duration comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "source")]
+pub enum Origin {
+    /// The playbook says it.
+    Declared,
+    /// Nothing says it.
+    Default,
+    /// Earlier journals of the same work show it.
+    Learned {
+        /// How many different nodes were measured.
+        nodes: usize,
+        runs: usize,
+    },
 }

@@ -18,7 +18,7 @@ pub use params::{ParamProblem, read_params};
 pub use parse::Reader;
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
-    RebootPolicy, RebootVia, SlurmDrain,
+    RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 pub use program::{
     Amount, Block, Condition, Flag, Item, Items, Loop, Order, Parameter, Parameters, Play, Privilege,

@@ -46,6 +46,17 @@ pub struct Policy {
     /// Whether nothing was written, so that the gate is gpufleet's own.
     pub gate_is_default: bool,
     pub power_cycle: Option<PowerCycle>,
+    /// Which of its durations somebody wrote.
+    pub written: Written,
+}
+
+/// Durations that stand in the playbook; the others are defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The drain's `timeout`.
+    pub drain: bool,
+    pub reboot: bool,
+    pub power_cycle: bool,
 }
 
 impl Default for Policy {
@@ -62,6 +73,7 @@ impl Default for Policy {
             health_gate: Gate::usual(),
             gate_is_default: true,
             power_cycle: None,
+            written: Written::default(),
         }
     }
 }

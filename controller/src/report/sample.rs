@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use serde_json::Map;
 
 use crate::event::{
-    DomainShape, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, PolicyShape,
-    Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape, What, WorstCase,
+    DomainShape, EVENT_VERSION, Event, Level, NodeOutcome, NodeState, Origin, Part, Phase, PlayStarted,
+    PolicyShape, Position, RecapCounts, RunFinished, RunStarted, TaskReport, TaskStatus, Verb, WaveShape,
+    What, WorstCase, WorstPart,
 };
 
 /// Builds a stream, one second after the other.
@@ -74,6 +75,7 @@ impl Stream {
             waves: shapes,
             max_unavailable: 1,
             policy: None,
+            work: None,
         }))
     }
 
@@ -238,7 +240,13 @@ pub(crate) fn policy() -> PolicyShape {
         name: name.to_owned(),
         hosts: hosts.map(|n| format!("gpu{n:03}")).collect(),
     };
-    let case = |class, seconds| WorstCase { class, seconds };
+    let part = |what, seconds, from| WorstPart { what, seconds, from };
+    let drain = part(Part::Drain, 7200, Origin::Declared);
+    let case = |class, work| {
+        let reboot = (class == Disruption::Reboot).then(|| part(Part::Reboot, 1200, Origin::Default));
+        WorstCase::new(class, [drain].into_iter().chain(reboot).chain([work]).collect())
+    };
+    let usual = part(Part::Work, 600, Origin::Default);
     PolicyShape {
         failure_domain: Some("rack".to_owned()),
         max_per_domain: Some(1),
@@ -250,9 +258,9 @@ pub(crate) fn policy() -> PolicyShape {
         drain_s: 7200,
         health_gate: ["gpu_count", "mig_layout", "ecc", "xid"].map(str::to_owned).to_vec(),
         worst_case: vec![
-            case(Disruption::Clients, 7800),
-            case(Disruption::GpuReset, 7800),
-            case(Disruption::Reboot, 9000),
+            case(Disruption::Clients, usual),
+            case(Disruption::GpuReset, usual),
+            case(Disruption::Reboot, usual),
         ],
     }
 }

@@ -8,7 +8,7 @@ use super::{
     sample::{self, Stream},
     *,
 };
-use crate::event::{Event, NodeState, Phase, TaskReport, TaskStatus, Verb, What};
+use crate::event::{Event, NodeState, Origin, Phase, TaskReport, TaskStatus, Verb, What};
 
 const SCHEMA: &str = include_str!("../../../docs/schema/report.schema.json");
 
@@ -92,11 +92,16 @@ fn documents_fit_their_schema() {
     let mut events = sample::plan();
     for event in &mut events {
         if let What::PlayStarted(play) = &mut event.what {
-            play.policy = Some(sample::policy());
+            let mut policy = sample::policy();
+            policy.worst_case[0].parts[1].from = Origin::Learned { nodes: 23, runs: 3 };
+            play.policy = Some(policy);
+            play.work = Some("6f1c".to_owned());
         }
     }
     let with_policy = document(&RunModel::of(&events));
-    assert_eq!(with_policy["plays"][0]["policy"]["worst_case"][2]["seconds"], 9000);
+    let worst_case = &with_policy["plays"][0]["policy"]["worst_case"];
+    assert_eq!(worst_case[2]["seconds"], 9000);
+    assert_eq!(worst_case[0]["parts"][1]["from"]["nodes"], 23);
     assert_eq!(mismatch(&schema, &with_policy, &schema, ""), None);
     let mut wrong = document(&RunModel::of(&sample::run()));
     wrong["nodes"]["gpu001"]["state"] = Value::from("fine");

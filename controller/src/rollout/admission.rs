@@ -130,13 +130,19 @@ impl Rollout {
         if self.policy.drains {
             self.draining.insert(host);
             self.set(host, Host::Draining { class });
-            let deadline = self.after(self.policy.needs.of(class));
-            let deadline = self.opening.map_or(deadline, |opening| deadline.min(opening.closes));
-            actions.push(Action::Drain { host, deadline });
+            actions.push(Action::Drain { host, deadline: self.drained_by(class) });
         } else {
             self.set(host, Host::Proving { class, was_out: false });
             actions.push(Action::ProveIdle { host });
         }
+    }
+
+    /// Until when a drain that begins now may wait: what follows it must fit into the window.
+    fn drained_by(&self, class: Disruption) -> Timestamp {
+        let needs = self.policy.needs.of(class);
+        let Some(opening) = self.opening else { return self.after(needs) };
+        let rest = needs.saturating_sub(self.policy.drain_needs.of(class));
+        earlier(opening.closes, rest).max(self.now)
     }
 
     /// Refuses a host that has no place.
@@ -246,6 +252,11 @@ impl Rollout {
     fn patience_ends(&self, since: Timestamp) -> Timestamp {
         later(since, self.policy.patience_s)
     }
+}
+
+fn earlier(than: Timestamp, seconds: u64) -> Timestamp {
+    let span = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    than.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
 fn later(from: Timestamp, seconds: u64) -> Timestamp {

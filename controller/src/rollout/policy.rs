@@ -18,6 +18,9 @@ pub struct Policy {
     /// When nodes may be taken out of service.
     pub window: Option<Window>,
     pub needs: Needs,
+    /// How much of that the drain is expected to take: a longer one has to leave time for the rest.
+    #[serde(default)]
+    pub drain_needs: Needs,
     /// Whether every claim is decided on fresh word of who else is out.
     pub surveys: bool,
     /// Seconds that a node waits for others' outages that only surveys report, before they refuse it.
@@ -42,6 +45,7 @@ impl Default for Policy {
             soak_s: 0,
             window: None,
             needs: Needs::default(),
+            drain_needs: Needs::default(),
             surveys: false,
             patience_s: Self::default_patience_s(),
             drains: false,

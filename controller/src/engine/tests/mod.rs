@@ -3,6 +3,7 @@
 
 mod drains;
 mod late;
+mod learned;
 mod queue;
 mod reboots;
 mod world;
@@ -117,6 +118,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),
         schedulers: vec![world.drains.then(|| FakeScheduler::of(world, *world.notice.lock().unwrap()))],
+        learned: Vec::new(),
         runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
             verb: Verb::Run,

@@ -9,7 +9,7 @@ use super::{Parser, keys};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::policy::{
     COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, HookSpans, NOTICE_DEADLINE_S, Notice, NoticeHow,
-    POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain,
+    POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 use crate::playbook::program::Amount;
 use crate::rollout::Window;
@@ -128,6 +128,12 @@ impl Parser<'_> {
             policy.gate_is_default = false;
         }
         policy.power_cycle = block.get("power_cycle").and_then(|value| self.power_cycle(value));
+        let timeout_in = |node: Option<&Node>| node.is_some_and(|node| node.get("timeout").is_some());
+        policy.written = Written {
+            drain: timeout_in(block.get("drain").and_then(|drain| drain.get(policy.drain.as_str()))),
+            reboot: timeout_in(block.get("reboot")),
+            power_cycle: timeout_in(block.get("power_cycle")),
+        };
         policy
     }
 

@@ -119,10 +119,11 @@ fn who_waits_is_told_when_its_class_does_not_fit_any_more() {
 
 #[test]
 fn the_end_of_the_window_gives_back_who_is_being_drained() {
-    let mut play = Play::begun(3, &[], Policy { drains: true, ..window("Fri 08:00-09:30 UTC") });
-    assert_eq!(play.wants(0), [Action::Drain { host: 0, deadline: at(3600) }]);
+    let drain_needs = Needs { reboot: 2400, ..Needs::default() };
+    let mut play = Play::begun(3, &[], Policy { drains: true, drain_needs, ..window("Fri 08:00-09:30 UTC") });
+    assert_eq!(play.wants(0), [Action::Drain { host: 0, deadline: at(4200) }], "the rest takes 20 minutes");
     play.now = 1800;
-    assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(5400) }]);
+    assert_eq!(play.wants(1), [Action::Drain { host: 1, deadline: at(4200) }]);
     play.now = 5400;
     let reason = StopReason::WindowClosed { closes: at(5400) };
     assert_eq!(

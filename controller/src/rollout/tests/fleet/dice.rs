@@ -45,7 +45,7 @@ pub(super) fn policy(dice: &mut Dice, hosts: usize) -> Policy {
     });
     let text =
         ["daily 01:00-05:00 UTC", "Mon-Fri 22:00-04:00 UTC, Sat 06:00-09:30 Europe/Berlin"][dice.size(2)];
-    Policy {
+    let mut policy = Policy {
         budget: 1 + dice.size(5),
         domains,
         thresholds: Thresholds {
@@ -62,8 +62,12 @@ pub(super) fn policy(dice: &mut Dice, hosts: usize) -> Policy {
             gpu_reset: dice.below(1800),
             reboot: dice.below(5400),
         },
+        drain_needs: Needs::default(),
         surveys: dice.chance(50),
         drains: dice.chance(60),
         patience_s: if dice.chance(70) { dice.below(300) } else { 0 },
-    }
+    };
+    let Needs { live, clients, gpu_reset, reboot } = policy.needs;
+    policy.drain_needs = Needs { live, clients: clients / 2, gpu_reset: gpu_reset / 3, reboot: reboot / 2 };
+    policy
 }
