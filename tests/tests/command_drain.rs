@@ -278,7 +278,16 @@ fn a_controller_that_was_killed_while_a_node_was_busy_is_resumed() {
     assert_eq!(running.wait().code, None);
     assert!(site.holder("gpu002").is_some_and(|holder| holder.starts_with("gpufleet:")));
     site.is_free("gpu002");
+    // A program that the controller was just starting when it died holds the journal's lock until it has begun.
+    let run = std::fs::read_dir(site.home.runs()).unwrap().flatten().next().unwrap();
+    let journal = std::fs::File::open(run.path().join("journal.jsonl")).unwrap();
+    journal.lock().unwrap();
+    let child = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(journal);
+    });
     let done = site.home.gpufleet(["resume", "--yes", "--format", "json"]).run().expect(0);
+    child.join().unwrap();
     site.assert_done(&done, &NODES);
     assert!(site.most() <= 2);
 }

@@ -5,11 +5,11 @@ use std::{
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gpufleet::journal::{
-    JournalError, RunDir, RunSummary, list_runs, process_of, read_for_resume, resolve_run,
+    JournalError, RunDir, RunId, RunSummary, list_runs, process_of, read_for_resume, resolve_run,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,8 @@ fn inputs(path: &Path) -> Result<Inputs, CommandError> {
 }
 
 pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let runs = list_runs(&environment.state_dir);
+    let runs = runs_at_rest(&environment.state_dir);
+    let at_work = runs.iter().find(|run| run.running && run.started.verb.writes()).map(|run| run.run.clone());
     let found = match &args.run {
         Some(given) => {
             let wanted = resolve_run(&environment.state_dir, given)?;
@@ -70,15 +71,17 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
         }
         None => match runs.into_iter().find(RunSummary::is_unfinished) {
             Some(run) => run,
-            None => {
-                output.status("no run is unfinished");
-                return Ok(0);
-            }
+            None => match at_work {
+                Some(run) => return Err(still_at_work(&run)),
+                None => {
+                    output.status("no run is unfinished");
+                    return Ok(0);
+                }
+            },
         },
     };
     if found.running {
-        return Err(CommandError::stopped(format!("run {} is still at work", found.run))
-            .hint(format!("`gpufleet pause {}` stops it at a safe point", found.run)));
+        return Err(still_at_work(&found.run));
     }
     if !found.is_unfinished() {
         output.status(&format!("run {} is finished; there is nothing to go on with", found.run));
@@ -93,6 +96,27 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
     engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)
 }
 
+fn still_at_work(run: &RunId) -> CommandError {
+    CommandError::stopped(format!("run {run} is still at work"))
+        .hint(format!("`gpufleet pause {run}` stops it at a safe point"))
+}
+
+/// The runs of this machine, once no journal is held by what a process that is gone left behind for a moment.
+fn runs_at_rest(state_dir: &Path) -> Vec<RunSummary> {
+    let until = Instant::now() + PARTING;
+    loop {
+        let runs = list_runs(state_dir);
+        let lives = |run: &RunSummary| {
+            let process = process_of(&RunDir::new(state_dir, &run.run));
+            process.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+        };
+        if Instant::now() >= until || !runs.iter().any(|run| run.running && !lives(run)) {
+            return runs;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// What a run was started with, and what its journal says. The current directory is the one that it was started in.
 fn take_up(found: RunSummary, environment: &Environment) -> Result<(RunArgs, TakenUp), CommandError> {
     let dir = RunDir::new(&environment.state_dir, &found.run);
@@ -103,6 +127,9 @@ fn take_up(found: RunSummary, environment: &Environment) -> Result<(RunArgs, Tak
     Ok((args, TakenUp { run: found.run, started: found.started, events }))
 }
 
+/// How long the journal of a process that was killed may stay locked: a program that it was just starting shares the lock
+/// until it has begun.
+const PARTING: Duration = Duration::from_secs(5);
 /// How long a run that is asked to stop is waited for between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 

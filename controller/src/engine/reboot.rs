@@ -25,6 +25,10 @@ const ORDERLY: Duration = Duration::from_secs(300);
 const ASKING: Duration = Duration::from_secs(60);
 /// How long a node may take to say how far its system is.
 const SAYING: Duration = Duration::from_secs(20);
+/// How long an order to reboot that somebody else gave may take until the node's system shows that it goes down.
+///
+/// Why: the helper waits half a second, so that its answer gets out, and a loaded machine takes its time.
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 /// First and longest pause between looks at a node that is not back.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
@@ -36,6 +40,8 @@ pub(super) struct Awaited {
     pub(super) limit: Duration,
     /// The node was seen to go.
     pub(super) gone: bool,
+    /// Until then a node that does not look like going down may be about to.
+    pub(super) settles: Instant,
 }
 
 /// How a node stands that is not back.
@@ -116,7 +122,7 @@ impl NodeTask {
         self.order_reboot().await?;
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
-        let mut awaited = Awaited { before, since: begin, limit, gone: false };
+        let mut awaited = Awaited { before, since: begin, limit, gone: false, settles: begin };
         if timeout(ORDERLY.min(limit / 2), link.closed()).await.is_err() {
             self.hurry(&*link).await?;
             if timeout_at(deadline, link.closed()).await.is_err() {
@@ -322,6 +328,7 @@ impl NodeTask {
             if let Standing::Old(Some(system)) = &seen
                 && !awaited.gone
                 && !system.shutdown_scheduled
+                && Instant::now() >= awaited.settles
             {
                 return Err(seen);
             }

@@ -14,7 +14,7 @@ use super::{
     loss,
     node::{Cut, NodeTask},
     past::{PendingReboot, Resumed},
-    reboot::{Awaited, Standing},
+    reboot::{Awaited, SETTLE, Standing},
 };
 use crate::{
     event::{NodeState, What},
@@ -148,7 +148,8 @@ impl NodeTask {
         });
         // Why at least a minute: the deadline may have passed while nobody looked, and the node be back all the same.
         let left = left.max(Duration::from_secs(60));
-        let awaited = Awaited { before, since: Instant::now(), limit: left, gone: false };
+        let since = Instant::now();
+        let awaited = Awaited { before, since, limit: left, gone: false, settles: since + SETTLE };
         match self.until_up(&awaited, Instant::now() + left).await {
             Err(Standing::Old(Some(system))) if !system.shutdown_scheduled => {
                 self.left.reboot = None;

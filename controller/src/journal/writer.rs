@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -17,6 +17,8 @@ use crate::event::{Event, What};
 
 /// How long an event may wait for others before it is synced with them.
 const GROUP: Duration = Duration::from_millis(20);
+/// How long somebody may look whether the journal is in use, which locks it too.
+const GLANCE: Duration = Duration::from_secs(1);
 /// How many events may wait for the disk before the run waits too.
 const BACKLOG: usize = 4096;
 
@@ -80,8 +82,12 @@ impl Journal {
         let failed =
             |cause: std::io::Error| WriteError::Create { path: path.clone(), cause: cause.to_string() };
         let mut file = OpenOptions::new().read(true).append(true).open(&path).map_err(failed)?;
-        if file.try_lock().is_err() {
-            return Err(WriteError::Locked { path });
+        let until = Instant::now() + GLANCE;
+        while file.try_lock().is_err() {
+            if Instant::now() >= until {
+                return Err(WriteError::Locked { path });
+            }
+            thread::sleep(GLANCE / 50);
         }
         cut_torn_line(&mut file).map_err(failed)?;
         if let Ok(mut sealed) = OpenOptions::new().read(true).append(true).open(dir.sealed()) {

@@ -121,7 +121,7 @@ fn the_old_boot_again_is_no_reboot() {
 #[test]
 fn nobody_asks_again_while_a_shutdown_is_under_way_whenever_the_controller_dies() {
     for step in 0..40 {
-        for fault in [Fault::Stops(8 * MINUTE), Fault::Starts(5 * MINUTE)] {
+        for fault in [Fault::Stops(8 * MINUTE), Fault::Starts(5 * MINUTE), Fault::Hesitates] {
             let story = told(&rebooting(""), Some(step), |machine| machine.fault = fault);
             assert_eq!(story.outcome.state, NodeState::Done, "step {step}: {}", story.message());
             assert_eq!(story.asked, 1, "killed at step {step}, {fault:?}");

@@ -35,6 +35,8 @@ pub(super) enum Fault {
     Starts(Duration),
     /// Takes so long to go down.
     Stops(Duration),
+    /// Looks as ever to the first two who look, and goes down at the third.
+    Hesitates,
     /// Does not hear an orderly request.
     Deaf,
     NeverBack,
@@ -64,6 +66,8 @@ pub(super) struct Machine {
     /// Whether its power state can be told.
     pub(super) power_known: bool,
     shutting_down: bool,
+    /// Looks until it begins to go down.
+    hesitates: Option<u32>,
     up_at: Option<Instant>,
     spool: HashMap<String, Spooled>,
     /// Command lines that ran, in order.
@@ -104,6 +108,7 @@ impl World {
             cycled: 0,
             power_known: true,
             shutting_down: false,
+            hesitates: None,
             up_at: None,
             spool: HashMap::new(),
             ran: Vec::new(),
@@ -198,6 +203,11 @@ impl World {
             Fault::Stops(time) => time,
             _ => Duration::ZERO,
         };
+        if fault == Fault::Hesitates {
+            // Why looks and no time: the paused clock runs ahead while a journal is written.
+            self.with(host, |machine| machine.hesitates = Some(3));
+            return;
+        }
         self.with(host, |machine| machine.shutting_down = true);
         if stops.is_zero() {
             self.go_down(host);
@@ -212,6 +222,24 @@ impl World {
             if fault != Fault::NeverBack {
                 world.with(&host, |machine| machine.comes_up(fault != Fault::SameBoot));
             }
+        });
+    }
+
+    /// Somebody looks at a machine that may be about to go down.
+    fn looked_at(self: &Arc<Self>, host: &str) {
+        let left = self.with(host, |machine| {
+            machine.hesitates = machine.hesitates.map(|looks| looks.saturating_sub(1));
+            machine.hesitates
+        });
+        if left != Some(0) {
+            return;
+        }
+        self.with(host, |machine| machine.hesitates = None);
+        self.go_down(host);
+        let (world, host) = (Arc::clone(self), host.to_owned());
+        tokio::spawn(async move {
+            sleep(BOOT).await;
+            world.with(&host, |machine| machine.comes_up(true));
         });
     }
 
@@ -404,6 +432,7 @@ impl Link for Wire {
                 NodeOp::System => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     outcome.system = Some(self.world.with(&self.host, |machine| machine.system()));
+                    self.world.looked_at(&self.host);
                     outcome
                 }
                 NodeOp::Reboot(how) => {
@@ -466,6 +495,7 @@ impl Link for Wire {
     fn closed(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             while self.alive() {
+                self.world.looked_at(&self.host);
                 sleep(Duration::from_millis(100)).await;
             }
         })

@@ -236,8 +236,7 @@ impl Cursor {
                 Work::Node { op: Box::new(gpufleet_protocol::NodeOp::GpuGroup(group)), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
-                let reasons: Vec<String> =
-                    self.ledger.awaiting().map(|awaiting| awaiting.reason.clone()).collect();
+                let reasons = self.pending();
                 if when == RebootWhen::Required && reasons.is_empty() {
                     return Some(Raw::because(Status::Ok, "nothing waits for a reboot"));
                 }

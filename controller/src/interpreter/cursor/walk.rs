@@ -320,7 +320,7 @@ impl Cursor {
     }
 
     /// What is written and waits for an activation, each once.
-    fn pending(&self) -> Vec<String> {
+    pub(super) fn pending(&self) -> Vec<String> {
         let mut reasons: Vec<String> = Vec::new();
         for awaiting in self.ledger.awaiting() {
             if !reasons.contains(&awaiting.reason) {
