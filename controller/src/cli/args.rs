@@ -335,6 +335,19 @@ pub struct InventoryArgs {
     /// With --graph: variables too.
     #[arg(long, requires = "graph")]
     pub vars: bool,
+    /// With --list and --host: YAML in place of JSON.
+    #[arg(short = 'y', long, conflicts_with = "graph")]
+    pub yaml: bool,
+    /// Keeps variables where they are defined: those of a group with the group, not with each of its hosts.
+    #[arg(long)]
+    pub export: bool,
+    /// Folder whose `group_vars` and `host_vars` win over those beside the inventory, as a playbook's; without it the
+    /// current one.
+    #[arg(long, value_name = "FOLDER")]
+    pub playbook_dir: Option<PathBuf>,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -58,7 +58,10 @@ pub(super) fn load(name: &str, text: &str) -> Inventory {
 
 /// The errors for one file.
 fn refused(name: &str, text: &str) -> String {
-    Files::new(&[(name, text)]).load(&[name]).map(|inventory| inventory.list_text(None).unwrap()).unwrap_err()
+    Files::new(&[(name, text)])
+        .load(&[name])
+        .map(|inventory| inventory.list_text(None, false).unwrap())
+        .unwrap_err()
 }
 
 fn fleet() -> Inventory {
@@ -669,16 +672,41 @@ fn scripts_that_fail_or_hang_are_errors() {
 }
 
 #[test]
+fn a_script_may_know_nothing_of_a_host() {
+    let files = Files::new(&[("inv.sh", "#!/bin/sh\n[ $1 = --list ] && echo '{\"a\": [\"h1\"]}'\nexit 0\n")]);
+    assert_eq!(names(&files.load(&["inv.sh"]).unwrap().hosts()), ["h1"]);
+}
+
+#[test]
+fn comments_may_be_in_any_encoding() {
+    let files = Files::new(&[]);
+    std::fs::write(files.folder.path().join("hosts"), b"# caf\xe9\n[a]\nn1\n; \xff\n").unwrap();
+    assert_eq!(names(&files.load(&["hosts"]).unwrap().hosts()), ["n1"]);
+    std::fs::write(files.folder.path().join("hosts"), b"[a]\nn1 x=\xff\n").unwrap();
+    assert!(files.load(&["hosts"]).unwrap_err().contains("not UTF-8"));
+}
+
+#[test]
+fn names_of_this_machine_are_one_host() {
+    let inventory = fleet();
+    assert_eq!(
+        names(&inventory.select("127.0.0.1:localhost:login1", None).unwrap()),
+        ["127.0.0.1", "login1"]
+    );
+    assert_eq!(names(&inventory.select("localhost", Some("127.0.0.1")).unwrap()), ["localhost"]);
+}
+
+#[test]
 fn graph_and_host_need_a_known_name() {
     let inventory = fleet();
     insta::assert_snapshot!(inventory.graph_text("rack3", false).unwrap_err().to_string(), @r"
     error: there is no group `rack3`
     help: did you mean `rack1`?
     ");
-    insta::assert_snapshot!(inventory.host_text("gpu").unwrap_err().to_string(), @r"
+    insta::assert_snapshot!(inventory.host_text("gpu", false).unwrap_err().to_string(), @r"
     error: `gpu` is not one host but 4
     ");
-    assert_eq!(inventory.host_text("gpu001").unwrap(), "{}");
+    assert_eq!(inventory.host_text("gpu001", false).unwrap(), "{}");
     assert_eq!(inventory.hosts_text("rack1:login1", None).unwrap(), "gpu001\ngpu002\nlogin1");
 }
 
@@ -724,7 +752,7 @@ fn five_thousand_hosts_load_quickly() {
     let before = Instant::now();
     let inventory = files.load(&["hosts.yaml"]).unwrap();
     let loaded = before.elapsed();
-    let list = inventory.list_text(None).unwrap();
+    let list = inventory.list_text(None, false).unwrap();
     println!(
         "5,000 hosts: loaded in {loaded:?}, listed in {:?}, {} KiB",
         before.elapsed() - loaded,

@@ -122,11 +122,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// The first of several names of one setting; with Ansible the more specific one wins, so it comes first.
     fn find(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         names
             .iter()
-            .find_map(|name| self.variables.get(*name).map(|value| (*name, value)))
-            .filter(|(_, v)| !v.is_null())
+            .filter_map(|name| self.variables.get(*name).map(|value| (*name, value)))
+            .find(|(_, value)| !value.is_null())
     }
 
     fn wrong(&self, variable: &str, expected: &'static str, found: &Value) -> TargetError {
@@ -211,15 +212,17 @@ impl<'a> Reader<'a> {
         {
             return Err(TargetError::BecomeMethod { node: self.node.to_owned(), found: method });
         }
-        let user = self.text(&["ansible_become_user"])?.or_else(|| defaults.become_user.clone());
+        let user = self
+            .text(&["ansible_sudo_user", "ansible_become_user"])?
+            .or_else(|| defaults.become_user.clone());
         let password = self
-            .secret(&["ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"])?
+            .secret(&["ansible_sudo_pass", "ansible_become_pass", "ansible_become_password"])?
             .or_else(|| defaults.become_password.clone());
         Ok(Some(Become { user: user.unwrap_or_else(|| "root".to_owned()), password }))
     }
 
     fn ssh(&self, defaults: &TargetDefaults) -> Result<SshTarget, TargetError> {
-        let host = self.text(&["ansible_host", "ansible_ssh_host"])?.unwrap_or_else(|| self.node.to_owned());
+        let host = self.text(&["ansible_ssh_host", "ansible_host"])?.unwrap_or_else(|| self.node.to_owned());
         let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(&host).to_owned();
         // Why: a host that begins with a dash would be an option of ssh.
         if host.starts_with('-') || host.contains(char::is_whitespace) {
@@ -227,8 +230,8 @@ impl<'a> Reader<'a> {
         }
         let mut arguments = Vec::new();
         let mut overrides = SshOverrides {
-            port: self.port(&["ansible_port", "ansible_ssh_port"])?.or(defaults.port),
-            user: self.text(&["ansible_user", "ansible_ssh_user"])?.or_else(|| defaults.user.clone()),
+            port: self.port(&["ansible_ssh_port", "ansible_port"])?.or(defaults.port),
+            user: self.text(&["ansible_ssh_user", "ansible_user"])?.or_else(|| defaults.user.clone()),
             connect_timeout: self
                 .seconds(&["ansible_ssh_timeout", "ansible_timeout"])?
                 .or(defaults.connect_timeout),
@@ -238,6 +241,10 @@ impl<'a> Reader<'a> {
         let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
         overrides.identity_files.extend(key.or(default_key));
         let common = self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone());
+        let checking = ["ansible_ssh_host_key_checking", "ansible_host_key_checking"];
+        if self.boolean(&checking)? == Some(false) {
+            overrides.host_key_policy = super::host_key::HostKeyPolicy::from_option("no");
+        }
         let sources = [
             ("ansible_ssh_args", self.text(&["ansible_ssh_args"])?),
             ("ansible_ssh_common_args", common),
@@ -260,7 +267,7 @@ impl<'a> Reader<'a> {
             overrides.host_key_policy.get_or_insert(super::host_key::HostKeyPolicy::AcceptNew);
         }
         let password = self
-            .secret(&["ansible_password", "ansible_ssh_pass", "ansible_ssh_password"])?
+            .secret(&["ansible_ssh_password", "ansible_ssh_pass", "ansible_password"])?
             .or_else(|| defaults.password.clone());
         if password.is_some() && defaults.transport == Transport::OpenSsh {
             return Err(TargetError::PasswordWithOpenSsh { node: self.node.to_owned() });
@@ -307,6 +314,19 @@ mod tests {
         assert_eq!(got.overrides.identity_files, ["~/.ssh/fleet"]);
         assert!(got.password.is_some());
         assert!(!format!("{got:?}").contains("\"x\""));
+    }
+
+    #[test]
+    fn of_two_names_of_one_setting_the_more_specific_wins() {
+        let got = ssh(json!({
+            "ansible_host": "a", "ansible_ssh_host": "b", "ansible_port": 1, "ansible_ssh_port": 2,
+            "ansible_user": "c", "ansible_ssh_user": null, "ansible_ssh_host_key_checking": "no",
+        }));
+        assert_eq!(
+            (got.host.as_str(), got.overrides.port, got.overrides.user.as_deref()),
+            ("b", Some(2), Some("c"))
+        );
+        assert_eq!(got.overrides.host_key_policy, super::super::host_key::HostKeyPolicy::from_option("no"));
     }
 
     #[test]
