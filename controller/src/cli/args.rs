@@ -321,6 +321,9 @@ pub struct ExecArgs {
 #[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["list", "graph", "host"]))]
 pub struct InventoryArgs {
+    /// With --graph: the group to begin at.
+    #[arg(value_name = "GROUP", requires = "graph")]
+    pub group: Option<String>,
     #[command(flatten)]
     pub inventory: InventorySource,
     /// Prints all groups and variables as JSON, as `ansible-inventory --list` does.

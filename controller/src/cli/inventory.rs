@@ -29,7 +29,7 @@ pub fn inventory(
     let text = match (&args.host, &args.graph) {
         (Some(host), _) if args.yaml => inventory.host_yaml(host, args.export)?,
         (Some(host), _) => inventory.host_text(host, args.export)?,
-        (None, Some(group)) => inventory.graph_text(group, args.vars)?,
+        (None, Some(group)) => inventory.graph_text(args.group.as_ref().unwrap_or(group), args.vars)?,
         (None, None) if args.yaml => inventory.list_yaml(limit, args.export)?,
         (None, None) => inventory.list_text(limit, args.export)?,
     };

@@ -443,7 +443,7 @@ impl Run<'_> {
 
     fn keyed(&mut self, draft: &mut Draft, host: HostId, keyed: &Keyed, scope: &Arc<Scope>) {
         let value = match template::evaluate(&keyed.key.text, scope) {
-            Ok(Value::Omit | Value::Unknown) => Json::Null,
+            Ok(Value::Omit | Value::Unknown) => return,
             Ok(value) => value.to_json(),
             Err(error) => {
                 return self.failed(draft, host, &keyed.key, &error, "no group follows from it");

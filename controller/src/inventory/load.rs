@@ -84,17 +84,20 @@ pub(super) fn load(options: &LoadOptions) -> Result<Inventory, Diagnostics> {
     for source in options.sources.iter().filter(|source| !source.is_empty()) {
         errors.absorb(read_source(&mut draft, source, options));
     }
-    if errors.has_errors() {
-        return Err(errors);
-    }
-    if draft.hosts.is_empty() && !options.allow_empty {
+    if draft.hosts.is_empty() && !errors.has_errors() && !options.allow_empty {
         return Err(no_hosts(options).into());
     }
     draft.finish();
     let beside_sources =
         options.sources.iter().filter_map(|source| variable_base(source)).map(|base| VarFiles::beside(&base));
     let beside_playbook = options.playbook_dir.as_deref().map(VarFiles::beside);
-    Inventory::build(draft, beside_sources.collect(), beside_playbook, options)
+    // Why also after errors: mistakes in variable files are told in the same go.
+    let inventory =
+        errors.absorb(Inventory::build(draft, beside_sources.collect(), beside_playbook, options));
+    match inventory {
+        Some(inventory) if !errors.has_errors() => Ok(inventory),
+        _ => Err(errors),
+    }
 }
 
 fn no_hosts(options: &LoadOptions) -> Diagnostic {

@@ -687,6 +687,21 @@ fn comments_may_be_in_any_encoding() {
 }
 
 #[test]
+fn mistakes_of_sources_and_variable_files_are_told_in_one_go() {
+    let files = Files::new(&[
+        ("a", "[gpu]\nn1 x\n"),
+        ("b.yml", "gpu:\n  hots: {}\n"),
+        ("group_vars/gpu.yml", "- 1\n"),
+        ("host_vars/n2.yml", "a: 1\na: 2\n"),
+        ("c", "n2\n"),
+    ]);
+    let errors = files.load(&["a", "b.yml", "c"]).unwrap_err();
+    for part in ["a:2:4", "b.yml:2:3", "group_vars/gpu.yml:1:3", "host_vars/n2.yml:2:1"] {
+        assert!(errors.contains(part), "{part}\n{errors}");
+    }
+}
+
+#[test]
 fn names_of_this_machine_are_one_host() {
     let inventory = fleet();
     assert_eq!(

@@ -80,11 +80,29 @@ pub enum TargetError {
     Argument { node: String, variable: String, source: ArgumentError },
     #[error("{node}: `ansible_connection: {found}` is not supported; use ssh or local")]
     Connection { node: String, found: String },
+    #[error("{node}: `{variable}` is not supported; {instead}")]
+    Unsupported { node: String, variable: &'static str, instead: &'static str },
     #[error("{node}: `ansible_become_method: {found}` is not supported; only sudo is")]
     BecomeMethod { node: String, found: String },
     #[error("{node}: a password cannot be used with `--transport ssh`; use keys, or the built-in SSH client")]
     PasswordWithOpenSsh { node: String },
 }
+
+/// Variables of Ansible's that change how a node is reached in ways that are not done here.
+///
+/// Why an error: without them the connection fails, or is another one than was meant.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("ansible_private_key", "name a file with `ansible_ssh_private_key_file`"),
+    ("ansible_ssh_private_key", "name a file with `ansible_ssh_private_key_file`"),
+    ("ansible_private_key_passphrase", "load the key into an agent, or type the passphrase once when asked"),
+    (
+        "ansible_ssh_private_key_passphrase",
+        "load the key into an agent, or type the passphrase once when asked",
+    ),
+    ("ansible_ssh_pkcs11_provider", "use `--transport ssh` with `PKCS11Provider` in ~/.ssh/config"),
+    ("ansible_become_exe", "sudo is looked for on the node's path"),
+    ("ansible_sudo_exe", "sudo is looked for on the node's path"),
+];
 
 impl Target {
     /// Reads the connection variables of a node; values must be rendered already.
@@ -97,6 +115,11 @@ impl Target {
         defaults: &TargetDefaults,
     ) -> Result<Self, TargetError> {
         let read = Reader { node: name, variables };
+        for (variable, instead) in UNSUPPORTED {
+            if read.find(&[variable]).is_some() {
+                return Err(TargetError::Unsupported { node: name.to_owned(), variable, instead });
+            }
+        }
         let privilege = read.privilege(defaults)?;
         let connection = match read.text(&["ansible_connection"])?.as_deref() {
             None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh" | "ansible.builtin.ssh") => {
@@ -356,6 +379,10 @@ mod tests {
             (
                 json!({"ansible_host": "-oProxyCommand=x"}),
                 "gpu001: `ansible_host` must be a host name or an address, not this text",
+            ),
+            (
+                json!({"ansible_ssh_private_key": "-----BEGIN"}),
+                "gpu001: `ansible_ssh_private_key` is not supported; name a file with `ansible_ssh_private_key_file`",
             ),
             (json!({"ansible_user": ["a"]}), "gpu001: `ansible_user` must be text, not a list"),
             (
