@@ -16,6 +16,7 @@ mod ini;
 mod literal;
 mod load;
 mod model;
+mod name_regex;
 mod pattern;
 mod print;
 mod python;

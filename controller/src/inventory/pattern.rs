@@ -6,13 +6,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use regex::Regex;
-
 use super::address::parse_address;
 use super::draft::ALL;
 use super::glob::Glob;
 use super::load::{expands, read_file};
 use super::model::{HostName, Inventory};
+use super::name_regex::NameRegex;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, did_you_mean};
 
 /// One part of a pattern.
@@ -197,7 +196,9 @@ impl Inventory {
         let mut hosts = Vec::new();
         let mut matched = false;
         if let Some(pattern) = expression.strip_prefix('~') {
-            let regex = compile(pattern, term)?;
+            let regex = NameRegex::new(pattern).map_err(|reason| {
+                Diagnostic::error("this is no valid regular expression").at(&term.place).label(reason)
+            })?;
             let matches = |name: &str| regex.is_match(name);
             matched = self.collect(&matches, &mut hosts);
         } else if expression.contains(['*', '?', '[']) {
@@ -280,15 +281,6 @@ impl Inventory {
             None => error.help("`gpufleet inventory --graph` shows all groups and hosts"),
         }
     }
-}
-
-/// A regular expression that must match from the start of a name, as Python's `match`.
-fn compile(pattern: &str, term: &Term) -> Result<Regex, Diagnostics> {
-    Regex::new(&format!(r"\A(?:{pattern})")).map_err(|error| {
-        let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-        Diagnostic::error("this is no valid regular expression").at(&term.place).label(reason).into()
-    })
 }
 
 /// Splits a position or slice off the end of a term; regular expressions have none.
