@@ -344,6 +344,9 @@ pub struct InventoryArgs {
     /// Keeps variables where they are defined: those of a group with the group, not with each of its hosts.
     #[arg(long)]
     pub export: bool,
+    /// With --list: writes to this file in place of standard output.
+    #[arg(long = "output", value_name = "FILE", requires = "list")]
+    pub output_file: Option<PathBuf>,
     /// Folder whose `group_vars` and `host_vars` win over those beside the inventory, as a playbook's; without it the
     /// current one.
     #[arg(long, value_name = "FOLDER")]

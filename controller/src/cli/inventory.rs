@@ -33,7 +33,11 @@ pub fn inventory(
         (None, None) if args.yaml => inventory.list_yaml(limit, args.export)?,
         (None, None) => inventory.list_text(limit, args.export)?,
     };
-    output.data(&text)?;
+    match &args.output_file {
+        Some(path) => std::fs::write(path, &text)
+            .map_err(|error| CommandError::user(format!("cannot write {}: {error}", path.display())))?,
+        None => output.data(&text)?,
+    }
     Ok(0)
 }
 

@@ -702,6 +702,19 @@ fn mistakes_of_sources_and_variable_files_are_told_in_one_go() {
 }
 
 #[test]
+fn priorities_are_read_as_python_reads_whole_numbers() {
+    for (written, wanted) in [("5", "b"), ("5.9", "b"), ("'5'", "b"), ("true", "a"), ("0", "a"), ("-3", "a")]
+    {
+        let text = format!(
+            "a: {{hosts: {{n: }}, vars: {{x: a}}}}\nb: {{hosts: {{n: }}, vars: {{x: b, ansible_group_priority: {written}}}}}\nz: {{hosts: {{n: }}, vars: {{ansible_group_priority: 9}}}}\n"
+        );
+        let text = if wanted == "a" { text.replace("x: a", "x: a, ansible_group_priority: 2") } else { text };
+        let inventory = load("hosts.yaml", &text);
+        assert_eq!(inventory.host_vars("n").unwrap().get("x"), Some(&json!(wanted)), "{written}");
+    }
+}
+
+#[test]
 fn names_of_this_machine_are_one_host() {
     let inventory = fleet();
     assert_eq!(

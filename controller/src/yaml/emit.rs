@@ -10,6 +10,8 @@ use super::scalar;
 
 /// Text is folded at the first blank behind this column.
 const WIDTH: usize = 80;
+/// What ends a line in YAML 1.1.
+const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 /// Keys with more bytes than this stand behind a `?`.
 const MAX_SIMPLE_KEY: usize = 128;
 
@@ -97,7 +99,7 @@ impl Writer {
     }
 
     fn entry(&mut self, key: &str, item: &Json, indent: usize) {
-        let simple = key.len() <= MAX_SIMPLE_KEY && !key.contains('\n');
+        let simple = key.len() <= MAX_SIMPLE_KEY && !key.contains(BREAKS);
         if simple {
             self.text(key, indent + 2, true);
             self.push(":");
@@ -254,8 +256,7 @@ fn escaped(c: char) -> String {
         '\u{85}' => "\\N".to_owned(),
         '\u{2028}' => "\\L".to_owned(),
         '\u{2029}' => "\\P".to_owned(),
-        c if is_printable(c) && c != '\u{a0}' => c.to_string(),
-        '\u{a0}' => "\\_".to_owned(),
+        c if is_printable(c) => c.to_string(),
         c if u32::from(c) <= 0xff => format!("\\x{:02X}", u32::from(c)),
         c if u32::from(c) <= 0xffff => format!("\\u{:04X}", u32::from(c)),
         c => format!("\\U{:08X}", u32::from(c)),
