@@ -113,6 +113,15 @@ pub struct InventorySource {
     /// A target set without any host is no error.
     #[arg(long)]
     pub allow_empty: bool,
+    /// How long one call of an inventory script may take, such as `5m`.
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    #[serde(default = "script_timeout_s")]
+    pub script_timeout: u64,
+}
+
+/// For runs recorded before it could be chosen, in seconds.
+fn script_timeout_s() -> u64 {
+    60
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use gpufleet::{
@@ -51,6 +52,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
         playbook_dir_implied: around.implied,
         extra_vars: around.extra_vars,
         allow_empty: source.allow_empty,
+        script_timeout: Duration::from_secs(source.script_timeout),
         ..LoadOptions::default()
     };
     Ok(Inventory::load(&options)?)

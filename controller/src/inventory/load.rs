@@ -48,7 +48,7 @@ impl Default for LoadOptions {
             playbook_dir_implied: false,
             extra_vars: Map::new(),
             allow_empty: false,
-            script_timeout: Duration::from_secs(30),
+            script_timeout: Duration::from_mins(1),
             decrypt: None,
         }
     }

@@ -194,9 +194,10 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
     let (stdout, stderr) = (received(stdout), received(stderr));
     let stderr = String::from_utf8_lossy(&stderr).into_owned();
     let Some(status) = status else {
-        return Err(failed(
-            format!("did not end within {} s and was stopped", timeout.as_secs_f64()),
-            &stderr,
+        let error =
+            failed(format!("did not end within {} s and was stopped", timeout.as_secs_f64()), &stderr);
+        return Err(Diagnostics(
+            error.into_iter().map(|error| error.help("give it more time with `--script-timeout`")).collect(),
         ));
     };
     if !status.success() {

@@ -666,6 +666,7 @@ fn scripts_that_fail_or_hang_are_errors() {
     let before = Instant::now();
     insta::assert_snapshot!(script("sleep 60 & sleep 60").unwrap_err(), @r"
     error: the inventory script `inv.sh --list` did not end within 0.3 s and was stopped
+    help: give it more time with `--script-timeout`
     ");
     assert!(before.elapsed() < Duration::from_secs(10));
     assert_eq!(script("[ $1 = --list ] && echo '{\"a\": [\"h1\", \"h2\"]}' || echo '{}'").unwrap(), "h1 h2");
