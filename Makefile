@@ -13,7 +13,7 @@ RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 CHAOS_SCHEDULES ?= 100000
 CHAOS_ENGINE_SCHEDULES ?= 2000
 
-.PHONY: demo test test-systems chaos schedules mutants test-full build setup lint bench release clean fmt reference
+.PHONY: demo test test-systems chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -44,6 +44,10 @@ schedules: targets
 mutants: targets
 	@tests/scripts/mutants.sh
 
+## compat: has the real ansible-core write what the cases of tests/compat expect; COMPAT=name takes some of them
+compat:
+	@tests/scripts/compat.sh
+
 ## build: the controller with its node file inside
 build: targets
 	$(CARGO) build --locked $(RELEASE_FLAG) -p gpufleet
@@ -62,9 +66,10 @@ bench: setup
 release: targets
 	tests/scripts/release.sh
 
-## reference: writes the generated pages of docs/reference
+## reference: writes the generated pages of docs/reference and the generated part of docs/ansible.md
 reference:
 	UPDATE=1 $(CARGO) test --locked -p gpufleet reference
+	UPDATE=1 $(CARGO) test --locked -p gpufleet-tests --test compat reference
 
 .PHONY: targets
 targets:

@@ -78,9 +78,9 @@ impl Case {
             }
         };
         if self.expected["list"].is_null() || self.option("refused").is_some() {
-            return vec![format!("not refused: {}", inventory.list_text(None).unwrap())];
+            return vec![format!("not refused: {}", inventory.list_text(None, false).unwrap())];
         }
-        let list = inventory.list_json(None).unwrap();
+        let list = inventory.list_json(None, false).unwrap();
         if sorted(&list) != sorted(&self.expected["list"]) {
             found.push(format!("list: ours {}\ntheirs {}", sorted(&list), sorted(&self.expected["list"])));
         }

@@ -44,7 +44,8 @@ where
     F: Fn(Result<Arc<dyn Link>, ConnectFailure>) -> Fut,
     Fut: Future<Output = T>,
 {
-    let inventory = sources::inventory(target.inventory, None)?;
+    // Why: to Ansible the current folder is where a playbook would lie, with its variable files.
+    let inventory = sources::inventory(target.inventory, Some(".".into()))?;
     let limit = sources::limit(target.inventory, environment)?;
     let hosts: Vec<String> =
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();

@@ -113,6 +113,15 @@ pub struct InventorySource {
     /// A target set without any host is no error.
     #[arg(long)]
     pub allow_empty: bool,
+    /// How long one call of an inventory script may take, such as `5m`.
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    #[serde(default = "script_timeout_s")]
+    pub script_timeout: u64,
+}
+
+/// For runs recorded before it could be chosen, in seconds.
+fn script_timeout_s() -> u64 {
+    60
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -331,6 +340,9 @@ pub struct ExecArgs {
 #[derive(Clone, Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["list", "graph", "host"]))]
 pub struct InventoryArgs {
+    /// With --graph: the group to begin at.
+    #[arg(value_name = "GROUP", requires = "graph")]
+    pub group: Option<String>,
     #[command(flatten)]
     pub inventory: InventorySource,
     /// Prints all groups and variables as JSON, as `ansible-inventory --list` does.
@@ -345,6 +357,22 @@ pub struct InventoryArgs {
     /// With --graph: variables too.
     #[arg(long, requires = "graph")]
     pub vars: bool,
+    /// With --list and --host: YAML in place of JSON.
+    #[arg(short = 'y', long, conflicts_with = "graph")]
+    pub yaml: bool,
+    /// Keeps variables where they are defined: those of a group with the group, not with each of its hosts.
+    #[arg(long)]
+    pub export: bool,
+    /// With --list: writes to this file in place of standard output.
+    #[arg(long = "output", value_name = "FILE", requires = "list")]
+    pub output_file: Option<PathBuf>,
+    /// Folder whose `group_vars` and `host_vars` win over those beside the inventory, as a playbook's; without it the
+    /// current one.
+    #[arg(long, value_name = "FOLDER")]
+    pub playbook_dir: Option<PathBuf>,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -222,9 +222,11 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let source = request.source;
     let first = source.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
     let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
-    let inventory = sources::inventory(&source.inventory, directory)?;
-    let limit = sources::limit(&source.inventory, environment)?;
     let extra = sources::extra_vars(&source.extra_vars)?;
+    let around =
+        sources::Around { playbook_dir: directory, extra_vars: extra.clone(), ..sources::Around::default() };
+    let inventory = sources::inventory_in(&source.inventory, around)?;
+    let limit = sources::limit(&source.inventory, environment)?;
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
     let program = Program::load(&names, &|path: &str| fs::read(path))?;
     if !program.warnings.is_empty() {

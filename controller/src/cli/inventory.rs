@@ -1,33 +1,49 @@
 //! `inventory` and `hosts`.
 
-use gpufleet::inventory::Inventory;
+use std::path::PathBuf;
 
 use super::{
-    args::{HostsArgs, InventoryArgs, InventorySource},
+    args::{HostsArgs, InventoryArgs},
+    environment::Environment,
     error::CommandError,
     output::Output,
-    sources,
+    sources::{self, Around},
 };
 
-fn load(source: &InventorySource) -> Result<Inventory, CommandError> {
-    sources::inventory(source, None)
-}
-
-pub fn inventory(args: &InventoryArgs, output: &Output) -> Result<u8, CommandError> {
-    let inventory = load(&args.inventory)?;
-    let text = if let Some(host) = &args.host {
-        inventory.host_text(host)?
-    } else if let Some(group) = &args.graph {
-        inventory.graph_text(group, args.vars)?
-    } else {
-        inventory.list_text(args.inventory.limit.as_deref())?
+pub fn inventory(
+    args: &InventoryArgs,
+    environment: &Environment,
+    output: &Output,
+) -> Result<u8, CommandError> {
+    // Why: what an export shows lies in the files named; the current folder is only where a playbook would lie.
+    let implied = args.playbook_dir.is_none();
+    let current = || (!args.export).then(|| PathBuf::from("."));
+    let around = Around {
+        playbook_dir: args.playbook_dir.clone().or_else(current),
+        implied,
+        extra_vars: sources::extra_vars(&args.extra_vars)?,
     };
-    output.data(&text)?;
+    let inventory = sources::inventory_in(&args.inventory, around)?;
+    let limit = sources::limit(&args.inventory, environment)?;
+    let limit = limit.as_deref();
+    let text = match (&args.host, &args.graph) {
+        (Some(host), _) if args.yaml => inventory.host_yaml(host, args.export)?,
+        (Some(host), _) => inventory.host_text(host, args.export)?,
+        (None, Some(group)) => inventory.graph_text(args.group.as_ref().unwrap_or(group), args.vars)?,
+        (None, None) if args.yaml => inventory.list_yaml(limit, args.export)?,
+        (None, None) => inventory.list_text(limit, args.export)?,
+    };
+    match &args.output_file {
+        Some(path) => std::fs::write(path, &text)
+            .map_err(|error| CommandError::user(format!("cannot write {}: {error}", path.display())))?,
+        None => output.data(&text)?,
+    }
     Ok(0)
 }
 
-pub fn hosts(args: &HostsArgs, output: &Output) -> Result<u8, CommandError> {
-    let inventory = load(&args.inventory)?;
-    output.data(&inventory.hosts_text(&args.pattern, args.inventory.limit.as_deref())?)?;
+pub fn hosts(args: &HostsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let inventory = sources::inventory(&args.inventory, None)?;
+    let limit = sources::limit(&args.inventory, environment)?;
+    output.data(&inventory.hosts_text(&args.pattern, limit.as_deref())?)?;
     Ok(0)
 }

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use gpufleet::{
@@ -21,7 +22,20 @@ use super::{args::InventorySource, environment::Environment, error::CommandError
 /// Where an inventory is looked for when none is named.
 const DEFAULTS: [&str; 2] = ["inventory", "/etc/gpufleet/inventory"];
 
+/// What besides its sources an inventory hangs on.
+#[derive(Default)]
+pub struct Around {
+    pub playbook_dir: Option<PathBuf>,
+    /// Whether nobody named that folder.
+    pub implied: bool,
+    pub extra_vars: Map<String, Value>,
+}
+
 pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Result<Inventory, CommandError> {
+    inventory_in(source, Around { playbook_dir, ..Around::default() })
+}
+
+pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventory, CommandError> {
     let sources = match source.inventory.as_slice() {
         [] => match DEFAULTS.into_iter().find(|path| Path::new(path).exists()) {
             Some(path) => vec![path.to_owned()],
@@ -32,8 +46,15 @@ pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Res
         },
         given => given.to_vec(),
     };
-    let options =
-        LoadOptions { sources, playbook_dir, allow_empty: source.allow_empty, ..LoadOptions::default() };
+    let options = LoadOptions {
+        sources,
+        playbook_dir: around.playbook_dir,
+        playbook_dir_implied: around.implied,
+        extra_vars: around.extra_vars,
+        allow_empty: source.allow_empty,
+        script_timeout: Duration::from_secs(source.script_timeout),
+        ..LoadOptions::default()
+    };
     Ok(Inventory::load(&options)?)
 }
 

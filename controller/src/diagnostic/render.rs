@@ -89,11 +89,11 @@ struct Excerpt {
 
 impl Excerpt {
     fn of(span: &Span) -> Option<Self> {
-        if span.source.is_secret() || inside_secret(span.source.text(), span.line) {
+        if span.source.is_secret() || inside_secret(&span.source, span.line) {
             return None;
         }
         let source = span.source.line(span.line)?;
-        let (source, masked_from) = match mask_line(source) {
+        let (source, masked_from) = match mask_line(source, |name| span.source.hides(name)) {
             Some((masked, from)) => (masked, Some(from)),
             None => (source.to_owned(), None),
         };

@@ -1,5 +1,7 @@
 //! Keeps secrets out of excerpts.
 
+use super::SourceFile;
+
 /// Whether a variable or parameter of this name probably holds a secret.
 ///
 /// By its words (split at `_`, `-`, `.` and spaces): password, passphrase, token, secret, vault, key, credential and
@@ -21,7 +23,7 @@ pub fn looks_secret(key: &str) -> bool {
 /// `line` with the value of the first secret key in it replaced, and from which character on; or none.
 ///
 /// What follows a secret on the same line goes with it: where a value ends cannot be told from one line.
-pub(super) fn mask_line(line: &str) -> Option<(String, usize)> {
+pub(super) fn mask_line(line: &str, hides: impl Fn(&str) -> bool) -> Option<(String, usize)> {
     let chars: Vec<char> = line.chars().collect();
     let mut start = 0;
     for (index, c) in chars.iter().enumerate() {
@@ -29,7 +31,7 @@ pub(super) fn mask_line(line: &str) -> Option<(String, usize)> {
             ':' | '=' => {
                 let key: String = chars[start..index].iter().collect();
                 let key = key.trim_matches(|c: char| c.is_whitespace() || "\"'-{[,?".contains(c));
-                if looks_secret(key) {
+                if hides(key) {
                     let value = index + 1 + chars[index + 1..].iter().take_while(|c| **c == ' ').count();
                     if value < chars.len() {
                         let mut masked: String = chars[..value].iter().collect();
@@ -47,8 +49,8 @@ pub(super) fn mask_line(line: &str) -> Option<(String, usize)> {
 }
 
 /// Whether line `number` (from 1) lies inside the value of a secret key that is written on a line above it.
-pub(super) fn inside_secret(text: &str, number: u32) -> bool {
-    let lines: Vec<&str> = text.split('\n').take(number as usize).collect();
+pub(super) fn inside_secret(source: &SourceFile, number: u32) -> bool {
+    let lines: Vec<&str> = source.text().split('\n').take(number as usize).collect();
     let Some((line, above)) = lines.split_last() else { return false };
     let mut indent = indent_of(line);
     for line in above.iter().rev() {
@@ -59,7 +61,7 @@ pub(super) fn inside_secret(text: &str, number: u32) -> bool {
         let key_indent = line.chars().take_while(|c| *c == ' ' || *c == '\t' || *c == '-').count();
         if key_indent < indent {
             let key = line.trim_start_matches([' ', '\t', '-']).split(':').next().unwrap_or_default();
-            if line.contains(':') && looks_secret(key.trim_matches(['"', '\''])) {
+            if line.contains(':') && source.hides(key.trim_matches(['"', '\''])) {
                 return true;
             }
             indent = indent.min(indent_of(line));

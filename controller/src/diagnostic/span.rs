@@ -3,21 +3,29 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::secret::looks_secret;
+
 /// A named text: the file as the user named it, and its content when it was read.
 pub struct SourceFile {
     name: String,
     text: String,
     secret: bool,
+    plain_key: bool,
 }
 
 impl SourceFile {
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), text: text.into(), secret: false })
+        Arc::new(Self { name: name.into(), text: text.into(), secret: false, plain_key: false })
+    }
+
+    /// A text in which the name `key` alone stands for an expression, which may be shown.
+    pub fn with_plain_key(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { name: name.into(), text: text.into(), secret: false, plain_key: true })
     }
 
     /// A text of which nothing may be shown, such as a decrypted vault.
     pub fn secret(name: impl Into<String>, text: impl Into<String>) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), text: text.into(), secret: true })
+        Arc::new(Self { name: name.into(), text: text.into(), secret: true, plain_key: false })
     }
 
     pub fn name(&self) -> &str {
@@ -30,6 +38,11 @@ impl SourceFile {
 
     pub fn is_secret(&self) -> bool {
         self.secret
+    }
+
+    /// Whether the value of this name is kept out of excerpts.
+    pub(super) fn hides(&self, name: &str) -> bool {
+        looks_secret(name) && !(self.plain_key && name == "key")
     }
 
     /// The line of this number (from 1) without its line break.

@@ -4,6 +4,7 @@
 //! group is. Must not know files or syntax. Invariants: the group graph has no cycle; a host is in a group once.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -58,6 +59,8 @@ pub(super) struct Draft {
     pub host_index: HashMap<HostName, HostId>,
     membership: HashSet<(GroupId, HostId)>,
     pub origin: Arc<Origin>,
+    /// Folders of the files read so far.
+    pub bases: Vec<PathBuf>,
 }
 
 /// `child` is above `parent` already, or is the same group.
@@ -73,6 +76,7 @@ impl Draft {
             host_index: HashMap::new(),
             membership: HashSet::new(),
             origin: Arc::new(Origin { file: String::new(), dir: None }),
+            bases: Vec::new(),
         };
         let all = draft.add_group("all");
         let ungrouped = draft.add_group("ungrouped");
@@ -126,7 +130,7 @@ impl Draft {
         id
     }
 
-    fn join(&mut self, group: GroupId, host: HostId) {
+    pub(super) fn join(&mut self, group: GroupId, host: HostId) {
         if self.membership.insert((group, host))
             && let (Some(group_data), Some(host_data)) =
                 (self.groups.get_mut(group), self.hosts.get_mut(host))
@@ -202,14 +206,25 @@ impl Draft {
     }
 
     fn set_depths(&mut self) {
+        for (group, depth) in self.depths().into_iter().enumerate() {
+            if let Some(group) = self.groups.get_mut(group) {
+                group.depth = depth;
+            }
+        }
+    }
+
+    /// The longest way down to each group from one that has nothing above it.
+    pub(super) fn depths(&self) -> Vec<usize> {
+        let mut depths = vec![0usize; self.groups.len()];
         let mut waiting: Vec<usize> = self.groups.iter().map(|group| group.parents.len()).collect();
-        let mut ready = vec![ALL];
+        let mut ready: Vec<GroupId> =
+            (0..self.groups.len()).filter(|id| waiting.get(*id).is_some_and(|count| *count == 0)).collect();
         while let Some(id) = ready.pop() {
             let Some(group) = self.groups.get(id) else { continue };
-            let depth = group.depth + 1;
-            for child in group.children.clone() {
-                if let Some(group) = self.groups.get_mut(child) {
-                    group.depth = group.depth.max(depth);
+            let below = depths.get(id).map_or(1, |depth| depth + 1);
+            for &child in &group.children {
+                if let Some(depth) = depths.get_mut(child) {
+                    *depth = below.max(*depth);
                 }
                 if let Some(count) = waiting.get_mut(child) {
                     *count = count.saturating_sub(1);
@@ -219,6 +234,7 @@ impl Draft {
                 }
             }
         }
+        depths
     }
 
     fn set_members(&mut self) {

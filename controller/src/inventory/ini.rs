@@ -402,7 +402,11 @@ pub(super) fn set_group_var(
     let Some(group) = draft.groups.get_mut(group) else { return Ok(()) };
     if key == "ansible_group_priority" {
         let priority = match &value {
-            Value::Number(number) => number.as_i64(),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "Python's int() cuts as well, and takes no infinity"
+            )]
+            Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|value| value as i64)),
             Value::String(text) => text.trim().parse().ok(),
             Value::Bool(value) => Some(i64::from(*value)),
             _ => None,

@@ -2,7 +2,7 @@
 //!
 //! Owns the subset of Python's expression grammar that a literal may use. Invariant: any text has a value.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Nesting that is still read as a literal.
 const MAX_DEPTH: usize = 64;
@@ -293,7 +293,10 @@ impl Reader {
             text.push_str(&self.string(quote?, prefix.contains('r'), is_bytes)?);
             self.blanks(inside);
         }
-        bytes.map(|_| Literal::Json(Value::String(text)))
+        // Why: Ansible takes bytes for text from elsewhere, which is never a template.
+        bytes.map(|is_bytes| {
+            Literal::Json(if is_bytes { json!({ "__ansible_unsafe": text }) } else { Value::String(text) })
+        })
     }
 
     fn string(&mut self, quote: char, raw: bool, bytes: bool) -> Option<String> {
@@ -507,7 +510,7 @@ mod tests {
             ("None", json!(null)),
             ("'a' \"b\"", json!("ab")),
             ("r'\\n'", json!("\\n")),
-            ("b'x'", json!("x")),
+            ("b'x'", json!({"__ansible_unsafe": "x"})),
             ("'\\x41\\u00e4\\101\\q\\n'", json!("AäA\\q\n")),
             ("[1, 'a', [True]]", json!([1, "a", [true]])),
             ("(1, 2)", json!([1, 2])),

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use super::draft::{Draft, Origin, UNGROUPED};
 use super::model::Inventory;
 use super::var_files::VarFiles;
-use super::{ini, range, script, tree};
+use super::{constructed, ini, range, script, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use crate::yaml::{self, Node};
 
@@ -25,6 +27,11 @@ pub struct LoadOptions {
     pub sources: Vec<String>,
     /// The directory of the playbook, whose `group_vars/` and `host_vars/` win over those beside the sources.
     pub playbook_dir: Option<PathBuf>,
+    /// Whether that directory is only the current one, and nobody named it: hosts get what it gives, and `--graph` does
+    /// not show it as variables of groups.
+    pub playbook_dir_implied: bool,
+    /// Variables of the command line: seen by constructed groups that ask for them, and shown with every host.
+    pub extra_vars: Map<String, Value>,
     /// Whether an inventory without hosts, and a selection without hosts, is fine.
     pub allow_empty: bool,
     /// How long one call of a script may take.
@@ -38,8 +45,10 @@ impl Default for LoadOptions {
         Self {
             sources: Vec::new(),
             playbook_dir: None,
+            playbook_dir_implied: false,
+            extra_vars: Map::new(),
             allow_empty: false,
-            script_timeout: Duration::from_secs(30),
+            script_timeout: Duration::from_mins(1),
             decrypt: None,
         }
     }
@@ -75,17 +84,20 @@ pub(super) fn load(options: &LoadOptions) -> Result<Inventory, Diagnostics> {
     for source in options.sources.iter().filter(|source| !source.is_empty()) {
         errors.absorb(read_source(&mut draft, source, options));
     }
-    if errors.has_errors() {
-        return Err(errors);
-    }
-    if draft.hosts.is_empty() && !options.allow_empty {
+    if draft.hosts.is_empty() && !errors.has_errors() && !options.allow_empty {
         return Err(no_hosts(options).into());
     }
     draft.finish();
     let beside_sources =
         options.sources.iter().filter_map(|source| variable_base(source)).map(|base| VarFiles::beside(&base));
     let beside_playbook = options.playbook_dir.as_deref().map(VarFiles::beside);
-    Inventory::build(draft, beside_sources.collect(), beside_playbook, options)
+    // Why also after errors: mistakes in variable files are told in the same go.
+    let inventory =
+        errors.absorb(Inventory::build(draft, beside_sources.collect(), beside_playbook, options));
+    match inventory {
+        Some(inventory) if !errors.has_errors() => Ok(inventory),
+        _ => Err(errors),
+    }
 }
 
 fn no_hosts(options: &LoadOptions) -> Diagnostic {
@@ -205,6 +217,28 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Diagnostic {
 
 /// Reads a text file; its name in messages is `path` as given.
 pub(super) fn read_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
+    yaml::decode(&path.display().to_string(), &read_bytes(path)?)
+}
+
+/// Reads an inventory; lines that are comments may be in any encoding.
+fn read_inventory_text(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
+    let bytes = read_bytes(path)?;
+    let name = path.display().to_string();
+    yaml::decode(&name, &bytes).or_else(|errors| {
+        let plain = |line: &[u8]| std::str::from_utf8(line).is_ok();
+        let lines: Vec<&[u8]> = bytes
+            .split(|byte| *byte == b'\n')
+            .map(
+                |line| {
+                    if matches!(line.first(), Some(b'#' | b';')) && !plain(line) { &b"#"[..] } else { line }
+                },
+            )
+            .collect();
+        yaml::decode(&name, &lines.join(&b'\n')).map_err(|_| errors)
+    })
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, Diagnostics> {
     let file = std::fs::File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
@@ -216,7 +250,7 @@ pub(super) fn read_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
         ))
         .into());
     }
-    yaml::decode(&path.display().to_string(), &bytes)
+    Ok(bytes)
 }
 
 fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) -> Result<(), Diagnostics> {
@@ -225,10 +259,19 @@ fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) ->
         file: absolute.display().to_string(),
         dir: absolute.parent().map(|parent| parent.display().to_string()),
     });
+    let result = read_file_of_any_kind(draft, path, options);
+    let base = parent_of(path);
+    if result.is_ok() && !draft.bases.contains(&base) {
+        draft.bases.push(base);
+    }
+    result
+}
+
+fn read_file_of_any_kind(draft: &mut Draft, path: &Path, options: &LoadOptions) -> Result<(), Diagnostics> {
     if script::is_script(path) {
         return script::read(draft, path, options.script_timeout);
     }
-    let source = read_file(path)?;
+    let source = read_inventory_text(path)?;
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     if ending == "toml" {
         return Err(Diagnostic::error("TOML inventories are not supported")
@@ -236,10 +279,12 @@ fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) ->
             .help("write it as YAML or INI")
             .into());
     }
-    if !(ending.is_empty() || YAML_ENDINGS.contains(&ending)) {
-        return read_ini(draft, &source);
+    let text = TextFile { path, source: &source, options };
+    if ending.is_empty() || ending == "config" || YAML_ENDINGS.contains(&ending) {
+        text.read_yaml_or_ini(draft, ending.is_empty())
+    } else {
+        read_ini(draft, &source)
     }
-    read_yaml_or_ini(draft, &source, ending.is_empty())
 }
 
 fn read_ini(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnostics> {
@@ -257,22 +302,49 @@ fn read_ini(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Diagnosti
     result
 }
 
-/// Why: Ansible tries YAML and then INI; a file without an ending, or with the wrong one, still loads.
-fn read_yaml_or_ini(draft: &mut Draft, source: &Arc<SourceFile>, open: bool) -> Result<(), Diagnostics> {
-    let yaml_errors = match yaml::parse_source(source) {
-        Ok(root) if root.as_map().is_some() => return tree::read(draft, &root),
-        Ok(root) if root.is_null() => return Ok(()),
-        Ok(root) => not_a_mapping(&root),
-        Err(errors) => errors,
-    };
-    let mut trial = Draft::new();
-    for group in &draft.groups {
-        trial.add_group(&group.name);
+/// A file that is no script.
+struct TextFile<'a> {
+    path: &'a Path,
+    source: &'a Arc<SourceFile>,
+    options: &'a LoadOptions,
+}
+
+impl TextFile<'_> {
+    /// Why: Ansible tries YAML and then INI; a file without an ending, or with the wrong one, still loads.
+    fn read_yaml_or_ini(&self, draft: &mut Draft, open: bool) -> Result<(), Diagnostics> {
+        let source = self.source;
+        let yaml_errors = match yaml::parse_source(source) {
+            Ok(root) if root.as_map().is_some() => return self.read_tree(draft, &root),
+            Ok(root) if root.is_null() => return Ok(()),
+            Ok(root) => not_a_mapping(&root),
+            Err(errors) => errors,
+        };
+        let mut trial = Draft::new();
+        for group in &draft.groups {
+            trial.add_group(&group.name);
+        }
+        match ini::read(&mut trial, source) {
+            Ok(()) => ini::read(draft, source),
+            Err(ini_errors) if looks_like_ini(source.text(), open) => Err(ini_errors),
+            Err(_) => Err(yaml_errors),
+        }
     }
-    match ini::read(&mut trial, source) {
-        Ok(()) => ini::read(draft, source),
-        Err(ini_errors) if looks_like_ini(source.text(), open) => Err(ini_errors),
-        Err(_) => Err(yaml_errors),
+
+    /// Groups and hosts, or a file that constructs them from those before it.
+    fn read_tree(&self, draft: &mut Draft, root: &Node) -> Result<(), Diagnostics> {
+        if !root.get("plugin").and_then(Node::as_str).is_some_and(constructed::is_constructed) {
+            return tree::read(draft, root);
+        }
+        let before = draft.bases.clone();
+        let surroundings = constructed::Surroundings {
+            folder: &parent_of(self.path),
+            before: &before,
+            extra_vars: &self.options.extra_vars,
+            decrypt: self.options.decrypt.as_ref(),
+        };
+        // Why read again: under `key` stands an expression here, which an error has to show.
+        let source = SourceFile::with_plain_key(self.source.name(), self.source.text());
+        constructed::read(draft, &yaml::parse_source(&source)?, &surroundings)
     }
 }
 

@@ -57,6 +57,11 @@ impl HostVars {
     }
 }
 
+/// The part in front of the first dot; an address stays whole.
+pub(super) fn short_name(host: &str) -> &str {
+    if is_ip(host) { host } else { host.split('.').next().unwrap_or(host) }
+}
+
 /// Hosts, groups and variables, complete and immutable.
 #[derive(Debug)]
 pub struct Inventory {
@@ -65,6 +70,8 @@ pub struct Inventory {
     pub(super) hosts: Vec<Host>,
     pub(super) host_index: HashMap<HostName, HostId>,
     pub(super) allow_empty: bool,
+    /// Variables of the command line, which `--list` and `--host` show as well.
+    pub(super) extra_vars: Map<String, Value>,
     vars: Vec<HostVars>,
     implicit: Vec<(Host, HostVars)>,
     groups_json: Arc<Value>,
@@ -150,7 +157,7 @@ impl Inventory {
         for (id, group) in groups.iter_mut().enumerate() {
             group.file_vars = from_sources
                 .iter()
-                .chain(&from_playbook)
+                .chain(from_playbook.iter().filter(|_| !options.playbook_dir_implied))
                 .filter_map(|files| files.get(id))
                 .flatten()
                 .map(|(k, v)| (k.clone(), v.clone()))
@@ -162,6 +169,7 @@ impl Inventory {
             hosts: draft.hosts,
             host_index: draft.host_index,
             allow_empty: options.allow_empty,
+            extra_vars: options.extra_vars.clone(),
             vars,
             implicit,
             groups_json,
@@ -222,9 +230,8 @@ impl Inventory {
     pub fn magic_vars(&self, host: &str) -> Map<String, Value> {
         let mut vars = Map::new();
         let Some((data, _)) = self.host(host) else { return vars };
-        let short = if is_ip(host) { host } else { host.split('.').next().unwrap_or(host) };
         vars.insert("inventory_hostname".to_owned(), host.into());
-        vars.insert("inventory_hostname_short".to_owned(), short.into());
+        vars.insert("inventory_hostname_short".to_owned(), short_name(host).into());
         vars.insert("group_names".to_owned(), self.groups_of(host).into());
         if !data.origin.file.is_empty() {
             vars.insert("inventory_file".to_owned(), data.origin.file.clone().into());

@@ -6,13 +6,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use regex::Regex;
-
 use super::address::parse_address;
 use super::draft::ALL;
 use super::glob::Glob;
 use super::load::{expands, read_file};
 use super::model::{HostName, Inventory};
+use super::name_regex::NameRegex;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, did_you_mean};
 
 /// One part of a pattern.
@@ -86,9 +85,12 @@ impl Inventory {
         let mut errors = Diagnostics::new();
         let terms =
             parts.iter().flat_map(|(pattern, place)| split(pattern, *place, "host pattern")).collect();
-        let hosts = errors.absorb(self.evaluate(terms));
-        let limit =
-            limit.map(|limit| errors.absorb(limit_terms(limit).and_then(|terms| self.evaluate(terms))));
+        // Why: all names of this machine that no source defines are one host, called by the first of them.
+        let mut implicit = None;
+        let hosts = errors.absorb(self.evaluate(terms, &mut implicit));
+        let limit = limit.map(|limit| {
+            errors.absorb(limit_terms(limit).and_then(|terms| self.evaluate(terms, &mut implicit)))
+        });
         if errors.has_errors() {
             return Err(errors);
         }
@@ -116,7 +118,11 @@ impl Inventory {
         )
     }
 
-    fn evaluate(&self, terms: Vec<Term>) -> Result<Vec<HostName>, Diagnostics> {
+    fn evaluate(
+        &self,
+        terms: Vec<Term>,
+        implicit: &mut Option<HostName>,
+    ) -> Result<Vec<HostName>, Diagnostics> {
         let mut errors = Diagnostics::new();
         let mut hosts: Vec<HostName> = Vec::new();
         let role = |role: Role| terms.iter().filter(move |term| term.role() == role);
@@ -124,16 +130,16 @@ impl Inventory {
             hosts = self.members(ALL);
         }
         for term in role(Role::Union) {
-            hosts.extend(errors.absorb(self.matching(term)).unwrap_or_default());
+            hosts.extend(errors.absorb(self.matching(term, implicit)).unwrap_or_default());
         }
         for term in role(Role::Intersection) {
             let matching: HashSet<HostName> =
-                errors.absorb(self.matching(term)).unwrap_or_default().into_iter().collect();
+                errors.absorb(self.matching(term, implicit)).unwrap_or_default().into_iter().collect();
             hosts.retain(|host| matching.contains(host));
         }
         for term in role(Role::Exclusion) {
             let matching: HashSet<HostName> =
-                errors.absorb(self.matching(term)).unwrap_or_default().into_iter().collect();
+                errors.absorb(self.matching(term, implicit)).unwrap_or_default().into_iter().collect();
             hosts.retain(|host| !matching.contains(host));
         }
         let mut seen = HashSet::new();
@@ -142,7 +148,7 @@ impl Inventory {
     }
 
     /// The hosts of one term, whatever its role.
-    fn matching(&self, term: &Term) -> Result<Vec<HostName>, Diagnostics> {
+    fn matching(&self, term: &Term, implicit: &mut Option<HostName>) -> Result<Vec<HostName>, Diagnostics> {
         let name = term.name();
         if name.is_empty() {
             return Err(Diagnostic::error(format!("a name is missing behind `{}`", term.text))
@@ -153,7 +159,7 @@ impl Inventory {
             return Ok(self.name(*host).into_iter().collect());
         }
         let (expression, subscript) = split_subscript(name);
-        let Some(hosts) = self.enumerate(expression, term)? else {
+        let Some(hosts) = self.enumerate(expression, term, implicit)? else {
             return Err(self.matches_nothing(term, expression, subscript).into());
         };
         let Some(subscript) = subscript.filter(|_| !hosts.is_empty()) else { return Ok(hosts) };
@@ -181,11 +187,18 @@ impl Inventory {
     }
 
     /// Hosts of groups and hosts that match, with repetitions; none if neither a group nor a host does.
-    fn enumerate(&self, expression: &str, term: &Term) -> Result<Option<Vec<HostName>>, Diagnostics> {
+    fn enumerate(
+        &self,
+        expression: &str,
+        term: &Term,
+        implicit: &mut Option<HostName>,
+    ) -> Result<Option<Vec<HostName>>, Diagnostics> {
         let mut hosts = Vec::new();
         let mut matched = false;
         if let Some(pattern) = expression.strip_prefix('~') {
-            let regex = compile(pattern, term)?;
+            let regex = NameRegex::new(pattern).map_err(|reason| {
+                Diagnostic::error("this is no valid regular expression").at(&term.place).label(reason)
+            })?;
             let matches = |name: &str| regex.is_match(name);
             matched = self.collect(&matches, &mut hosts);
         } else if expression.contains(['*', '?', '[']) {
@@ -206,6 +219,7 @@ impl Inventory {
         if hosts.is_empty()
             && let Some(host) = self.localhost(expression)
         {
+            let host = if self.contains(&host) { host } else { implicit.get_or_insert(host).clone() };
             return Ok(Some(vec![host]));
         }
         Ok((matched || expression == "all").then_some(hosts))
@@ -267,15 +281,6 @@ impl Inventory {
             None => error.help("`gpufleet inventory --graph` shows all groups and hosts"),
         }
     }
-}
-
-/// A regular expression that must match from the start of a name, as Python's `match`.
-fn compile(pattern: &str, term: &Term) -> Result<Regex, Diagnostics> {
-    Regex::new(&format!(r"\A(?:{pattern})")).map_err(|error| {
-        let text = error.to_string();
-        let reason = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-        Diagnostic::error("this is no valid regular expression").at(&term.place).label(reason).into()
-    })
 }
 
 /// Splits a position or slice off the end of a term; regular expressions have none.

@@ -8,6 +8,7 @@ use super::draft::{ALL, GroupId, HostId};
 use super::model::Inventory;
 use super::python::{json_text, str_of};
 use crate::diagnostic::{Diagnostic, Diagnostics, did_you_mean};
+use crate::yaml::block_text;
 
 /// Variables that are not part of the inventory's own data.
 const INTERNAL: [&str; 32] = [
@@ -47,15 +48,15 @@ const INTERNAL: [&str; 32] = [
 
 impl Inventory {
     /// The document of `ansible-inventory --list`; a limit leaves fewer hosts in it.
-    pub fn list_json(&self, limit: Option<&str>) -> Result<Value, Diagnostics> {
-        let chosen = self.select_some("all", None, limit)?;
-        let chosen: HashSet<HostId> =
-            chosen.iter().filter_map(|name| self.host_index.get(name).copied()).collect();
+    ///
+    /// `export` keeps variables where they are defined: those of groups with their groups.
+    pub fn list_json(&self, limit: Option<&str>, export: bool) -> Result<Value, Diagnostics> {
+        let chosen = self.chosen(limit)?;
         let mut document = Map::new();
-        self.list_group(ALL, &chosen, &mut HashSet::new(), &mut document);
+        self.list_group(ALL, &chosen, export, &mut HashSet::new(), &mut document);
         let mut host_vars = Map::new();
         for host in chosen.iter().filter_map(|id| self.hosts.get(*id)) {
-            let vars = self.own_vars(&host.name);
+            let vars = self.shown_vars(&host.name, export);
             if !vars.is_empty() {
                 host_vars.insert(host.name.to_string(), Value::Object(vars));
             }
@@ -65,24 +66,43 @@ impl Inventory {
     }
 
     /// [`Inventory::list_json`] as text: sorted keys, four spaces.
-    pub fn list_text(&self, limit: Option<&str>) -> Result<String, Diagnostics> {
-        self.list_json(limit).map(|document| json_text(&document))
+    pub fn list_text(&self, limit: Option<&str>, export: bool) -> Result<String, Diagnostics> {
+        self.list_json(limit, export).map(|document| json_text(&document))
+    }
+
+    /// The inventory as one YAML file, as `ansible-inventory --list --yaml` writes it.
+    pub fn list_yaml(&self, limit: Option<&str>, export: bool) -> Result<String, Diagnostics> {
+        let chosen = self.chosen(limit)?;
+        let mut seen = (HashSet::new(), HashSet::new());
+        let all = self.yaml_group(ALL, &chosen, export, &mut seen);
+        let document: Map<String, Value> = all.map(|all| ("all".to_owned(), all)).into_iter().collect();
+        Ok(block_text(&Value::Object(document)))
+    }
+
+    fn chosen(&self, limit: Option<&str>) -> Result<HashSet<HostId>, Diagnostics> {
+        let hosts = self.select_some("all", None, limit)?;
+        Ok(hosts.iter().filter_map(|name| self.host_index.get(name).copied()).collect())
     }
 
     /// The variables of one host, as `ansible-inventory --host` gives them.
-    pub fn host_json(&self, host: &str) -> Result<Value, Diagnostics> {
+    pub fn host_json(&self, host: &str, export: bool) -> Result<Value, Diagnostics> {
         let hosts = self.select(host, None)?;
         let [host] = hosts.as_slice() else {
             return Err(Diagnostic::error(format!("`{host}` is not one host but {}", hosts.len())).into());
         };
-        let mut vars = Value::Object(self.own_vars(host));
+        let mut vars = Value::Object(self.shown_vars(host, export));
         unwrap_unsafe(&mut vars);
         Ok(vars)
     }
 
     /// [`Inventory::host_json`] as text.
-    pub fn host_text(&self, host: &str) -> Result<String, Diagnostics> {
-        self.host_json(host).map(|document| json_text(&document))
+    pub fn host_text(&self, host: &str, export: bool) -> Result<String, Diagnostics> {
+        self.host_json(host, export).map(|document| json_text(&document))
+    }
+
+    /// [`Inventory::host_json`] as YAML.
+    pub fn host_yaml(&self, host: &str, export: bool) -> Result<String, Diagnostics> {
+        self.host_json(host, export).map(|document| block_text(&document))
     }
 
     /// The tree of `ansible-inventory --graph`, from `group` down.
@@ -106,8 +126,16 @@ impl Inventory {
         Ok(self.select(pattern, limit)?.join("\n"))
     }
 
-    fn own_vars(&self, host: &str) -> Map<String, Value> {
-        let mut vars = self.host_vars(host).map(super::HostVars::merged).unwrap_or_default();
+    /// All variables of a host, or only those that are its own.
+    fn shown_vars(&self, host: &str, own: bool) -> Map<String, Value> {
+        let known = self.host_vars(host);
+        let mut vars = if own {
+            known.map(|vars| vars.own().clone()).unwrap_or_default()
+        } else {
+            let mut vars = known.map(super::HostVars::merged).unwrap_or_default();
+            vars.extend(self.extra_vars.iter().map(|(name, value)| (name.clone(), value.clone())));
+            vars
+        };
         vars.retain(|name, _| !INTERNAL.contains(&name.as_str()));
         vars
     }
@@ -116,6 +144,7 @@ impl Inventory {
         &self,
         id: GroupId,
         chosen: &HashSet<HostId>,
+        export: bool,
         seen: &mut HashSet<GroupId>,
         out: &mut Map<String, Value>,
     ) {
@@ -137,15 +166,60 @@ impl Inventory {
         for &child in &group.children {
             children.extend(self.groups.get(child).map(|group| Value::from(group.name.as_str())));
             if seen.insert(child) {
-                self.list_group(child, chosen, seen, out);
+                self.list_group(child, chosen, export, seen, out);
             }
         }
         if !children.is_empty() {
             entry.insert("children".to_owned(), children.into());
         }
+        if export {
+            let vars = self.shown_group_vars(id);
+            if !vars.is_empty() {
+                entry.insert("vars".to_owned(), Value::Object(vars));
+            }
+        }
         if !entry.is_empty() {
             out.insert(group.name.clone(), Value::Object(entry));
         }
+    }
+
+    /// A group as a YAML inventory has it; hosts and groups have their contents where they come first.
+    fn yaml_group(
+        &self,
+        id: GroupId,
+        chosen: &HashSet<HostId>,
+        export: bool,
+        seen: &mut (HashSet<GroupId>, HashSet<HostId>),
+    ) -> Option<Value> {
+        let group = self.groups.get(id)?;
+        let mut entry = Map::new();
+        let mut children = Map::new();
+        for &child in &group.children {
+            let Some(name) = self.groups.get(child).map(|group| group.name.clone()) else { continue };
+            if seen.0.contains(&child) {
+                children.insert(name, json!({}));
+            } else if let Some(data) = self.yaml_group(child, chosen, export, seen) {
+                children.insert(name, data);
+            }
+            seen.0.insert(child);
+        }
+        if !children.is_empty() {
+            entry.insert("children".to_owned(), Value::Object(children));
+        }
+        let mut hosts = Map::new();
+        for &host in group.hosts.iter().filter(|host| id != ALL && chosen.contains(*host)) {
+            let Some(name) = self.name(host) else { continue };
+            let vars = if seen.1.insert(host) { self.shown_vars(&name, export) } else { Map::new() };
+            hosts.insert(name.to_string(), Value::Object(vars));
+        }
+        if !hosts.is_empty() {
+            entry.insert("hosts".to_owned(), Value::Object(hosts));
+        }
+        let vars = if export { self.shown_group_vars(id) } else { Map::new() };
+        if !vars.is_empty() {
+            entry.insert("vars".to_owned(), Value::Object(vars));
+        }
+        (!entry.is_empty()).then_some(Value::Object(entry))
     }
 
     fn graph_group(&self, id: GroupId, depth: usize, vars: bool, lines: &mut Vec<String>) {
@@ -158,17 +232,17 @@ impl Inventory {
             for host in group.hosts.iter().filter_map(|host| self.name(*host)) {
                 lines.push(graph_line(&host, depth + 1));
                 if vars {
-                    graph_vars(self.own_vars(&host), depth + 2, lines);
+                    graph_vars(self.shown_vars(&host, false), depth + 2, lines);
                 }
             }
         }
         if vars {
-            graph_vars(self.graph_group_vars(id), depth + 1, lines);
+            graph_vars(self.shown_group_vars(id), depth + 1, lines);
         }
     }
 
     /// The variables of a group itself: from the sources, then from the files beside them.
-    fn graph_group_vars(&self, id: GroupId) -> Map<String, Value> {
+    fn shown_group_vars(&self, id: GroupId) -> Map<String, Value> {
         let Some(group) = self.groups.get(id) else { return Map::new() };
         let mut vars = group.vars.clone();
         vars.extend(group.file_vars.iter().map(|(name, value)| (name.clone(), value.clone())));

@@ -58,7 +58,10 @@ pub(super) fn load(name: &str, text: &str) -> Inventory {
 
 /// The errors for one file.
 fn refused(name: &str, text: &str) -> String {
-    Files::new(&[(name, text)]).load(&[name]).map(|inventory| inventory.list_text(None).unwrap()).unwrap_err()
+    Files::new(&[(name, text)])
+        .load(&[name])
+        .map(|inventory| inventory.list_text(None, false).unwrap())
+        .unwrap_err()
 }
 
 fn fleet() -> Inventory {
@@ -663,9 +666,63 @@ fn scripts_that_fail_or_hang_are_errors() {
     let before = Instant::now();
     insta::assert_snapshot!(script("sleep 60 & sleep 60").unwrap_err(), @r"
     error: the inventory script `inv.sh --list` did not end within 0.3 s and was stopped
+    help: give it more time with `--script-timeout`
     ");
     assert!(before.elapsed() < Duration::from_secs(10));
     assert_eq!(script("[ $1 = --list ] && echo '{\"a\": [\"h1\", \"h2\"]}' || echo '{}'").unwrap(), "h1 h2");
+}
+
+#[test]
+fn a_script_may_know_nothing_of_a_host() {
+    let files = Files::new(&[("inv.sh", "#!/bin/sh\n[ $1 = --list ] && echo '{\"a\": [\"h1\"]}'\nexit 0\n")]);
+    assert_eq!(names(&files.load(&["inv.sh"]).unwrap().hosts()), ["h1"]);
+}
+
+#[test]
+fn comments_may_be_in_any_encoding() {
+    let files = Files::new(&[]);
+    std::fs::write(files.folder.path().join("hosts"), b"# caf\xe9\n[a]\nn1\n; \xff\n").unwrap();
+    assert_eq!(names(&files.load(&["hosts"]).unwrap().hosts()), ["n1"]);
+    std::fs::write(files.folder.path().join("hosts"), b"[a]\nn1 x=\xff\n").unwrap();
+    assert!(files.load(&["hosts"]).unwrap_err().contains("not UTF-8"));
+}
+
+#[test]
+fn mistakes_of_sources_and_variable_files_are_told_in_one_go() {
+    let files = Files::new(&[
+        ("a", "[gpu]\nn1 x\n"),
+        ("b.yml", "gpu:\n  hots: {}\n"),
+        ("group_vars/gpu.yml", "- 1\n"),
+        ("host_vars/n2.yml", "a: 1\na: 2\n"),
+        ("c", "n2\n"),
+    ]);
+    let errors = files.load(&["a", "b.yml", "c"]).unwrap_err();
+    for part in ["a:2:4", "b.yml:2:3", "group_vars/gpu.yml:1:3", "host_vars/n2.yml:2:1"] {
+        assert!(errors.contains(part), "{part}\n{errors}");
+    }
+}
+
+#[test]
+fn priorities_are_read_as_python_reads_whole_numbers() {
+    for (written, wanted) in [("5", "b"), ("5.9", "b"), ("'5'", "b"), ("true", "a"), ("0", "a"), ("-3", "a")]
+    {
+        let text = format!(
+            "a: {{hosts: {{n: }}, vars: {{x: a}}}}\nb: {{hosts: {{n: }}, vars: {{x: b, ansible_group_priority: {written}}}}}\nz: {{hosts: {{n: }}, vars: {{ansible_group_priority: 9}}}}\n"
+        );
+        let text = if wanted == "a" { text.replace("x: a", "x: a, ansible_group_priority: 2") } else { text };
+        let inventory = load("hosts.yaml", &text);
+        assert_eq!(inventory.host_vars("n").unwrap().get("x"), Some(&json!(wanted)), "{written}");
+    }
+}
+
+#[test]
+fn names_of_this_machine_are_one_host() {
+    let inventory = fleet();
+    assert_eq!(
+        names(&inventory.select("127.0.0.1:localhost:login1", None).unwrap()),
+        ["127.0.0.1", "login1"]
+    );
+    assert_eq!(names(&inventory.select("localhost", Some("127.0.0.1")).unwrap()), ["localhost"]);
 }
 
 #[test]
@@ -675,10 +732,10 @@ fn graph_and_host_need_a_known_name() {
     error: there is no group `rack3`
     help: did you mean `rack1`?
     ");
-    insta::assert_snapshot!(inventory.host_text("gpu").unwrap_err().to_string(), @r"
+    insta::assert_snapshot!(inventory.host_text("gpu", false).unwrap_err().to_string(), @r"
     error: `gpu` is not one host but 4
     ");
-    assert_eq!(inventory.host_text("gpu001").unwrap(), "{}");
+    assert_eq!(inventory.host_text("gpu001", false).unwrap(), "{}");
     assert_eq!(inventory.hosts_text("rack1:login1", None).unwrap(), "gpu001\ngpu002\nlogin1");
 }
 
@@ -724,7 +781,7 @@ fn five_thousand_hosts_load_quickly() {
     let before = Instant::now();
     let inventory = files.load(&["hosts.yaml"]).unwrap();
     let loaded = before.elapsed();
-    let list = inventory.list_text(None).unwrap();
+    let list = inventory.list_text(None, false).unwrap();
     println!(
         "5,000 hosts: loaded in {loaded:?}, listed in {:?}, {} KiB",
         before.elapsed() - loaded,

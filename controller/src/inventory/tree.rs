@@ -21,7 +21,10 @@ pub(super) fn read(draft: &mut Draft, root: &Node) -> Result<(), Diagnostics> {
         return Err(Diagnostic::error(format!("the inventory plugin `{name}` is not supported"))
             .at(&key.span)
             .label("this file configures a plugin, it lists no hosts")
-            .help("use an executable script that prints the inventory as JSON (`--list`)")
+            .help(match crate::diagnostic::suggest(&name, ["constructed", "ansible.builtin.constructed"]) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "use an executable script that prints the inventory as JSON (`--list`)".to_owned(),
+            })
             .into());
     }
     for (name, data) in groups {

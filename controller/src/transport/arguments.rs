@@ -199,8 +199,20 @@ impl SshOverrides {
             | "requesttty"
             | "updatehostkeys"
             | "checkhostip"
-            | "visualhostkey" => {}
-            "forwardagent" | "forwardx11" | "gssapiauthentication" | "hostbasedauthentication"
+            | "visualhostkey"
+            | "clearallforwardings"
+            | "exitonforwardfailure"
+            | "escapechar"
+            | "ipqos" => {}
+            "forwardagent"
+            | "forwardx11"
+            | "forwardx11trusted"
+            | "gssapiauthentication"
+            | "gssapidelegatecredentials"
+            | "hostbasedauthentication"
+            | "permitlocalcommand"
+            | "tunnel"
+            | "verifyhostkeydns"
                 if boolean(value) == Some(false) => {}
             _ => return Err(ArgumentError::Unsupported(format!("{name}={value}"))),
         }
@@ -288,6 +300,20 @@ mod tests {
             "-o 'proxycommand = nc %h %p'",
         ] {
             assert_eq!(parse(text).unwrap().proxy_command.as_deref(), Some("nc %h %p"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_people_add_out_of_habit_is_no_error() {
+        let got = parse(
+            "-q -o BatchMode=yes -o LogLevel=ERROR -o ForwardAgent=no -o ForwardX11Trusted=no -o Tunnel=no \
+             -o GSSAPIDelegateCredentials=no -o VerifyHostKeyDNS=no -o ExitOnForwardFailure=yes -o IPQoS=throughput \
+             -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no",
+        )
+        .unwrap();
+        assert_eq!(got.user_known_hosts, Some(vec!["/dev/null".to_owned()]));
+        for text in ["-o ForwardAgent=yes", "-o VerifyHostKeyDNS=yes", "-o Tunnel=yes", "-tt", "-L 1:a:2"] {
+            assert!(matches!(parse(text), Err(ArgumentError::Unsupported(_))), "{text}");
         }
     }
 

@@ -80,11 +80,29 @@ pub enum TargetError {
     Argument { node: String, variable: String, source: ArgumentError },
     #[error("{node}: `ansible_connection: {found}` is not supported; use ssh or local")]
     Connection { node: String, found: String },
+    #[error("{node}: `{variable}` is not supported; {instead}")]
+    Unsupported { node: String, variable: &'static str, instead: &'static str },
     #[error("{node}: `ansible_become_method: {found}` is not supported; only sudo is")]
     BecomeMethod { node: String, found: String },
     #[error("{node}: a password cannot be used with `--transport ssh`; use keys, or the built-in SSH client")]
     PasswordWithOpenSsh { node: String },
 }
+
+/// Variables of Ansible's that change how a node is reached in ways that are not done here.
+///
+/// Why an error: without them the connection fails, or is another one than was meant.
+const UNSUPPORTED: [(&str, &str); 7] = [
+    ("ansible_private_key", "name a file with `ansible_ssh_private_key_file`"),
+    ("ansible_ssh_private_key", "name a file with `ansible_ssh_private_key_file`"),
+    ("ansible_private_key_passphrase", "load the key into an agent, or type the passphrase once when asked"),
+    (
+        "ansible_ssh_private_key_passphrase",
+        "load the key into an agent, or type the passphrase once when asked",
+    ),
+    ("ansible_ssh_pkcs11_provider", "use `--transport ssh` with `PKCS11Provider` in ~/.ssh/config"),
+    ("ansible_become_exe", "sudo is looked for on the node's path"),
+    ("ansible_sudo_exe", "sudo is looked for on the node's path"),
+];
 
 impl Target {
     /// Reads the connection variables of a node; values must be rendered already.
@@ -97,6 +115,11 @@ impl Target {
         defaults: &TargetDefaults,
     ) -> Result<Self, TargetError> {
         let read = Reader { node: name, variables };
+        for (variable, instead) in UNSUPPORTED {
+            if read.find(&[variable]).is_some() {
+                return Err(TargetError::Unsupported { node: name.to_owned(), variable, instead });
+            }
+        }
         let privilege = read.privilege(defaults)?;
         let connection = match read.text(&["ansible_connection"])?.as_deref() {
             None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh" | "ansible.builtin.ssh") => {
@@ -122,11 +145,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// The first of several names of one setting; with Ansible the more specific one wins, so it comes first.
     fn find(&self, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
         names
             .iter()
-            .find_map(|name| self.variables.get(*name).map(|value| (*name, value)))
-            .filter(|(_, v)| !v.is_null())
+            .filter_map(|name| self.variables.get(*name).map(|value| (*name, value)))
+            .find(|(_, value)| !value.is_null())
     }
 
     fn wrong(&self, variable: &str, expected: &'static str, found: &Value) -> TargetError {
@@ -211,15 +235,17 @@ impl<'a> Reader<'a> {
         {
             return Err(TargetError::BecomeMethod { node: self.node.to_owned(), found: method });
         }
-        let user = self.text(&["ansible_become_user"])?.or_else(|| defaults.become_user.clone());
+        let user = self
+            .text(&["ansible_sudo_user", "ansible_become_user"])?
+            .or_else(|| defaults.become_user.clone());
         let password = self
-            .secret(&["ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"])?
+            .secret(&["ansible_sudo_pass", "ansible_become_pass", "ansible_become_password"])?
             .or_else(|| defaults.become_password.clone());
         Ok(Some(Become { user: user.unwrap_or_else(|| "root".to_owned()), password }))
     }
 
     fn ssh(&self, defaults: &TargetDefaults) -> Result<SshTarget, TargetError> {
-        let host = self.text(&["ansible_host", "ansible_ssh_host"])?.unwrap_or_else(|| self.node.to_owned());
+        let host = self.text(&["ansible_ssh_host", "ansible_host"])?.unwrap_or_else(|| self.node.to_owned());
         let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(&host).to_owned();
         // Why: a host that begins with a dash would be an option of ssh.
         if host.starts_with('-') || host.contains(char::is_whitespace) {
@@ -227,8 +253,8 @@ impl<'a> Reader<'a> {
         }
         let mut arguments = Vec::new();
         let mut overrides = SshOverrides {
-            port: self.port(&["ansible_port", "ansible_ssh_port"])?.or(defaults.port),
-            user: self.text(&["ansible_user", "ansible_ssh_user"])?.or_else(|| defaults.user.clone()),
+            port: self.port(&["ansible_ssh_port", "ansible_port"])?.or(defaults.port),
+            user: self.text(&["ansible_ssh_user", "ansible_user"])?.or_else(|| defaults.user.clone()),
             connect_timeout: self
                 .seconds(&["ansible_ssh_timeout", "ansible_timeout"])?
                 .or(defaults.connect_timeout),
@@ -238,6 +264,10 @@ impl<'a> Reader<'a> {
         let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
         overrides.identity_files.extend(key.or(default_key));
         let common = self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone());
+        let checking = ["ansible_ssh_host_key_checking", "ansible_host_key_checking"];
+        if self.boolean(&checking)? == Some(false) {
+            overrides.host_key_policy = super::host_key::HostKeyPolicy::from_option("no");
+        }
         let sources = [
             ("ansible_ssh_args", self.text(&["ansible_ssh_args"])?),
             ("ansible_ssh_common_args", common),
@@ -260,7 +290,7 @@ impl<'a> Reader<'a> {
             overrides.host_key_policy.get_or_insert(super::host_key::HostKeyPolicy::AcceptNew);
         }
         let password = self
-            .secret(&["ansible_password", "ansible_ssh_pass", "ansible_ssh_password"])?
+            .secret(&["ansible_ssh_password", "ansible_ssh_pass", "ansible_password"])?
             .or_else(|| defaults.password.clone());
         if password.is_some() && defaults.transport == Transport::OpenSsh {
             return Err(TargetError::PasswordWithOpenSsh { node: self.node.to_owned() });
@@ -310,6 +340,19 @@ mod tests {
     }
 
     #[test]
+    fn of_two_names_of_one_setting_the_more_specific_wins() {
+        let got = ssh(json!({
+            "ansible_host": "a", "ansible_ssh_host": "b", "ansible_port": 1, "ansible_ssh_port": 2,
+            "ansible_user": "c", "ansible_ssh_user": null, "ansible_ssh_host_key_checking": "no",
+        }));
+        assert_eq!(
+            (got.host.as_str(), got.overrides.port, got.overrides.user.as_deref()),
+            ("b", Some(2), Some("c"))
+        );
+        assert_eq!(got.overrides.host_key_policy, super::super::host_key::HostKeyPolicy::from_option("no"));
+    }
+
+    #[test]
     fn become_means_root_through_sudo() {
         let got = target(json!({"ansible_become": "yes", "ansible_become_pass": "hunter2"})).unwrap();
         let privilege = got.privilege.as_ref().unwrap();
@@ -336,6 +379,10 @@ mod tests {
             (
                 json!({"ansible_host": "-oProxyCommand=x"}),
                 "gpu001: `ansible_host` must be a host name or an address, not this text",
+            ),
+            (
+                json!({"ansible_ssh_private_key": "-----BEGIN"}),
+                "gpu001: `ansible_ssh_private_key` is not supported; name a file with `ansible_ssh_private_key_file`",
             ),
             (json!({"ansible_user": ["a"]}), "gpu001: `ansible_user` must be text, not a list"),
             (

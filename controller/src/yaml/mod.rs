@@ -1,14 +1,16 @@
-//! Reads YAML text into a tree that knows where every key and value stands.
+//! Reads YAML text into a tree that knows where every key and value stands, and writes values as YAML.
 //!
 //! Owns the choice of the YAML crate (docs/design/0001-yaml.md) and the reading of scalars as Ansible reads them
 //! (YAML 1.1). Must not know what the documents mean. Invariants: text of any kind gives a tree or a diagnostic with
 //! a place, never a panic; a mapping never holds a key twice; nesting and alias expansion are bounded.
 
 mod build;
+mod emit;
 mod error;
 mod node;
 mod scalar;
 
+pub use emit::block_text;
 pub(crate) use node::float_text;
 pub use node::{Entries, Node, Str, Value};
 

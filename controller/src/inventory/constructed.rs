@@ -1,0 +1,698 @@
+//! Groups and variables that follow from others: files with `plugin: constructed`.
+//!
+//! Owns what such a file may say and how its expressions become variables, groups and members. Must not know where the
+//! hosts came from. Invariants: only hosts and variables of the sources before this one count; an expression that
+//! cannot be read is an error for every host, one that fails on a host counts for nothing there unless the file is
+//! strict.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::draft::{ALL, Draft, GroupId, HostId};
+use super::ini::cycle;
+use super::load::{Decrypt, read_file};
+use super::model::short_name;
+use super::python::str_of;
+use super::var_files::VarFiles;
+use crate::diagnostic::{Diagnostic, Diagnostics, Span};
+use crate::template::{self, Dict, Scope, TemplateError, Truth, Value};
+use crate::yaml::{self, Node, Value as Yaml};
+
+const KEYS: [&str; 9] = [
+    "plugin",
+    "strict",
+    "compose",
+    "groups",
+    "keyed_groups",
+    "leading_separator",
+    "use_vars_plugins",
+    "use_extra_vars",
+    "facts",
+];
+/// Variables that nobody wrote.
+const MAGIC: [&str; 5] =
+    ["inventory_hostname", "inventory_hostname_short", "group_names", "inventory_file", "inventory_dir"];
+const KEYED: [&str; 6] =
+    ["key", "prefix", "separator", "parent_group", "default_value", "trailing_separator"];
+
+/// What lies around such a file.
+pub(super) struct Surroundings<'a> {
+    /// The folder of the file.
+    pub folder: &'a Path,
+    /// Folders of the sources before it.
+    pub before: &'a [PathBuf],
+    pub extra_vars: &'a Map<String, Json>,
+    pub decrypt: Option<&'a Decrypt>,
+}
+
+/// Whether this is the name of the one plugin that is built in.
+pub(super) fn is_constructed(name: &str) -> bool {
+    matches!(name, "constructed" | "ansible.builtin.constructed" | "ansible.legacy.constructed")
+}
+
+/// Reads the file and applies it to every host that is there so far.
+pub(super) fn read(
+    draft: &mut Draft,
+    root: &Node,
+    surroundings: &Surroundings<'_>,
+) -> Result<(), Diagnostics> {
+    let config = Config::read(root, surroundings.folder)?;
+    let files = if config.use_vars_plugins {
+        surroundings.before.iter().map(|base| VarFiles::beside(base)).collect()
+    } else {
+        Vec::new()
+    };
+    let mut run = Run {
+        config: &config,
+        files,
+        surroundings,
+        depths: draft.depths(),
+        errors: Diagnostics::new(),
+        told: HashSet::new(),
+    };
+    for host in 0..draft.hosts.len() {
+        run.host(draft, host);
+    }
+    run.errors.into_result(())
+}
+
+#[derive(Default)]
+struct Config {
+    strict: bool,
+    use_vars_plugins: bool,
+    use_extra_vars: bool,
+    no_leading_separator: bool,
+    compose: Vec<Composed>,
+    groups: Vec<(String, Text)>,
+    keyed: Vec<Keyed>,
+    /// What `gpufleet facts --format json` wrote, by host.
+    facts: Map<String, Json>,
+}
+
+/// A variable that follows from others.
+struct Composed {
+    name: String,
+    text: Text,
+    /// The variables that it reads and somebody wrote.
+    reads: Vec<String>,
+}
+
+/// An expression or template and its place.
+#[derive(Clone)]
+struct Text {
+    text: String,
+    span: Span,
+}
+
+struct Keyed {
+    key: Text,
+    prefix: String,
+    separator: String,
+    parent: Option<Text>,
+    default: Option<String>,
+    drop_empty_separator: bool,
+}
+
+impl Text {
+    fn of(node: &Node, what: &str) -> Result<Self, Diagnostics> {
+        let text = match &node.value {
+            Yaml::Bool(value) => if *value { "true" } else { "false" }.to_owned(),
+            _ => node.expect_str(what)?.to_owned(),
+        };
+        Ok(Self { text, span: node.span.clone() })
+    }
+
+    /// The part of the text that an error is about.
+    fn place(&self, error: &TemplateError) -> Span {
+        let Some(range) = error.range() else { return self.span.clone() };
+        let chars = |end: usize| self.text.get(..end).map_or(0, |text| text.chars().count());
+        let (start, end) = (chars(range.start), chars(range.end));
+        let quotes = (self.span.length as usize).saturating_sub(self.text.chars().count());
+        match quotes {
+            0 | 2 => self.span.part(start + quotes / 2, end.saturating_sub(start).max(1)),
+            _ => self.span.clone(),
+        }
+    }
+
+    fn error(&self, error: &TemplateError) -> Diagnostic {
+        let diagnostic = Diagnostic::error(error.message()).at(&self.place(error));
+        match error.suggestion() {
+            Some(name) => diagnostic.help(format!("did you mean `{name}`?")),
+            None => diagnostic,
+        }
+    }
+}
+
+impl Config {
+    fn read(root: &Node, folder: &Path) -> Result<Self, Diagnostics> {
+        let mut errors = root.refuse_unknown_keys("a file with `plugin: constructed`", &KEYS);
+        let mut config = Self::default();
+        let flag = |key: &str, errors: &mut Diagnostics| {
+            root.get(key).and_then(|node| errors.absorb(boolean(node, key)))
+        };
+        config.strict = flag("strict", &mut errors).unwrap_or(false);
+        config.use_vars_plugins = flag("use_vars_plugins", &mut errors).unwrap_or(false);
+        config.use_extra_vars = flag("use_extra_vars", &mut errors).unwrap_or(false);
+        config.no_leading_separator = flag("leading_separator", &mut errors) == Some(false);
+        config.compose = expressions(root, "compose", &mut errors)
+            .into_iter()
+            .map(|(name, text)| {
+                let mut reads = template::inspect_expression(&text.text).unwrap_or_default().names;
+                reads.retain(|name| !MAGIC.contains(&name.as_str()));
+                Composed { name, text, reads }
+            })
+            .collect();
+        config.groups = expressions(root, "groups", &mut errors);
+        if let Some(node) = root.get("keyed_groups").filter(|node| !node.is_null()) {
+            for entry in errors.absorb(node.expect_seq("`keyed_groups`")).unwrap_or_default() {
+                config.keyed.extend(Keyed::read(entry, &mut errors));
+            }
+        }
+        if let Some(node) = root.get("facts") {
+            let read = node.expect_str("`facts`").and_then(|name| read_facts(&folder.join(name), node));
+            config.facts = errors.absorb(read).unwrap_or_default();
+        }
+        errors.into_result(config)
+    }
+}
+
+fn boolean(node: &Node, key: &str) -> Result<bool, Diagnostics> {
+    match node.as_str().map(str::to_ascii_lowercase).as_deref() {
+        Some("yes" | "true" | "on" | "y" | "t" | "1") => Ok(true),
+        Some("no" | "false" | "off" | "n" | "f" | "0") => Ok(false),
+        _ => node.expect_bool(&format!("`{key}`")),
+    }
+}
+
+/// The entries of `compose` or `groups`; all that can be told without a host is checked here.
+fn expressions(root: &Node, key: &str, errors: &mut Diagnostics) -> Vec<(String, Text)> {
+    let Some(node) = root.get(key).filter(|node| !node.is_null()) else { return Vec::new() };
+    let entries = errors.absorb(node.expect_map(&format!("`{key}`"))).unwrap_or_default();
+    let mut found = Vec::new();
+    for (name, value) in entries {
+        let name = name.key_text();
+        if let Some(text) = errors.absorb(Text::of(value, &format!("the expression of `{name}`")))
+            && check(&text, errors)
+        {
+            found.push((name, text));
+        }
+    }
+    found
+}
+
+fn check(text: &Text, errors: &mut Diagnostics) -> bool {
+    match template::inspect_expression(&text.text) {
+        Ok(_) => true,
+        Err(error) => {
+            let mut error = text.error(&error);
+            if text.text.contains("{{") {
+                error = error.help("this is an expression already: write it without `{{ }}`");
+            }
+            errors.push(error);
+            false
+        }
+    }
+}
+
+impl Keyed {
+    fn read(node: &Node, errors: &mut Diagnostics) -> Option<Self> {
+        errors.absorb(node.expect_map("an entry of `keyed_groups`"))?;
+        let unknown = node.refuse_unknown_keys("an entry of `keyed_groups`", &KEYED);
+        let known = !unknown.has_errors();
+        errors.append(unknown);
+        let Some(key) = node.get("key") else {
+            errors.push(
+                Diagnostic::error("an entry of `keyed_groups` needs a `key`")
+                    .at(&node.span)
+                    .help("an expression whose value names the group, for example `key: gpu_model`"),
+            );
+            return None;
+        };
+        let key = errors.absorb(Text::of(key, "`key`"))?;
+        let text = |name: &str| node.get(name).map(|node| node.scalar_text().unwrap_or_default());
+        let default = node.get("default_value").filter(|node| !node.is_null()).and_then(Node::scalar_text);
+        let trailing = node.get("trailing_separator").filter(|node| !node.is_null());
+        if let (Some(trailing), Some(_)) = (trailing, &default) {
+            errors.push(
+                Diagnostic::error("`default_value` and `trailing_separator` exclude each other")
+                    .at(&trailing.span),
+            );
+        }
+        let trailing = trailing.and_then(|node| errors.absorb(boolean(node, "trailing_separator")));
+        let parent = node.get("parent_group").filter(|node| !node.is_null());
+        let parent = parent.and_then(|node| errors.absorb(Text::of(node, "`parent_group`")));
+        (check(&key, errors) && known).then(|| Self {
+            key,
+            prefix: text("prefix").unwrap_or_default(),
+            separator: text("separator").unwrap_or_else(|| "_".to_owned()),
+            parent,
+            default,
+            drop_empty_separator: trailing == Some(false),
+        })
+    }
+}
+
+fn read_facts(path: &Path, node: &Node) -> Result<Map<String, Json>, Diagnostics> {
+    if !path.is_file() {
+        return Err(Diagnostic::error(format!("there is no file `{}`", path.display()))
+            .at(&node.span)
+            .help("write it with `gpufleet facts all --format json`")
+            .into());
+    }
+    let root = yaml::parse_source(&read_file(path)?)?;
+    root.expect_map("a file of facts")?;
+    match root.to_json() {
+        Json::Object(map) => Ok(map),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// A group name without signs that variables may not have either, as Ansible changes it.
+fn safe_name(name: &str) -> String {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let good = |(index, c): (usize, char)| word(c) && (index > 0 || !c.is_numeric());
+    name.chars().enumerate().map(|(index, c)| if good((index, c)) { c } else { '_' }).collect()
+}
+
+/// The strings in some variables.
+fn written_strings(names: &[String], dict: &Dict) -> HashSet<String> {
+    let mut found = HashSet::new();
+    let mut open: Vec<Value> = names.iter().filter_map(|name| dict.get(name).cloned()).collect();
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Str(text) => {
+                found.insert(text.to_string());
+            }
+            Value::List(list) => open.extend(list.items().iter().cloned()),
+            Value::Map(dict) => open.extend(dict.iter().map(|(_, value)| value.clone())),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Marks strings that an expression made, and nobody wrote, as not to be templated.
+fn with_marks(value: Json, written: &HashSet<String>) -> Json {
+    match value {
+        Json::String(text) if !written.contains(&text) => json!({ "__ansible_unsafe": text }),
+        Json::Array(items) => items.into_iter().map(|item| with_marks(item, written)).collect(),
+        Json::Object(map) => {
+            Json::Object(map.into_iter().map(|(name, value)| (name, with_marks(value, written))).collect())
+        }
+        other => other,
+    }
+}
+
+struct Run<'a> {
+    config: &'a Config,
+    files: Vec<VarFiles>,
+    surroundings: &'a Surroundings<'a>,
+    depths: Vec<usize>,
+    errors: Diagnostics,
+    /// Why: an expression that fails does so on thousands of hosts; the first one tells it.
+    told: HashSet<String>,
+}
+
+impl Run<'_> {
+    fn host(&mut self, draft: &mut Draft, host: HostId) {
+        let config = self.config;
+        let mut dict = self.variables(draft, host);
+        if !config.compose.is_empty() {
+            let scope = self.scope(Arc::clone(&dict));
+            for Composed { name, text, reads } in &config.compose {
+                match template::evaluate(&text.text, &scope) {
+                    Ok(Value::Omit | Value::Unknown) => {}
+                    Ok(value) => {
+                        let value = with_marks(value.to_json(), &written_strings(reads, &dict));
+                        if let Some(data) = draft.hosts.get_mut(host) {
+                            data.vars.insert(name.clone(), value);
+                        }
+                    }
+                    Err(error) => {
+                        self.failed(draft, host, text, &error, &format!("the variable `{name}` is not set"))
+                    }
+                }
+            }
+            dict = self.variables(draft, host);
+        }
+        let scope = Scope::new(vec![Arc::clone(&dict)]);
+        for (name, text) in &config.groups {
+            match template::condition(&text.text, &scope) {
+                Ok(Truth::True) => {
+                    let group = self.group(draft, &safe_name(name));
+                    draft.join(group, host);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.failed(
+                        draft,
+                        host,
+                        text,
+                        &error,
+                        &format!("nobody knows whether it is in `{name}`"),
+                    );
+                }
+            }
+        }
+        let scope = self.scope(dict);
+        for keyed in &config.keyed {
+            self.keyed(draft, host, keyed, &scope);
+        }
+    }
+
+    fn group(&mut self, draft: &mut Draft, name: &str) -> GroupId {
+        let id = draft.add_group(name);
+        if self.depths.len() <= id {
+            self.depths.resize(id + 1, 0);
+        }
+        id
+    }
+
+    fn scope(&self, dict: Arc<Dict>) -> Arc<Scope> {
+        let mut layers = vec![dict];
+        if self.config.use_extra_vars {
+            layers.insert(0, Arc::new(Dict::trusted(self.surroundings.extra_vars)));
+        }
+        Scope::new(layers)
+    }
+
+    /// What is known of a host at this point: variables of its groups, its own, and a few magic ones.
+    fn variables(&mut self, draft: &Draft, host: HostId) -> Arc<Dict> {
+        let Some(data) = draft.hosts.get(host) else { return Arc::default() };
+        let mut groups: Vec<GroupId> = data.groups.clone();
+        for direct in &data.groups {
+            groups.extend(draft.ancestors(*direct));
+        }
+        let key = |id: &GroupId| {
+            let group = draft.groups.get(*id);
+            (self.depths.get(*id).copied(), group.map(|group| (group.priority, group.name.as_str())))
+        };
+        groups.sort_by(|a, b| key(a).cmp(&key(b)));
+        groups.dedup();
+        let mut vars = Map::new();
+        let mut add = |more: &Map<String, Json>| {
+            vars.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        };
+        let known = || groups.iter().filter_map(|id| draft.groups.get(*id));
+        known().for_each(|group| add(&group.vars));
+        let decrypt = self.surroundings.decrypt;
+        for files in &self.files {
+            for group in known() {
+                // Why the errors do not count here: the same files are read again for all groups, and told then.
+                add(&files.group(&group.name, decrypt).unwrap_or_default());
+            }
+        }
+        add(&data.vars);
+        for files in &self.files {
+            add(&files.host(&data.name, decrypt).unwrap_or_default());
+        }
+        let mut names: Vec<&str> = groups
+            .iter()
+            .filter(|id| **id != ALL)
+            .filter_map(|id| draft.groups.get(*id).map(|group| group.name.as_str()))
+            .collect();
+        names.sort_unstable();
+        vars.insert("inventory_hostname".to_owned(), json!(&*data.name));
+        vars.insert("inventory_hostname_short".to_owned(), json!(short_name(&data.name)));
+        vars.insert("group_names".to_owned(), json!(names));
+        vars.insert("inventory_file".to_owned(), json!(data.origin.file));
+        vars.insert("inventory_dir".to_owned(), json!(data.origin.dir));
+        let mut dict = Dict::trusted(&vars);
+        if let Some(facts) = self.config.facts.get(&*data.name) {
+            dict.insert("gpufleet_facts", Value::literal(facts));
+        }
+        Arc::new(dict)
+    }
+
+    fn failed(&mut self, draft: &Draft, host: HostId, text: &Text, error: &TemplateError, so: &str) {
+        if self.config.strict {
+            self.refuse(draft, host, text.error(error).note(so), text);
+        }
+    }
+
+    /// Tells an error once for each expression, with the first host it happened on.
+    fn refuse(&mut self, draft: &Draft, host: HostId, error: Diagnostic, text: &Text) {
+        if self.told.insert(format!("{}:{}:{}", text.span.file(), text.span.line, text.span.column)) {
+            let name = draft.hosts.get(host).map_or("", |host| &host.name);
+            self.errors.push(error.note(format!("for the host `{name}`")));
+        }
+    }
+
+    fn keyed(&mut self, draft: &mut Draft, host: HostId, keyed: &Keyed, scope: &Arc<Scope>) {
+        let value = match template::evaluate(&keyed.key.text, scope) {
+            Ok(Value::Omit | Value::Unknown) => return,
+            Ok(value) => value.to_json(),
+            Err(error) => {
+                return self.failed(draft, host, &keyed.key, &error, "no group follows from it");
+            }
+        };
+        let parent = match &keyed.parent {
+            None => None,
+            Some(text) => match template::render(&text.text, scope) {
+                Ok(value) => Some(value.to_text()),
+                Err(error) => {
+                    return self.failed(draft, host, text, &error, "no group follows from it");
+                }
+            },
+        };
+        let names = match keyed.names(&value) {
+            Ok(names) => names,
+            Err(message) => {
+                let strict_only = matches!(message, NoNames::Empty);
+                if !strict_only || self.config.strict {
+                    let error = Diagnostic::error(message.to_string()).at(&keyed.key.span);
+                    self.refuse(draft, host, error, &keyed.key);
+                }
+                return;
+            }
+        };
+        let bare = keyed.prefix.is_empty() && self.config.no_leading_separator;
+        let separator = if bare { "" } else { keyed.separator.as_str() };
+        for name in names {
+            let group = self.group(draft, &safe_name(&format!("{}{separator}{name}", keyed.prefix)));
+            draft.join(group, host);
+            let Some(parent) = parent.as_deref().filter(|parent| !parent.is_empty()) else { continue };
+            let parent = self.group(draft, &safe_name(parent));
+            if draft.add_child(parent, group).is_err() {
+                let place = keyed.parent.as_ref().map_or(&keyed.key, |text| text);
+                self.refuse(draft, host, cycle(draft, parent, group, &place.span), place);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum NoNames {
+    #[error("the key gives no name for a group")]
+    Empty,
+    #[error("the key of a group is text, a list or a mapping; use `| string`")]
+    Kind,
+}
+
+impl Keyed {
+    /// What comes behind prefix and separator, for each group that follows from the value of the key.
+    fn names(&self, value: &Json) -> Result<Vec<String>, NoNames> {
+        let empty = |value: &Json| value.is_null() || value.as_str() == Some("");
+        let defaulted = |value: &Json| match &self.default {
+            Some(default) if empty(value) => default.clone(),
+            _ => str_of(value),
+        };
+        match value {
+            Json::Array(items) => Ok(items.iter().map(defaulted).collect()),
+            Json::Object(map) => {
+                let name = |(name, value): (&String, &Json)| {
+                    if empty(value) && self.default.is_none() && self.drop_empty_separator {
+                        return name.clone();
+                    }
+                    format!("{name}{}{}", self.separator, defaulted(value))
+                };
+                Ok(map.iter().map(name).collect())
+            }
+            value if empty(value) => match &self.default {
+                Some(default) => Ok(vec![default.clone()]),
+                None => Err(NoNames::Empty),
+            },
+            Json::String(text) => Ok(vec![text.clone()]),
+            Json::Bool(false) => Err(NoNames::Empty),
+            Json::Number(number) if number.as_f64() == Some(0.0) => Err(NoNames::Empty),
+            _ => Err(NoNames::Kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Files;
+    use super::*;
+
+    const HOSTS: &str = "[gpu]\nn1 model=H100 rack=r1 tags=\"['a', 'b']\"\nn2 model='A100 80GB' rack=r2 note=''\nn3 rack=r1\n[gpu:vars]\nslots=8\n[all:vars]\nsite=x\n";
+
+    fn constructed(text: &str) -> Result<super::super::Inventory, String> {
+        Files::new(&[("hosts", HOSTS), ("z.yml", text)]).load(&["hosts", "z.yml"])
+    }
+
+    fn groups(text: &str) -> Vec<String> {
+        let inventory = constructed(&format!("plugin: constructed\n{text}")).unwrap();
+        let shown =
+            |(name, hosts): (&str, Vec<super::super::HostName>)| format!("{name}={}", hosts.join(","));
+        inventory.groups().skip(3).map(shown).collect()
+    }
+
+    #[test]
+    fn groups_follow_from_conditions_and_keys() {
+        assert_eq!(
+            groups("groups:\n  big: slots > 4 and rack == 'r1'\n  \"9 odd\": true\n  none: nope == 1\n"),
+            ["big=n1,n3", "__odd=n1,n2,n3"]
+        );
+        assert_eq!(groups("keyed_groups: [{key: model, prefix: m}]"), ["m_H100=n1", "m_A100_80GB=n2"]);
+        assert_eq!(groups("keyed_groups: [{key: rack, separator: ''}]"), ["r1=n1,n3", "r2=n2"]);
+        assert_eq!(groups("leading_separator: no\nkeyed_groups: [{key: rack}]"), ["r1=n1,n3", "r2=n2"]);
+        assert_eq!(
+            groups("keyed_groups: [{key: tags, prefix: t, separator: '-', parent_group: 'all {{ rack }}'}]"),
+            ["t_a=n1", "all_r1=n1", "t_b=n1"]
+        );
+        assert_eq!(groups("keyed_groups: [{key: note, prefix: n, default_value: other}]"), ["n_other=n2"]);
+        assert_eq!(
+            groups("keyed_groups: [{key: \"{'k': rack, 'e': ''}\", trailing_separator: false}]"),
+            ["_k_r1=n1,n3", "_e=n1,n2,n3", "_k_r2=n2"]
+        );
+    }
+
+    #[test]
+    fn composed_variables_are_seen_by_what_comes_behind_them() {
+        let inventory = constructed(
+            "plugin: ansible.builtin.constructed\ncompose: {where: \"rack ~ '-' ~ slots\", same: model, more: slots + 1, lost: site}\nkeyed_groups: [{key: where, separator: ''}]\n",
+        )
+        .unwrap();
+        assert_eq!(
+            json!(inventory.host_vars("n1").unwrap().own()),
+            json!({
+                "model": "H100", "rack": "r1", "tags": ["a", "b"], "more": 9, "same": "H100",
+                "where": {"__ansible_unsafe": "r1-8"},
+            })
+        );
+        assert_eq!(inventory.groups_of("n2"), ["gpu", "r2_8"]);
+    }
+
+    #[test]
+    fn variable_files_and_facts_count_when_they_are_asked_for() {
+        let files = Files::new(&[
+            ("inv/hosts", "[gpu]\nn1\nn2\n"),
+            ("inv/group_vars/gpu.yml", "zone: a\n"),
+            ("inv/host_vars/n2.yml", "zone: b\n"),
+            (
+                "inv/z.yml",
+                "plugin: constructed\nuse_vars_plugins: true\nfacts: facts.md\nkeyed_groups: [{key: zone, prefix: z}, {key: 'gpufleet_facts.gpu.gpus[0].name', prefix: gpu}]\n",
+            ),
+            (
+                "inv/facts.md",
+                r#"{"n1": {"gpu": {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}]}}, "n2": {"error": "x"}}"#,
+            ),
+        ]);
+        let inventory = files.load(&["inv"]).unwrap();
+        assert_eq!(inventory.groups_of("n1"), ["gpu", "gpu_NVIDIA_H100_80GB_HBM3", "z_a"]);
+        assert_eq!(inventory.groups_of("n2"), ["gpu", "z_b"]);
+    }
+
+    #[test]
+    fn mistakes_have_their_place() {
+        insta::assert_snapshot!(
+            constructed("plugin: constructed\ncompse: {}\ncompose:\n  a: rack +\n  b: rack | uper\ngroups: [x]\nkeyed_groups:\n  - {prefx: y, key: rack}\n  - prefix: y\n").unwrap_err(),
+            @r"
+        error: unknown key `compse`
+          --> z.yml:2:1
+           |
+         2 | compse: {}
+           | ^^^^^^ not a key of a file with `plugin: constructed`
+        help: did you mean `compose`?
+        error: syntax error: unexpected end of input, expected expression
+          --> z.yml:4:11
+           |
+         4 |   a: rack +
+           |           ^
+        error: unknown filter `uper`
+          --> z.yml:5:13
+           |
+         5 |   b: rack | uper
+           |             ^^^^
+        help: did you mean `upper`?
+        error: `groups` wants a mapping, got a list
+          --> z.yml:6:9
+           |
+         6 | groups: [x]
+           |         ^
+        error: unknown key `prefx`
+          --> z.yml:8:6
+           |
+         8 |   - {prefx: y, key: rack}
+           |      ^^^^^ not a key of an entry of `keyed_groups`
+        help: did you mean `prefix`?
+        error: an entry of `keyed_groups` needs a `key`
+          --> z.yml:9:5
+           |
+         9 |   - prefix: y
+           |     ^^^^^^
+        help: an expression whose value names the group, for example `key: gpu_model`
+        "
+        );
+        insta::assert_snapshot!(
+            constructed("plugin: constructed\nstrict: true\ncompose:\n  a: model ~ 'x'\ngroups:\n  b: slots\nkeyed_groups:\n  - key: note\n  - key: slots\n").unwrap_err(),
+            @r"
+        error: a condition must be true or false, this one gives a whole number; use `| bool`, `| length > 0` or a comparison
+          --> z.yml:6:6
+           |
+         6 |   b: slots
+           |      ^^^^^
+        note: nobody knows whether it is in `b`
+        note: for the host `n1`
+        error: `note` is undefined
+          --> z.yml:8:10
+           |
+         8 |   - key: note
+           |          ^^^^
+        note: no group follows from it
+        note: for the host `n1`
+        error: the key of a group is text, a list or a mapping; use `| string`
+          --> z.yml:9:10
+           |
+         9 |   - key: slots
+           |          ^^^^^
+        note: for the host `n1`
+        error: `model` is undefined
+          --> z.yml:4:6
+           |
+         4 |   a: model ~ 'x'
+           |      ^^^^^
+        note: the variable `a` is not set
+        note: for the host `n3`
+        "
+        );
+        insta::assert_snapshot!(constructed("plugin: construct\n").unwrap_err(), @r"
+        error: the inventory plugin `construct` is not supported
+          --> z.yml:1:1
+           |
+         1 | plugin: construct
+           | ^^^^^^ this file configures a plugin, it lists no hosts
+        help: did you mean `constructed`?
+        ");
+        insta::assert_snapshot!(constructed("plugin: constructed\nfacts: nope.json\n").unwrap_err(), @r"
+        error: there is no file `nope.json`
+          --> z.yml:2:8
+           |
+         2 | facts: nope.json
+           |        ^^^^^^^^^
+        help: write it with `gpufleet facts all --format json`
+        ");
+        insta::assert_snapshot!(constructed("plugin: constructed\nkeyed_groups: [{key: rack, separator: '', parent_group: r1}]\n").unwrap_err(), @r"
+        error: the group `r1` cannot be its own child
+          --> z.yml:2:57
+           |
+         2 | keyed_groups: [{key: rack, separator: '', parent_group: r1}]
+           |                                                         ^^
+        note: for the host `n1`
+        ");
+    }
+}

@@ -1,0 +1,3 @@
+#!/bin/sh
+echo no credentials >&2
+exit 3

@@ -1,0 +1,15 @@
+#!/bin/sh
+# `make compat`: has ansible-core write what the cases of tests/compat expect. COMPAT=part of a name takes fewer cases.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+venv=${CARGO_TARGET_DIR:-$root/target}/compat/venv
+release='ansible-core==2.19.*'
+if [ "$(cat "$venv/installed.txt" 2>/dev/null)" != "$release" ]; then
+    echo "installing $release under $venv" >&2
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q "$release"
+    echo "$release" >"$venv/installed.txt"
+fi
+exec "$venv/bin/python" -B "$root/tests/compat/expected.py" "$root/tests/compat/cases" "${COMPAT:-}"
