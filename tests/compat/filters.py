@@ -7,7 +7,10 @@ import json
 import re
 import sys
 
+import jinja2.filters
+import jinja2.tests
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import filter_loader, test_loader
 from ansible.template import Templar, trust_as_template
 
 VARIABLES = {
@@ -21,6 +24,11 @@ VARIABLES = {
         {"name": "cid", "uid": 2, "kind": "human", "groups": [], "admin": False, "auth": {"keys": []}},
     ],
 }
+
+
+def names(loader, own) -> list[str]:
+    plugins = {plugin.ansible_name.rsplit(".", 1)[-1] for plugin in loader.all() if plugin.ansible_name}
+    return sorted(plugins | {name for name in own if name.isidentifier()})
 
 
 def main() -> None:
@@ -39,7 +47,9 @@ def main() -> None:
             message = re.sub(r" at 0x[0-9a-f]+|/\S*/site-packages", "", str(error))
             rows.append([line, {"error": message.splitlines()[0] if message else type(error).__name__}])
     with open(target, "w", encoding="utf-8") as file:
-        file.write('{"variables": ' + json.dumps(VARIABLES) + ',\n"cases": [\n')
+        file.write('{"filters": ' + json.dumps(names(filter_loader, jinja2.filters.FILTERS)) + ",\n")
+        file.write('"tests": ' + json.dumps(names(test_loader, jinja2.tests.TESTS)) + ",\n")
+        file.write('"variables": ' + json.dumps(VARIABLES) + ',\n"cases": [\n')
         file.write(",\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
         file.write("\n]}\n")
     print(f"{len(rows)} expressions of filters.txt", file=sys.stderr)

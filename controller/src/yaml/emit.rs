@@ -123,9 +123,7 @@ impl Writer {
         self.push(open);
         let entries: Vec<(Option<&String>, &Json)> = match value {
             Json::Array(items) => items.iter().map(|item| (None, item)).collect(),
-            Json::Object(map) => {
-                self.entries(map).into_iter().map(|(key, item)| (Some(key), item)).collect()
-            }
+            Json::Object(map) => self.entries(map).into_iter().map(|(key, item)| (Some(key), item)).collect(),
             _ => Vec::new(),
         };
         for (index, (key, item)) in entries.into_iter().enumerate() {
@@ -142,7 +140,7 @@ impl Writer {
                 self.push(": ");
             }
             match item {
-                Json::String(text) => self.text_in(text, indent, false, true),
+                Json::String(text) => self.text_in(text, indent + self.layout.indent, false, true),
                 item => self.scalar(item, indent + self.layout.indent, false),
             }
         }
@@ -297,7 +295,8 @@ impl Writer {
                 }
                 let inner = index > 0 && index + 1 < chars.len();
                 let next_blank = chars.get(index + 1) == Some(&' ');
-                if c == ' ' && fold && !after_blank && self.column > self.layout.width && inner && !next_blank {
+                if c == ' ' && fold && !after_blank && self.column > self.layout.width && inner && !next_blank
+                {
                     self.line(indent);
                 } else {
                     if c == '\'' {

@@ -38,7 +38,8 @@ fn random(call: &Call) -> Result<Value, String> {
         let width = i128::from(*end) - i128::from(start);
         let step = i128::from(step);
         let count = if step > 0 { (width + step - 1) / step } else { (width + step + 1) / step };
-        let count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or("the range is empty or too large")?;
+        let count =
+            u32::try_from(count).ok().filter(|count| *count > 0).ok_or("the range is empty or too large")?;
         let value = i128::from(start) + step * i128::from(chance.below(count));
         return i64::try_from(value).map(Value::Int).map_err(|_| "the number is too large".to_owned());
     }

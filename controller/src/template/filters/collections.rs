@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::sequences::attribute;
 use super::{Call, Filter, Finder, Test, list_of, text_of};
 use crate::template::value::{Dict, Value};
 
@@ -193,10 +194,10 @@ fn items2dict(call: &Call) -> Result<Value, String> {
     let (key_name, value_name) = names(call);
     let mut dict = Dict::default();
     for item in call.list()? {
-        let pair = item
-            .as_map()
-            .and_then(|item| Some((item.get(&key_name)?.clone(), item.get(&value_name)?.clone())));
-        let (key, value) = pair.ok_or_else(|| format!("every item needs `{key_name}` and `{value_name}`"))?;
+        let part = |name: &str| {
+            attribute(&item, name).map_err(|_| format!("every item needs `{key_name}` and `{value_name}`"))
+        };
+        let (key, value) = (part(&key_name)?, part(&value_name)?);
         dict.insert(text_of(&key)?, value);
     }
     Ok(Value::Map(Arc::new(dict)))
@@ -237,11 +238,12 @@ fn subelements(call: &Call) -> Result<Value, String> {
 
 fn rekey_on_member(call: &Call) -> Result<Value, String> {
     let key = call.text_arg(0, "key")?;
-    let overwrite = match call.get(1, "duplicates").map_or_else(|| "error".to_owned(), Value::to_text).as_str() {
-        "error" => false,
-        "overwrite" => true,
-        other => return Err(format!("`duplicates` is `error` or `overwrite`, not `{other}`")),
-    };
+    let overwrite =
+        match call.get(1, "duplicates").map_or_else(|| "error".to_owned(), Value::to_text).as_str() {
+            "error" => false,
+            "overwrite" => true,
+            other => return Err(format!("`duplicates` is `error` or `overwrite`, not `{other}`")),
+        };
     let items: Vec<Value> = match call.value() {
         Value::Map(dict) => dict.iter().map(|(_, value)| value.clone()).collect(),
         _ => call.list()?,
@@ -253,7 +255,9 @@ fn rekey_on_member(call: &Call) -> Result<Value, String> {
         };
         let name = text_of(dict.get(&key).ok_or_else(|| format!("an item has no `{key}`"))?)?;
         if out.contains(&name) && !overwrite {
-            return Err(format!("two items have the same `{key}`; `duplicates='overwrite'` takes the last one"));
+            return Err(format!(
+                "two items have the same `{key}`; `duplicates='overwrite'` takes the last one"
+            ));
         }
         out.insert(name, item.clone());
     }

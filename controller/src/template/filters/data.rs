@@ -119,7 +119,10 @@ fn encode(text: &str, name: Option<&Value>) -> Result<Vec<u8>, String> {
     let name = encoding(name);
     let bounded = |most: u32| {
         let byte = |c: char| u8::try_from(c).ok().filter(|_| u32::from(c) <= most);
-        text.chars().map(byte).collect::<Option<Vec<_>>>().ok_or_else(|| format!("some letters are not in {name}"))
+        text.chars()
+            .map(byte)
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| format!("some letters are not in {name}"))
     };
     match name.as_str() {
         "utf-8" | "utf8" => Ok(text.as_bytes().to_vec()),

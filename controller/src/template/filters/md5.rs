@@ -13,7 +13,8 @@ pub(super) fn digest(bytes: &[u8]) -> [u8; 16] {
     padded.extend((u64::try_from(bytes.len()).unwrap_or_default().wrapping_mul(8)).to_le_bytes());
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
     for block in padded.chunks(64) {
-        let word = |at: usize| block[at * 4..at * 4 + 4].iter().rev().fold(0_u32, |w, b| w << 8 | u32::from(*b));
+        let word =
+            |at: usize| block[at * 4..at * 4 + 4].iter().rev().fold(0_u32, |w, b| w << 8 | u32::from(*b));
         let [mut a, mut b, mut c, mut d] = state;
         for step in 0..64_usize {
             let (mixed, at) = match step / 16 {

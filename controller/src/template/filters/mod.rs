@@ -1,5 +1,6 @@
 //! Ansible's filters and tests that the engine lacks, with Ansible's semantics.
 
+mod addresses;
 mod chance;
 mod collections;
 mod data;
@@ -131,6 +132,7 @@ type Test = fn(&Call) -> Result<bool, String>;
 type Finder = fn(&Call) -> Result<Option<Value>, String>;
 
 static FILTERS: &[&[(&str, Filter)]] = &[
+    addresses::FILTERS,
     chance::FILTERS,
     collections::FILTERS,
     data::FILTERS,
@@ -156,10 +158,10 @@ static TESTS: &[&[(&str, Test)]] = &[
 ];
 
 /// Ansible's long names for its own filters and tests.
-pub(super) const PREFIXES: [&str; 2] = ["ansible.builtin.", "ansible.legacy."];
+pub(super) const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "ansible.utils."];
 
 fn names(name: &'static str) -> impl Iterator<Item = String> {
-    ["", PREFIXES[0], PREFIXES[1]].into_iter().map(move |prefix| format!("{prefix}{name}"))
+    std::iter::once("").chain(PREFIXES).map(move |prefix| format!("{prefix}{name}"))
 }
 
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -175,7 +177,8 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         for known in names(name) {
             environment.add_filter(known, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
                 let found = finder(&Call::of(rest)?).map_err(|message| refusal(name, message))?;
-                Ok(found.map_or_else(|| missing(format!("what {name} looks for")), |value| expose(&value, "")))
+                Ok(found
+                    .map_or_else(|| missing(format!("what {name} looks for")), |value| expose(&value, "")))
             });
         }
     }
@@ -294,7 +297,8 @@ fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<En
     Ok(Engine::from(minijinja::filters::map(state, value, rest)?))
 }
 
-fn known(test: bool) -> Vec<&'static str> {
+/// The names that a template may use.
+pub(super) fn known(test: bool) -> Vec<&'static str> {
     const OWN_FILTERS: &[&str] = &[
         "default",
         "d",

@@ -43,7 +43,11 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
             None | Some(2.0) => value.sqrt(),
             Some(base) => value.powf(1.0 / base),
         };
-        if root.is_nan() { Err("a number below 0 has no such root".to_owned()) } else { Ok(Value::Float(root)) }
+        if root.is_nan() {
+            Err("a number below 0 has no such root".to_owned())
+        } else {
+            Ok(Value::Float(root))
+        }
     }),
     ("human_readable", human_readable),
     ("human_to_bytes", human_to_bytes),

@@ -35,7 +35,8 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     }),
     ("normpath", |call| Ok(normal(&call.text()?).into())),
     ("relpath", |call| {
-        let (path, start) = (normal(&call.text()?), call.get(0, "start").map_or(Ok(".".to_owned()), text_of)?);
+        let (path, start) =
+            (normal(&call.text()?), call.get(0, "start").map_or(Ok(".".to_owned()), text_of)?);
         let start = normal(&start);
         if path.starts_with('/') != start.starts_with('/') {
             return Err("both paths have to be absolute, or both relative".to_owned());
@@ -50,8 +51,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         Ok(if found.is_empty() { ".".into() } else { found.join("/").into() })
     }),
     ("commonpath", |call| {
-        let paths: Vec<_> =
-            list_of(call.value())?.iter().map(text_of).collect::<Result<Vec<String>, _>>()?;
+        let paths: Vec<_> = list_of(call.value())?.iter().map(text_of).collect::<Result<Vec<String>, _>>()?;
         let absolute = paths.first().ok_or("the list is empty")?.starts_with('/');
         if paths.iter().any(|path| path.starts_with('/') != absolute) {
             return Err("the paths have to be all absolute, or all relative".to_owned());

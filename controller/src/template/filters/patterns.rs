@@ -9,7 +9,8 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("regex_replace", regex_replace),
     ("regex_search", regex_search),
     ("regex_findall", |call| {
-        let pattern = compile(&call.text_arg(0, "regex")?, call.flag(2, "ignorecase"), call.flag(1, "multiline"))?;
+        let pattern =
+            compile(&call.text_arg(0, "regex")?, call.flag(2, "ignorecase"), call.flag(1, "multiline"))?;
         let text = call.python_text();
         let one = |found: Captures<'_>| {
             let group = |index: usize| Value::from(found.get(index).map_or("", |group| group.as_str()));
@@ -22,11 +23,14 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         Ok(Value::list(pattern.captures_iter(&text).map(one).collect()))
     }),
     ("regex_escape", |call| {
-        let special = match call.get(0, "re_type").map_or_else(|| "python".to_owned(), Value::to_text).as_str() {
-            "python" => "()[]{}?*+-|^$\\.&~# \t\n\r\u{b}\u{c}",
-            "posix_basic" => "].[^$*\\",
-            other => return Err(format!("there is no kind `{other}`; there are `python` and `posix_basic`")),
-        };
+        let special =
+            match call.get(0, "re_type").map_or_else(|| "python".to_owned(), Value::to_text).as_str() {
+                "python" => "()[]{}?*+-|^$\\.&~# \t\n\r\u{b}\u{c}",
+                "posix_basic" => "].[^$*\\",
+                other => {
+                    return Err(format!("there is no kind `{other}`; there are `python` and `posix_basic`"));
+                }
+            };
         let mut out = String::new();
         for c in call.python_text().chars() {
             if special.contains(c) {
@@ -49,7 +53,8 @@ pub(super) const TESTS: &[(&str, Test)] = &[
             "fullmatch" => {
                 let pattern = format!("^(?:{})$", call.text_arg(0, "pattern")?);
                 let text = call.text()?;
-                let found = compile(&pattern, call.flag(1, "ignorecase"), false)?.find(&text).map(|m| m.range());
+                let found =
+                    compile(&pattern, call.flag(1, "ignorecase"), false)?.find(&text).map(|m| m.range());
                 Ok(found == Some(0..text.len()))
             }
             other => Err(format!("there is no kind of match `{other}`; there are search, match, fullmatch")),
@@ -72,9 +77,11 @@ fn compile(pattern: &str, ignore_case: bool, multi_line: bool) -> Result<Regex, 
         .map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => "the regular expression is too large".to_owned(),
             _ if ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|look| pattern.contains(look)) => {
-                "look-around as `(?=…)` or `(?<!…)` is not supported in regular expressions; use groups".to_owned()
+                "look-around as `(?=…)` or `(?<!…)` is not supported in regular expressions; use groups"
+                    .to_owned()
             }
-            _ => "it is not a regular expression, or one with back references, which are not supported".to_owned(),
+            _ => "it is not a regular expression, or one with back references, which are not supported"
+                .to_owned(),
         })
 }
 
@@ -191,8 +198,7 @@ fn replacement(text: &str, pattern: &Regex) -> Result<Vec<Piece>, String> {
 
 fn regex_replace(call: &Call) -> Result<Value, String> {
     let given = |index, name: &str| call.get(index, name).map_or_else(String::new, Value::to_text);
-    let pattern =
-        compile(&given(0, "pattern"), call.flag(2, "ignorecase"), call.flag(3, "multiline"))?;
+    let pattern = compile(&given(0, "pattern"), call.flag(2, "ignorecase"), call.flag(3, "multiline"))?;
     let pieces = replacement(&given(1, "replacement"), &pattern)?;
     let limit = call.size(4, "count")?.unwrap_or(0);
     let mut count = 0;

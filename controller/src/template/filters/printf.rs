@@ -86,9 +86,10 @@ impl Spec {
     fn write(&self, letter: char, value: &Value) -> Result<String, String> {
         let text = match letter {
             's' | 'r' | 'a' => {
-                let text =
-                    if letter == 's' { python_text(value) } else { value.python_repr() };
-                return Ok(self.pad(self.precision.map_or(text.clone(), |most| text.chars().take(most).collect())));
+                let text = if letter == 's' { python_text(value) } else { value.python_repr() };
+                return Ok(
+                    self.pad(self.precision.map_or(text.clone(), |most| text.chars().take(most).collect()))
+                );
             }
             'c' => match value {
                 Value::Int(code) => u32::try_from(*code)
@@ -105,7 +106,8 @@ impl Spec {
     }
 
     fn number(&self, letter: char, value: &Value) -> Result<String, String> {
-        let float = number(value).ok_or_else(|| format!("`%{letter}` takes a number, this is {}", value.kind()))?;
+        let float =
+            number(value).ok_or_else(|| format!("`%{letter}` takes a number, this is {}", value.kind()))?;
         #[expect(clippy::cast_possible_truncation, reason = "saturates")]
         let whole = match value {
             Value::Int(value) => *value,

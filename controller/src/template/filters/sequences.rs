@@ -252,7 +252,8 @@ fn batch(call: &Call) -> Result<Value, String> {
 }
 
 fn slice(call: &Call) -> Result<Value, String> {
-    let count = call.size(0, "slices")?.filter(|count| *count > 0).ok_or("the number of slices is missing")?;
+    let count =
+        call.size(0, "slices")?.filter(|count| *count > 0).ok_or("the number of slices is missing")?;
     if count > MAX_ITEMS {
         return Err("that is more than a million slices".to_owned());
     }

@@ -69,7 +69,13 @@ fn yaml(call: &Call, indent: usize, flow: Flow) -> Result<Value, String> {
     let flow = match call.named("default_flow_style") {
         None => flow,
         Some(Value::Null) => Flow::Leaves,
-        Some(all) => if all.truthy() { Flow::Always } else { Flow::Never },
+        Some(all) => {
+            if all.truthy() {
+                Flow::Always
+            } else {
+                Flow::Never
+            }
+        }
     };
     let indent = call.size(if indent == 4 { 0 } else { usize::MAX - 1 }, "indent")?.unwrap_or(indent);
     let width = match call.named("width") {

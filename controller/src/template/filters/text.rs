@@ -204,7 +204,8 @@ fn chunks(line: &str, hyphens: bool) -> Vec<Vec<char>> {
             && word(at.checked_sub(3))
             && word(Some(at))
             && letter(Some(at + 1));
-        let same = before.and_then(|at| chars.get(at)).is_some_and(|b| b.is_whitespace() == c.is_whitespace());
+        let same =
+            before.and_then(|at| chars.get(at)).is_some_and(|b| b.is_whitespace() == c.is_whitespace());
         match out.last_mut() {
             Some(chunk) if same && !dash => chunk.push(c),
             _ => out.push(vec![c]),
@@ -236,7 +237,8 @@ fn xmlattr(call: &Call) -> Result<Value, String> {
         }
         attributes.push(format!("{}=\"{}\"", escaped(name), escaped(&python_text(value))));
     }
-    let space = if call.get(0, "autospace").is_none_or(Value::truthy) && !attributes.is_empty() { " " } else { "" };
+    let space =
+        if call.get(0, "autospace").is_none_or(Value::truthy) && !attributes.is_empty() { " " } else { "" };
     Ok(format!("{space}{}", attributes.join(" ")).into())
 }
 
@@ -261,7 +263,8 @@ fn split(call: &Call) -> Result<Value, String> {
             let mut rest = text.trim_start();
             let mut pieces = Vec::new();
             while !rest.is_empty() {
-                let end = rest.find(char::is_whitespace).filter(|_| most.is_none_or(|most| pieces.len() < most));
+                let end =
+                    rest.find(char::is_whitespace).filter(|_| most.is_none_or(|most| pieces.len() < most));
                 let (piece, left) = rest.split_at(end.unwrap_or(rest.len()));
                 pieces.push(Value::str(piece));
                 rest = left.trim_start();

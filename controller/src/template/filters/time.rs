@@ -25,7 +25,8 @@ fn strftime(call: &Call) -> Result<Value, String> {
         return Err("the time zone of this machine is not looked at; write `utc=true`".to_owned());
     }
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is refused below")]
-    let time = jiff::Timestamp::from_second(seconds.floor() as i64).map_err(|_| "the time is out of range")?;
+    let time =
+        jiff::Timestamp::from_second(seconds.floor() as i64).map_err(|_| "the time is out of range")?;
     jiff::fmt::strtime::format(&*call.text()?, &time.to_zoned(jiff::tz::TimeZone::UTC))
         .map(Value::from)
         .map_err(|_| "the format has a letter behind `%` that means nothing".to_owned())

@@ -19,7 +19,9 @@ fn compare(call: &Call) -> Result<bool, String> {
         "<=" | "le" => Ordering::is_le,
         ">" | "gt" => Ordering::is_gt,
         ">=" | "ge" => Ordering::is_ge,
-        other => return Err(format!("`{other}` is not a comparison of versions; there are ==, !=, <, <=, >, >=")),
+        other => {
+            return Err(format!("`{other}` is not a comparison of versions; there are ==, !=, <, <=, >, >="));
+        }
     };
     let (left, right) = (call.text()?, call.text_arg(0, "version")?);
     if left.is_empty() || right.is_empty() {
@@ -79,8 +81,11 @@ fn loose_order(left: &str, right: &str) -> Result<Ordering, String> {
         let order = match (a, b) {
             (Part::Number(a), Part::Number(b)) => a.cmp(b),
             (Part::Letters(a), Part::Letters(b)) => a.cmp(b),
-            (Part::Number(number), Part::Letters(letters)) | (Part::Letters(letters), Part::Number(number)) => {
-                return Err(format!("the versions cannot be compared: `{number}` of one meets `{letters}` of the other"));
+            (Part::Number(number), Part::Letters(letters))
+            | (Part::Letters(letters), Part::Number(number)) => {
+                return Err(format!(
+                    "the versions cannot be compared: `{number}` of one meets `{letters}` of the other"
+                ));
             }
         };
         if order.is_ne() {
@@ -117,7 +122,8 @@ fn digits(found: &Captures<'_>, index: usize) -> u64 {
 
 /// Numbers, then whether it is final, then the letter and number of what comes before that.
 fn strict_key(version: &str) -> Result<([u64; 3], bool, String, u64), String> {
-    let found = STRICT.captures(version).ok_or("a strict version is two or three numbers, as `1.2.3` or `1.2b1`")?;
+    let found =
+        STRICT.captures(version).ok_or("a strict version is two or three numbers, as `1.2.3` or `1.2b1`")?;
     let letter = found.get(4).map_or("", |letter| letter.as_str());
     let numbers = [digits(&found, 1), digits(&found, 2), digits(&found, 3)];
     Ok((numbers, letter.is_empty(), letter.to_owned(), digits(&found, 5)))
@@ -127,7 +133,9 @@ fn strict_key(version: &str) -> Result<([u64; 3], bool, String, u64), String> {
 type Identifier = (bool, u64, String);
 
 fn semantic_key(version: &str) -> Result<([u64; 3], bool, Vec<Identifier>), String> {
-    let found = SEMANTIC.captures(version).ok_or("a semantic version is three numbers, as `1.2.3` or `1.2.3-rc.1`")?;
+    let found = SEMANTIC
+        .captures(version)
+        .ok_or("a semantic version is three numbers, as `1.2.3` or `1.2.3-rc.1`")?;
     let before = found.get(4).map_or("", |before| before.as_str());
     let identifiers = before.split('.').filter(|part| !part.is_empty()).map(|part| match part.parse() {
         Ok(number) => (false, number, String::new()),

@@ -1,8 +1,8 @@
 //! Addresses of the web.
 
+use super::sequences::python_text;
 use super::{Call, Filter, Test, list_of};
 use crate::template::value::{Dict, Value};
-use super::sequences::python_text;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("urlencode", |call| {
