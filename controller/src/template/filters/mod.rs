@@ -177,8 +177,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         for known in names(name) {
             environment.add_filter(known, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
                 let found = finder(&Call::of(rest)?).map_err(|message| refusal(name, message))?;
-                Ok(found
-                    .map_or_else(|| missing(format!("what {name} looks for")), |value| expose(&value, "")))
+                Ok(found.map_or_else(|| missing(format!("the result of {name}")), |value| expose(&value, "")))
             });
         }
     }
