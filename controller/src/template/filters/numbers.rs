@@ -133,7 +133,7 @@ fn round(call: &Call) -> Result<Value, String> {
                     std::cmp::Ordering::Greater => 1,
                     std::cmp::Ordering::Equal => down.rem_euclid(2),
                 };
-                Ok(Value::Int((down + up) * unit))
+                (down + up).checked_mul(unit).map(Value::Int).ok_or_else(|| "it is too large".to_owned())
             }
             // Why: Rust, as Python, rounds the exact decimal value and halves to even.
             _ if precision >= 0 => {

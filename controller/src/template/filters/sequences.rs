@@ -9,6 +9,8 @@ use crate::template::value::Value;
 
 /// Results with more items than this are a mistake.
 const MAX_ITEMS: usize = 1_000_000;
+/// More than this at a time gives more rows than anybody can use.
+const MAX_PICKED: usize = 100;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("sort", sort),
@@ -321,6 +323,9 @@ fn arrange(
     }
     if size > items.len() {
         return Ok(());
+    }
+    if size > MAX_PICKED {
+        return Err(format!("it takes at most {MAX_PICKED} items at a time"));
     }
     let first = if all_orders { 0 } else { picked.last().map_or(0, |last| last + 1) };
     for at in first..items.len() {

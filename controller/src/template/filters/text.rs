@@ -43,7 +43,10 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("truncate", truncate),
     ("wordwrap", wordwrap),
     ("indent", indent),
-    ("format", |call| super::printf::format(&call.text()?, &call.args[1..], &call.named).map(Value::from)),
+    ("format", |call| {
+        super::printf::format(&call.text()?, call.args.get(1..).unwrap_or_default(), &call.named)
+            .map(Value::from)
+    }),
     ("escape", escape),
     ("e", escape),
     ("forceescape", escape),

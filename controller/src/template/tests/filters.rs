@@ -174,3 +174,22 @@ fn refusals_name_the_filter_and_what_it_got() {
         assert_eq!(super::fails(source, json!({})), expected, "{source}");
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_filter_panics_whatever_it_gets(
+        name in proptest::sample::select(filters::known(false)),
+        test in proptest::sample::select(filters::known(true)),
+        picks in proptest::array::uniform3(0_usize..16),
+    ) {
+        let values = json!([
+            null, true, 0, 3, -1, i64::MAX, i64::MIN, 2.5, -1e300, "", "a\u{e4}b c-d", "[(\\", "%s %(a)d %",
+            [1, "a", null], {"a": [1, {"b": null}]}, [["a", 1], ["b", 2]],
+        ]);
+        let scope = scope(json!({"v": values[picks[0]], "a": values[picks[1]], "b": values[picks[2]]}));
+        for arguments in ["", "(a)", "(a, b)"] {
+            let _ = render(&format!("{{{{ v | {name}{arguments} }}}}"), &scope);
+            let _ = render(&format!("{{{{ v is {test}{arguments} }}}}"), &scope);
+        }
+    }
+}
