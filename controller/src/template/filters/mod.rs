@@ -4,7 +4,6 @@ mod addresses;
 mod chance;
 mod collections;
 mod data;
-mod md5;
 mod numbers;
 mod paths;
 mod patterns;

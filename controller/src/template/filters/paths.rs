@@ -1,7 +1,5 @@
 //! Names of files, and what the files of the controller are.
 
-use std::path::Path;
-
 use super::{Call, Filter, Test, list_of, text_of};
 use crate::template::value::Value;
 
@@ -83,39 +81,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
 pub(super) const TESTS: &[(&str, Test)] = &[
     ("abs", |call| Ok(call.text()?.starts_with('/'))),
     ("is_abs", |call| Ok(call.text()?.starts_with('/'))),
-    ("exists", |call| Ok(Path::new(&call.text()?).exists())),
-    ("file", |call| Ok(Path::new(&call.text()?).is_file())),
-    ("is_file", |call| Ok(Path::new(&call.text()?).is_file())),
-    ("directory", |call| Ok(Path::new(&call.text()?).is_dir())),
-    ("is_dir", |call| Ok(Path::new(&call.text()?).is_dir())),
-    ("link", |call| Ok(Path::new(&call.text()?).is_symlink())),
-    ("is_link", |call| Ok(Path::new(&call.text()?).is_symlink())),
-    ("link_exists", |call| Ok(Path::new(&call.text()?).symlink_metadata().is_ok())),
-    ("mount", mount),
-    ("is_mount", mount),
-    ("same_file", same_file),
-    ("is_same_file", same_file),
 ];
-
-fn mount(call: &Call) -> Result<bool, String> {
-    use std::os::unix::fs::MetadataExt as _;
-    let path = call.text()?;
-    let (here, above) = (Path::new(&path).symlink_metadata(), Path::new(&path).join("..").symlink_metadata());
-    Ok(match (here, above) {
-        (Ok(here), Ok(above)) if !here.is_symlink() => here.dev() != above.dev() || here.ino() == above.ino(),
-        _ => false,
-    })
-}
-
-fn same_file(call: &Call) -> Result<bool, String> {
-    use std::os::unix::fs::MetadataExt as _;
-    let (first, second) = (call.text()?, call.text_arg(0, "the other file")?);
-    let look = |path: &str| {
-        Path::new(path).metadata().map_err(|error| format!("{path} cannot be looked at: {}", error.kind()))
-    };
-    let (first, second) = (look(&first)?, look(&second)?);
-    Ok((first.dev(), first.ino()) == (second.dev(), second.ino()))
-}
 
 fn joined(parts: &[String]) -> String {
     let mut path = String::new();
