@@ -12,4 +12,6 @@ if [ "$(cat "$venv/installed.txt" 2>/dev/null)" != "$release" ]; then
     "$venv/bin/pip" install -q "$release"
     echo "$release" >"$venv/installed.txt"
 fi
+"$venv/bin/python" -B "$root/tests/compat/filters.py" "$root/tests/compat/filters.txt" \
+    "$root/controller/src/template/tests/ansible_filters.json" 2>/dev/null
 exec "$venv/bin/python" -B "$root/tests/compat/expected.py" "$root/tests/compat/cases" "${COMPAT:-}"

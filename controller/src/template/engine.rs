@@ -80,7 +80,7 @@ fn cached(
 
 fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
     ENVIRONMENT
-        .compile_expression_owned(scan::dotted(source).into_owned())
+        .compile_expression_owned(scan::dotted(&scan::unqualified(source)).into_owned())
         .map_err(|error| TemplateError::from_engine(&error, source))
 }
 

@@ -113,7 +113,7 @@ fn unknown() -> Engine {
     Engine::from_object(Unknown)
 }
 
-fn missing(path: String) -> Engine {
+pub(super) fn missing(path: String) -> Engine {
     let id = with_top(|frame| {
         frame.misses.push(Miss { path: path.clone(), forgiven: false });
         frame.misses.len() - 1

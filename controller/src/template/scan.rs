@@ -166,6 +166,36 @@ pub(super) fn doubled_backslashes(expression: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Blanks out `ansible.builtin.` before the names of filters and tests; nothing else moves.
+pub(super) fn unqualified(expression: &str) -> Cow<'_, str> {
+    let prefixes = super::filters::PREFIXES;
+    if !prefixes.iter().any(|prefix| expression.contains(prefix)) {
+        return Cow::Borrowed(expression);
+    }
+    let bytes = expression.as_bytes();
+    let mut out = bytes.to_vec();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        if byte == b'\'' || byte == b'"' {
+            match string_end(bytes, at) {
+                Some(end) => at = end,
+                None => return Cow::Borrowed(expression),
+            }
+        } else if let Some(prefix) = prefixes
+            .iter()
+            .find(|prefix| bytes.get(at..).is_some_and(|rest| rest.starts_with(prefix.as_bytes())))
+        {
+            let before = bytes.get(..at).unwrap_or_default().trim_ascii_end();
+            if before.last() == Some(&b'|') || matches!(last_word(before).1, "is" | "not") {
+                out.splice(at..at + prefix.len(), std::iter::repeat_n(b' ', prefix.len()));
+            }
+            at += prefix.len() - 1;
+        }
+        at += 1;
+    }
+    String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
+}
+
 /// [`dotted`] for a template with statements.
 pub(super) fn dotted_template(source: &str) -> String {
     let bytes = source.as_bytes();
@@ -190,7 +220,7 @@ pub(super) fn dotted_template(source: &str) -> String {
         };
         let Some(end) = expression_end(bytes, at + 2, close) else { break };
         out.push_str(source.get(copied..at + 2).unwrap_or_default());
-        out.push_str(&dotted(source.get(at + 2..end).unwrap_or_default()));
+        out.push_str(&dotted(&unqualified(source.get(at + 2..end).unwrap_or_default())));
         copied = end;
         at = end + 2;
     }

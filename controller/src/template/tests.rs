@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::*;
 
+mod filters;
+
 fn scope(vars: serde_json::Value) -> Arc<Scope> {
     let dict = Dict::trusted(vars.as_object().expect("a mapping"));
     Scope::new(vec![Arc::new(dict)])
@@ -158,7 +160,7 @@ fn filters_do_as_ansible_does() {
         ("'{\"a\": 1}' | from_json", json!({"a": 1})),
         ("('{\"a\": 1}' | from_json).b.c | default(2)", json!(2)),
         ("'a: [1, 2]' | from_yaml", json!({"a": [1, 2]})),
-        ("{'a': ['x', {'b': 1}]} | to_nice_yaml", json!("a:\n  - x\n  - b: 1\n")),
+        ("{'a': ['x', {'b': 1}]} | to_nice_yaml", json!("a:\n- x\n-   b: 1\n")),
         ("'hello' | b64encode", json!("aGVsbG8=")),
         ("'aGVsbG8=' | b64decode", json!("hello")),
         ("'/a/b.txt' | basename", json!("b.txt")),

@@ -264,6 +264,13 @@ impl Value {
         }
     }
 
+    /// As Python's `repr`: text in quotes.
+    pub(super) fn python_repr(&self) -> String {
+        let mut out = String::new();
+        self.repr(&mut out);
+        out
+    }
+
     fn repr(&self, out: &mut String) {
         use fmt::Write as _;
         let _ = match self {
@@ -271,7 +278,7 @@ impl Value {
             Self::Bool(true) => write!(out, "True"),
             Self::Bool(false) => write!(out, "False"),
             Self::Int(value) => write!(out, "{value}"),
-            Self::Float(value) => write!(out, "{value:?}"),
+            Self::Float(value) => write!(out, "{}", crate::yaml::float_text(*value)),
             Self::Unknown => write!(out, "(not known yet)"),
             Self::Str(text) | Self::Template(text) => {
                 let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };

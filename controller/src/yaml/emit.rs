@@ -8,8 +8,34 @@ use serde_json::Value as Json;
 use super::node::{Value, float_text};
 use super::scalar;
 
-/// Text is folded at the first blank behind this column.
-const WIDTH: usize = 80;
+/// How YAML text is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Blanks for each level.
+    pub indent: usize,
+    /// Text is folded at the first blank behind this column.
+    pub width: usize,
+    /// Whether keys come in the order of their letters.
+    pub sort: bool,
+    pub flow: Flow,
+}
+
+/// Which collections stand on one line, in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Only empty ones.
+    Never,
+    /// Those that hold no other collection.
+    Leaves,
+    Always,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { indent: 2, width: 80, sort: true, flow: Flow::Never }
+    }
+}
+
 /// What ends a line in YAML 1.1.
 const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 /// Keys with more bytes than this stand behind a `?`.
@@ -18,10 +44,15 @@ const MAX_SIMPLE_KEY: usize = 128;
 /// Block style with sorted keys, as `yaml.dump(value, default_flow_style=False, allow_unicode=True)`; ends with a line
 /// break. `{"__ansible_vault": text}` is written as `!vault`, `{"__ansible_unsafe": text}` as its text.
 pub fn block_text(value: &Json) -> String {
-    let mut writer = Writer { out: String::new(), column: 0 };
-    match collection(value) {
-        Some(_) => writer.block(value, 0),
-        None => writer.scalar(value, 0, false),
+    text_with(value, &Layout::default())
+}
+
+/// [`block_text`] with a layout of the caller's choice.
+pub fn text_with(value: &Json, layout: &Layout) -> String {
+    let mut writer = Writer { out: String::new(), column: 0, layout: *layout };
+    match writer.is_block(value) {
+        true => writer.block(value, 0),
+        false => writer.scalar(value, 0, false),
     }
     if !writer.out.ends_with('\n') {
         writer.push("\n");
@@ -38,6 +69,11 @@ fn collection(value: &Json) -> Option<()> {
     }
 }
 
+/// A mapping, empty or not, that is no marked text.
+fn is_open_map(value: &Json) -> bool {
+    value.is_object() && marked(value).is_none()
+}
+
 /// The text of an object that only marks a string, and whether it is encrypted.
 fn marked(value: &Json) -> Option<(&str, bool)> {
     let map = value.as_object().filter(|map| map.len() == 1)?;
@@ -48,6 +84,7 @@ fn marked(value: &Json) -> Option<(&str, bool)> {
 struct Writer {
     out: String,
     column: usize,
+    layout: Layout,
 }
 
 impl Writer {
@@ -57,6 +94,57 @@ impl Writer {
             Some((_, last)) => last.chars().count(),
             None => self.column + text.chars().count(),
         };
+    }
+
+    /// Whether a value has lines of its own.
+    fn is_block(&self, value: &Json) -> bool {
+        let inner = |item: &Json| collection(item).is_some() || item.is_array() || is_open_map(item);
+        collection(value).is_some()
+            && match (self.layout.flow, value) {
+                (Flow::Never, _) => true,
+                (Flow::Always, _) => false,
+                (Flow::Leaves, Json::Array(items)) => items.iter().any(inner),
+                (Flow::Leaves, Json::Object(map)) => map.values().any(inner),
+                _ => false,
+            }
+    }
+
+    fn entries<'v>(&self, map: &'v serde_json::Map<String, Json>) -> Vec<(&'v String, &'v Json)> {
+        let mut entries: Vec<_> = map.iter().collect();
+        if self.layout.sort {
+            entries.sort_by(|a, b| a.0.cmp(b.0));
+        }
+        entries
+    }
+
+    /// A collection in brackets.
+    fn flow(&mut self, value: &Json, indent: usize) {
+        let (open, close) = if value.is_array() { ("[", "]") } else { ("{", "}") };
+        self.push(open);
+        let entries: Vec<(Option<&String>, &Json)> = match value {
+            Json::Array(items) => items.iter().map(|item| (None, item)).collect(),
+            Json::Object(map) => self.entries(map).into_iter().map(|(key, item)| (Some(key), item)).collect(),
+            _ => Vec::new(),
+        };
+        for (index, (key, item)) in entries.into_iter().enumerate() {
+            if index > 0 {
+                self.push(",");
+            }
+            if self.column > self.layout.width {
+                self.line(indent);
+            } else if index > 0 {
+                self.push(" ");
+            }
+            if let Some(key) = key {
+                self.text_in(key, indent, true, true);
+                self.push(": ");
+            }
+            match item {
+                Json::String(text) => self.text_in(text, indent + self.layout.indent, false, true),
+                item => self.scalar(item, indent + self.layout.indent, false),
+            }
+        }
+        self.push(close);
     }
 
     fn line(&mut self, indent: usize) {
@@ -73,14 +161,13 @@ impl Writer {
                         self.line(indent);
                     }
                     self.push("-");
-                    self.push(" ");
-                    self.nested(item, indent + 2);
+                    let step = if self.is_block(item) { self.layout.indent } else { 2 };
+                    self.push(&" ".repeat(step - 1));
+                    self.nested(item, indent + self.layout.indent);
                 }
             }
             Json::Object(map) => {
-                let mut entries: Vec<_> = map.iter().collect();
-                entries.sort_by(|a, b| a.0.cmp(b.0));
-                for (index, (key, item)) in entries.into_iter().enumerate() {
+                for (index, (key, item)) in self.entries(map).into_iter().enumerate() {
                     if index > 0 {
                         self.line(indent);
                     }
@@ -92,40 +179,41 @@ impl Writer {
     }
 
     fn nested(&mut self, item: &Json, indent: usize) {
-        match collection(item) {
-            Some(()) => self.block(item, indent),
-            None => self.scalar(item, indent, false),
+        match self.is_block(item) {
+            true => self.block(item, indent),
+            false => self.scalar(item, indent, false),
         }
     }
 
     fn entry(&mut self, key: &str, item: &Json, indent: usize) {
+        let inner = indent + self.layout.indent;
         let simple = key.len() <= MAX_SIMPLE_KEY && !key.contains(BREAKS);
         if simple {
-            self.text(key, indent + 2, true);
+            self.text(key, inner, true);
             self.push(":");
         } else {
             self.push("? ");
-            self.text(key, indent + 2, false);
+            self.text(key, inner, false);
             self.line(indent);
             self.push(":");
         }
-        match (collection(item), item) {
+        match (self.is_block(item), item) {
             // Why: a list below a key is not indented any further.
-            (Some(()), Json::Array(_)) if simple => {
+            (true, Json::Array(_)) if simple => {
                 self.line(indent);
                 self.block(item, indent);
             }
-            (Some(()), _) if simple => {
-                self.line(indent + 2);
-                self.block(item, indent + 2);
+            (true, _) if simple => {
+                self.line(inner);
+                self.block(item, inner);
             }
-            (Some(()), _) => {
+            (true, _) => {
                 self.push(" ");
-                self.block(item, indent + 2);
+                self.block(item, inner);
             }
-            (None, _) => {
+            (false, _) => {
                 self.push(" ");
-                self.scalar(item, indent + 2, false);
+                self.scalar(item, inner, false);
             }
         }
     }
@@ -142,11 +230,11 @@ impl Writer {
             }
             Json::Number(number) => self.push(&number.to_string()),
             Json::String(text) => self.text(text, indent, key),
-            Json::Array(_) => self.push("[]"),
+            Json::Array(_) => self.flow(value, indent),
             Json::Object(_) => match marked(value) {
                 Some((text, true)) => self.vault(text, indent),
                 Some((text, false)) => self.text(text, indent, key),
-                None => self.push("{}"),
+                None => self.flow(value, indent),
             },
         }
     }
@@ -160,7 +248,12 @@ impl Writer {
     }
 
     fn text(&mut self, text: &str, indent: usize, key: bool) {
-        let allowed = Allowed::of(text);
+        self.text_in(text, indent, key, false);
+    }
+
+    /// `flow` stands for: between brackets.
+    fn text_in(&mut self, text: &str, indent: usize, key: bool, flow: bool) {
+        let allowed = Allowed::of(text, flow);
         let string = matches!(scalar::resolve(text), Value::Str(_)) && !is_special(text);
         if allowed.plain && string && !(key && text.is_empty()) {
             self.plain(text, indent, !key);
@@ -177,7 +270,7 @@ impl Writer {
         for (index, &c) in chars.iter().enumerate() {
             let blank = c == ' ';
             let next_blank = chars.get(index + 1) == Some(&' ');
-            if blank && fold && !after_blank && self.column > WIDTH && !next_blank {
+            if blank && fold && !after_blank && self.column > self.layout.width && !next_blank {
                 self.line(indent);
             } else {
                 self.push(c.encode_utf8(&mut [0; 4]));
@@ -202,7 +295,8 @@ impl Writer {
                 }
                 let inner = index > 0 && index + 1 < chars.len();
                 let next_blank = chars.get(index + 1) == Some(&' ');
-                if c == ' ' && fold && !after_blank && self.column > WIDTH && inner && !next_blank {
+                if c == ' ' && fold && !after_blank && self.column > self.layout.width && inner && !next_blank
+                {
                     self.line(indent);
                 } else {
                     if c == '\'' {
@@ -226,7 +320,7 @@ impl Writer {
         let mut after_blank = false;
         for (index, &c) in chars.iter().enumerate() {
             let inner = index > 0 && index + 1 < chars.len();
-            if c == ' ' && fold && !after_blank && self.column > WIDTH && inner {
+            if c == ' ' && fold && !after_blank && self.column > self.layout.width && inner {
                 self.line(indent);
                 if chars.get(index + 1) == Some(&' ') {
                     self.push("\\");
@@ -297,7 +391,7 @@ struct Allowed {
 }
 
 impl Allowed {
-    fn of(text: &str) -> Self {
+    fn of(text: &str, flow: bool) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let (Some(first), Some(last)) = (chars.first(), chars.last()) else {
             return Self { plain: false, single: true };
@@ -314,8 +408,10 @@ impl Allowed {
                 {
                     true
                 }
-                '?' | '-' if index == 0 => blank(next),
-                ':' => blank(next),
+                '?' if index == 0 => flow || blank(next),
+                '-' if index == 0 => blank(next),
+                '?' | ',' | '[' | ']' | '{' | '}' => flow,
+                ':' => flow || blank(next),
                 '#' => blank(chars.get(index - 1)),
                 _ => false,
             };

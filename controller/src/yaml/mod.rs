@@ -10,7 +10,7 @@ mod error;
 mod node;
 mod scalar;
 
-pub use emit::block_text;
+pub use emit::{Flow, Layout, block_text, text_with};
 pub(crate) use node::float_text;
 pub use node::{Entries, Node, Str, Value};
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Call, Filter, Test, list_of, text_of};
+use super::sequences::attribute;
+use super::{Call, Filter, Finder, Test, list_of, text_of};
 use crate::template::value::{Dict, Value};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
@@ -26,20 +27,17 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("dict2items", dict2items),
     ("items2dict", items2dict),
     ("subelements", subelements),
-    ("product", product),
-    ("zip_longest", zip_longest),
-    ("extract", extract),
+    ("rekey_on_member", rekey_on_member),
 ];
 
+/// Filters that may find nothing, which `default` can stand in for.
+pub(super) const FINDERS: &[(&str, Finder)] = &[("extract", extract)];
+
 pub(super) const TESTS: &[(&str, Test)] = &[
-    ("subset", |call| {
-        let second = other(call)?;
-        Ok(call.list()?.iter().all(|item| second.contains(item)))
-    }),
-    ("superset", |call| {
-        let first = call.list()?;
-        Ok(other(call)?.iter().all(|item| first.contains(item)))
-    }),
+    ("subset", subset),
+    ("issubset", subset),
+    ("superset", superset),
+    ("issuperset", superset),
     ("contains", |call| {
         let wanted = call.need(0, "value")?;
         Ok(match call.value() {
@@ -50,9 +48,29 @@ pub(super) const TESTS: &[(&str, Test)] = &[
     }),
     ("any", |call| Ok(call.list()?.iter().any(Value::truthy))),
     ("all", |call| Ok(call.list()?.iter().all(Value::truthy))),
-    ("truthy", |call| Ok(call.value().truthy())),
-    ("falsy", |call| Ok(!call.value().truthy())),
+    ("truthy", |call| Ok(truthy(call))),
+    ("falsy", |call| Ok(!truthy(call))),
 ];
+
+fn subset(call: &Call) -> Result<bool, String> {
+    let second = other(call)?;
+    Ok(call.list()?.iter().all(|item| second.contains(item)))
+}
+
+fn superset(call: &Call) -> Result<bool, String> {
+    let first = call.list()?;
+    Ok(other(call)?.iter().all(|item| first.contains(item)))
+}
+
+fn truthy(call: &Call) -> bool {
+    match call.value() {
+        Value::Str(text) if call.flag(0, "convert_bool") => match text.trim().to_lowercase().as_str() {
+            "n" | "no" | "off" | "0" | "false" | "f" => false,
+            _ => !text.is_empty(),
+        },
+        other => other.truthy(),
+    }
+}
 
 fn other(call: &Call) -> Result<Vec<Value>, String> {
     list_of(call.need(0, "the other list")?)
@@ -68,10 +86,17 @@ fn distinct(items: impl Iterator<Item = Value>) -> Vec<Value> {
     kept
 }
 
+const MERGES: [&str; 6] = ["replace", "keep", "append", "prepend", "append_rp", "prepend_rp"];
+
 fn combine(call: &Call) -> Result<Value, String> {
-    let named = |name: &str| call.named.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-    let recursive = named("recursive").is_some_and(Value::truthy);
-    let merge = named("list_merge").map_or("replace", |value| value.as_str().unwrap_or("replace")).to_owned();
+    if let Some((name, _)) = call.named.iter().find(|(name, _)| name != "recursive" && name != "list_merge") {
+        return Err(format!("there is no argument `{name}`; there are `recursive` and `list_merge`"));
+    }
+    let recursive = call.named("recursive").is_some_and(Value::truthy);
+    let merge = call.named("list_merge").map_or_else(|| "replace".to_owned(), Value::to_text);
+    if !MERGES.contains(&merge.as_str()) {
+        return Err(format!("`list_merge` is one of {}, not `{merge}`", MERGES.join(", ")));
+    }
     let mut result = Dict::default();
     for part in &call.args {
         let parts = match part {
@@ -126,12 +151,13 @@ fn flatten(call: &Call) -> Result<Value, String> {
         Some(Value::Int(levels)) => usize::try_from(*levels).unwrap_or(0),
         _ => usize::MAX,
     };
-    let keep_nulls = call.named.iter().any(|(name, value)| name == "skip_nulls" && !value.truthy());
+    let keep_nulls = call.get(1, "skip_nulls").is_some_and(|skip| !skip.truthy());
     fn level(items: &[Value], left: usize, keep_nulls: bool, out: &mut Vec<Value>) {
         for item in items {
             match item {
                 Value::List(list) if left > 0 => level(list.items(), left - 1, keep_nulls, out),
                 Value::Null if !keep_nulls => {}
+                Value::Str(text) if !keep_nulls && matches!(&**text, "None" | "null") => {}
                 other => out.push(other.clone()),
             }
         }
@@ -168,17 +194,21 @@ fn items2dict(call: &Call) -> Result<Value, String> {
     let (key_name, value_name) = names(call);
     let mut dict = Dict::default();
     for item in call.list()? {
-        let pair = item
-            .as_map()
-            .and_then(|item| Some((item.get(&key_name)?.clone(), item.get(&value_name)?.clone())));
-        let (key, value) = pair.ok_or_else(|| format!("every item needs `{key_name}` and `{value_name}`"))?;
+        let part = |name: &str| {
+            attribute(&item, name).map_err(|_| format!("every item needs `{key_name}` and `{value_name}`"))
+        };
+        let (key, value) = (part(&key_name)?, part(&value_name)?);
         dict.insert(text_of(&key)?, value);
     }
     Ok(Value::Map(Arc::new(dict)))
 }
 
 fn subelements(call: &Call) -> Result<Value, String> {
-    let path = call.text_arg(0, "subelements")?;
+    let path: Vec<String> = match call.need(0, "subelements")? {
+        Value::List(parts) => parts.items().iter().map(text_of).collect::<Result<_, _>>()?,
+        Value::Str(path) => path.split('.').map(ToOwned::to_owned).collect(),
+        other => return Err(format!("the path is text or a list, this is {}", other.kind())),
+    };
     let skip = call.flag(1, "skip_missing");
     let outer = match call.value() {
         Value::Map(dict) => dict.iter().map(|(_, value)| value.clone()).collect(),
@@ -187,71 +217,72 @@ fn subelements(call: &Call) -> Result<Value, String> {
     let mut out = Vec::new();
     for item in outer {
         let mut inner = Some(item.clone());
-        for part in path.split('.') {
-            inner = inner.as_ref().and_then(Value::as_map).and_then(|dict| dict.get(part).cloned());
+        for part in &path {
+            inner = match inner {
+                Some(Value::Map(dict)) => dict.get(part).cloned(),
+                Some(other) => return Err(format!("`{part}` is looked for in {}", other.kind())),
+                None => None,
+            };
         }
         match inner {
             Some(Value::List(list)) => {
                 out.extend(list.items().iter().map(|sub| Value::list(vec![item.clone(), sub.clone()])));
             }
             None if skip => {}
-            _ => return Err(format!("an item has no list `{path}`")),
+            None => return Err(format!("an item has no `{}`", path.join("."))),
+            Some(other) => return Err(format!("`{}` is {}, not a list", path.join("."), other.kind())),
         }
     }
     Ok(Value::list(out))
 }
 
-fn product(call: &Call) -> Result<Value, String> {
-    let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
-    for part in &call.args {
-        let part = list_of(part)?;
-        if rows.len().saturating_mul(part.len()) > 1_000_000 {
-            return Err("the result has more than a million items".to_owned());
-        }
-        rows = rows
-            .into_iter()
-            .flat_map(|row| part.iter().map(move |item| row.iter().cloned().chain([item.clone()]).collect()))
-            .collect();
-    }
-    Ok(Value::list(rows.into_iter().map(Value::list).collect()))
-}
-
-fn zip_longest(call: &Call) -> Result<Value, String> {
-    let fill = call
-        .named
-        .iter()
-        .find(|(name, _)| name == "fillvalue")
-        .map_or(Value::Null, |(_, value)| value.clone());
-    let lists: Vec<Vec<Value>> = call.args.iter().map(list_of).collect::<Result<_, _>>()?;
-    let length = lists.iter().map(Vec::len).max().unwrap_or(0);
-    let row = |index: usize| {
-        Value::list(
-            lists.iter().map(|list| list.get(index).cloned().unwrap_or_else(|| fill.clone())).collect(),
-        )
+fn rekey_on_member(call: &Call) -> Result<Value, String> {
+    let key = call.text_arg(0, "key")?;
+    let overwrite =
+        match call.get(1, "duplicates").map_or_else(|| "error".to_owned(), Value::to_text).as_str() {
+            "error" => false,
+            "overwrite" => true,
+            other => return Err(format!("`duplicates` is `error` or `overwrite`, not `{other}`")),
+        };
+    let items: Vec<Value> = match call.value() {
+        Value::Map(dict) => dict.iter().map(|(_, value)| value.clone()).collect(),
+        _ => call.list()?,
     };
-    Ok(Value::list((0..length).map(row).collect()))
+    let mut out = Dict::default();
+    for item in items {
+        let Value::Map(dict) = &item else {
+            return Err(format!("every item is a mapping, this one is {}", item.kind()));
+        };
+        let name = text_of(dict.get(&key).ok_or_else(|| format!("an item has no `{key}`"))?)?;
+        if out.contains(&name) && !overwrite {
+            return Err(format!(
+                "two items have the same `{key}`; `duplicates='overwrite'` takes the last one"
+            ));
+        }
+        out.insert(name, item.clone());
+    }
+    Ok(Value::Map(Arc::new(out)))
 }
 
-fn extract(call: &Call) -> Result<Value, String> {
-    fn step(container: &Value, key: &Value) -> Result<Value, String> {
-        let found = match (container, key) {
+fn extract(call: &Call) -> Result<Option<Value>, String> {
+    let keys = match call.get(1, "morekeys") {
+        Some(Value::List(keys)) => keys.items().to_vec(),
+        Some(Value::Null) | None => Vec::new(),
+        Some(key) => vec![key.clone()],
+    };
+    let mut found = call.need(0, "container")?.clone();
+    for key in std::iter::once(call.value()).chain(&keys) {
+        let next = match (&found, key) {
             (Value::Map(dict), key) => dict.get(&text_of(key)?).cloned(),
             (Value::List(list), Value::Int(index)) => {
-                usize::try_from(*index).ok().and_then(|index| list.items().get(index).cloned())
+                let length = i64::try_from(list.items().len()).unwrap_or(i64::MAX);
+                let index = if *index < 0 { index + length } else { *index };
+                usize::try_from(index).ok().and_then(|index| list.items().get(index).cloned())
             }
             _ => None,
         };
-        found.ok_or_else(|| "there is no such key or index".to_owned())
+        let Some(next) = next else { return Ok(None) };
+        found = next;
     }
-    let mut found = step(call.need(0, "container")?, call.value())?;
-    match call.get(1, "morekeys") {
-        Some(Value::List(keys)) => {
-            for key in keys.items() {
-                found = step(&found, key)?;
-            }
-        }
-        Some(key) => found = step(&found, key)?,
-        None => {}
-    }
-    Ok(found)
+    Ok(Some(found))
 }

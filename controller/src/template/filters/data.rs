@@ -4,45 +4,55 @@ use std::fmt::Write as _;
 
 use sha2::Digest as _;
 
-use super::{Call, Filter};
+use super::{Call, Filter, Test};
 use crate::template::value::Value;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("bool", |call| Ok(Value::Bool(boolean(call.value())))),
-    ("to_json", |call| Ok(python_json(call.value()).into())),
-    ("to_nice_json", to_nice_json),
-    ("from_json", |call| match call.value() {
-        Value::Str(text) => serde_json::from_str(text).map(|json| Value::literal(&json)).map_err(|error| {
-            // Why: the library's own message quotes the text.
-            format!("not JSON at line {}, column {}", error.line(), error.column())
-        }),
-        other => Ok(other.clone()),
+    ("type_debug", |call| {
+        Ok(match call.value() {
+            Value::Null => "NoneType",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Float(_) => "float",
+            Value::List(_) => "list",
+            Value::Map(_) => "dict",
+            _ => "str",
+        }
+        .into())
     }),
-    ("to_yaml", |call| Ok(yaml(call.value()).into())),
-    ("to_nice_yaml", |call| Ok(yaml(call.value()).into())),
-    ("from_yaml", |call| {
-        let text = call.text()?;
-        let node = crate::yaml::parse("text", &text).map_err(|_| "not YAML".to_owned())?;
-        Ok(Value::literal(&node.to_json()))
+    ("b64encode", |call| {
+        let coded = base64_encode(&encode(&call.text()?, call.get(0, "encoding"))?);
+        Ok(if call.flag(1, "urlsafe") { coded.replace('+', "-").replace('/', "_") } else { coded }.into())
     }),
-    ("b64encode", |call| Ok(base64_encode(call.text()?.as_bytes()).into())),
     ("b64decode", |call| {
-        let bytes = base64_decode(call.text()?.trim()).ok_or("not base64")?;
-        String::from_utf8(bytes).map(Value::from).map_err(|_| "the decoded bytes are not text".to_owned())
+        let mut text = call.text()?.trim().to_owned();
+        if call.flag(1, "urlsafe") {
+            text = text.replace('-', "+").replace('_', "/");
+        }
+        let bytes = base64_decode(&text).ok_or("it is not base64")?;
+        decode(bytes, call.get(0, "encoding")).map(Value::from)
     }),
-    ("hash", hash),
-    ("checksum", |call| Ok(hex(&sha1::Sha1::digest(call.text()?.as_bytes())).into())),
-    ("quote", |call| Ok(quote(&call.text()?).into())),
-    ("comment", |call| {
-        let mark = match call.get(0, "style").and_then(Value::as_str) {
-            Some("c") => "// ",
-            Some("erlang") => "% ",
-            _ => "# ",
-        };
-        let lines: Vec<_> =
-            call.text()?.lines().map(|line| format!("{mark}{line}").trim_end().to_owned()).collect();
-        Ok(format!("{0}\n{1}\n{0}", mark.trim_end(), lines.join("\n")).into())
+    ("hash", |call| {
+        let name = call.get(0, "hashtype").map_or_else(|| "sha1".to_owned(), Value::to_text);
+        digest(&call.text()?, &name)
     }),
+    ("md5", |call| digest(&call.text()?, "md5")),
+    ("sha1", |call| digest(&call.text()?, "sha1")),
+    ("checksum", |call| digest(&call.text()?, "sha1")),
+    ("to_uuid", to_uuid),
+    ("password_hash", |_| {
+        Err("its salt would be another one each time; write the hash itself, made with `openssl passwd -6`, \
+             into the variable"
+            .to_owned())
+    }),
+];
+
+pub(super) const TESTS: &[(&str, Test)] = &[
+    ("string", |call| Ok(matches!(call.value(), Value::Str(_) | Value::Template(_)))),
+    ("number", |call| Ok(matches!(call.value(), Value::Int(_) | Value::Float(_) | Value::Bool(_)))),
+    ("sequence", |call| Ok(matches!(call.value(), Value::Str(_) | Value::List(_) | Value::Map(_)))),
+    ("iterable", |call| Ok(matches!(call.value(), Value::Str(_) | Value::List(_) | Value::Map(_)))),
 ];
 
 /// As Ansible: the words of YAML 1.1 and 1; everything else is false.
@@ -51,125 +61,8 @@ fn boolean(value: &Value) -> bool {
         Value::Bool(value) => *value,
         Value::Int(value) => *value == 1,
         Value::Float(value) => (*value - 1.0).abs() < f64::EPSILON,
-        Value::Str(text) => {
-            matches!(text.to_ascii_lowercase().as_str(), "yes" | "on" | "1" | "true" | "y" | "t")
-        }
+        Value::Str(text) => matches!(text.to_lowercase().as_str(), "yes" | "on" | "1" | "true"),
         _ => false,
-    }
-}
-
-/// JSON with the spaces that Python puts after `,` and `:`.
-fn python_json(value: &Value) -> String {
-    match value {
-        Value::List(list) => {
-            let items: Vec<_> = list.items().iter().map(python_json).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Map(dict) => {
-            let items: Vec<_> = dict
-                .iter()
-                .map(|(key, value)| format!("{}: {}", serde_json::Value::from(&**key), python_json(value)))
-                .collect();
-            format!("{{{}}}", items.join(", "))
-        }
-        other => other.to_json().to_string(),
-    }
-}
-
-fn to_nice_json(call: &Call) -> Result<Value, String> {
-    let indent = match call.get(0, "indent") {
-        Some(Value::Int(indent)) => usize::try_from(*indent).unwrap_or(4).min(16),
-        _ => 4,
-    };
-    let spaces = " ".repeat(indent);
-    let mut out = Vec::new();
-    let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-    let sorted = sort_keys(call.value().to_json());
-    serde::Serialize::serialize(&sorted, &mut serializer).map_err(|error| error.to_string())?;
-    String::from_utf8(out).map(Value::from).map_err(|error| error.to_string())
-}
-
-fn sort_keys(json: serde_json::Value) -> serde_json::Value {
-    match json {
-        serde_json::Value::Object(map) => {
-            let mut entries: Vec<_> = map.into_iter().map(|(key, value)| (key, sort_keys(value))).collect();
-            entries.sort_by(|a, b| a.0.cmp(&b.0));
-            serde_json::Value::Object(entries.into_iter().collect())
-        }
-        serde_json::Value::Array(items) => {
-            serde_json::Value::Array(items.into_iter().map(sort_keys).collect())
-        }
-        other => other,
-    }
-}
-
-/// Block style; strings that another reader could take for something else are quoted.
-fn yaml(value: &Value) -> String {
-    let mut out = String::new();
-    block(value, 0, &mut out);
-    out
-}
-
-fn block(value: &Value, indent: usize, out: &mut String) {
-    let pad = " ".repeat(indent);
-    match value {
-        Value::Map(dict) if !dict.is_empty() => {
-            for (key, value) in dict.iter() {
-                let _ = write!(out, "{pad}{}:", scalar(&Value::Str(key.clone())));
-                nested(value, indent, out);
-            }
-        }
-        Value::List(list) if !list.items().is_empty() => {
-            for item in list.items() {
-                match item {
-                    Value::Map(dict) if !dict.is_empty() => {
-                        let mut inner = String::new();
-                        block(item, indent + 2, &mut inner);
-                        let _ = write!(out, "{pad}- {}", inner.trim_start());
-                    }
-                    _ => {
-                        let _ = write!(out, "{pad}-");
-                        nested(item, indent, out);
-                    }
-                }
-            }
-        }
-        other => {
-            let _ = writeln!(out, "{pad}{}", scalar(other));
-        }
-    }
-}
-
-fn nested(value: &Value, indent: usize, out: &mut String) {
-    let collection = match value {
-        Value::Map(dict) => !dict.is_empty(),
-        Value::List(list) => !list.items().is_empty(),
-        _ => false,
-    };
-    if collection {
-        out.push('\n');
-        block(value, indent + 2, out);
-    } else {
-        let _ = writeln!(out, " {}", scalar(value));
-    }
-}
-
-fn scalar(value: &Value) -> String {
-    match value {
-        Value::Str(text) => {
-            let plain = text.starts_with(|c: char| c.is_alphabetic() || c == '/')
-                && !text.ends_with([' ', ':'])
-                && !text.contains(": ")
-                && !text.contains(" #")
-                && !text.chars().any(char::is_control)
-                && !matches!(
-                    text.to_ascii_lowercase().as_str(),
-                    "y" | "n" | "yes" | "no" | "true" | "false" | "on" | "off" | "null"
-                );
-            if plain { text.to_string() } else { serde_json::Value::from(&**text).to_string() }
-        }
-        other => other.to_json().to_string(),
     }
 }
 
@@ -180,10 +73,9 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn hash(call: &Call) -> Result<Value, String> {
-    let text = call.text()?;
-    let name = call.get(0, "hashtype").map_or_else(|| "sha1".to_owned(), Value::to_text);
-    Ok(match name.as_str() {
+fn digest(text: &str, name: &str) -> Result<Value, String> {
+    Ok(match name {
+        "md5" => hex(&md5::compute(text.as_bytes()).0),
         "sha1" => hex(&sha1::Sha1::digest(text.as_bytes())),
         "sha224" => hex(&sha2::Sha224::digest(text.as_bytes())),
         "sha256" => hex(&sha2::Sha256::digest(text.as_bytes())),
@@ -191,20 +83,75 @@ fn hash(call: &Call) -> Result<Value, String> {
         "sha512" => hex(&sha2::Sha512::digest(text.as_bytes())),
         other => {
             return Err(format!(
-                "the digest `{other}` is not here; there are sha1, sha224, sha256, sha384, sha512"
+                "the digest `{other}` is not here; there are md5, sha1, sha224, sha256, sha384, sha512"
             ));
         }
     }
     .into())
 }
 
-/// Quotes for a POSIX shell, as Python's shlex does.
-fn quote(text: &str) -> String {
-    let safe = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
-    if !text.is_empty() && text.chars().all(safe) {
-        return text.to_owned();
+/// The name space that Ansible gives its UUIDs.
+const NAMESPACE: &str = "361E6D51-FAEC-444A-9079-341386DA8E2E";
+
+/// A UUID of version 5 (RFC 9562).
+fn to_uuid(call: &Call) -> Result<Value, String> {
+    let namespace = call.get(0, "namespace").map_or_else(|| NAMESPACE.to_owned(), Value::to_text);
+    let namespace = uuid::Uuid::parse_str(&namespace).map_err(|_| "the name space is not a UUID")?;
+    let mut hasher = sha1::Sha1::new();
+    hasher.update(namespace.as_bytes());
+    hasher.update(call.text()?.as_bytes());
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(hasher.finalize()) {
+        *to = from;
     }
-    format!("'{}'", text.replace('\'', "'\"'\"'"))
+    Ok(uuid::Builder::from_sha1_bytes(bytes).into_uuid().to_string().into())
+}
+
+fn encoding(name: Option<&Value>) -> String {
+    name.map_or_else(|| "utf-8".to_owned(), Value::to_text).to_ascii_lowercase().replace('_', "-")
+}
+
+fn unknown_encoding(name: &str) -> String {
+    format!("the encoding `{name}` is not here; there are utf-8, ascii, latin-1, utf-16-le, utf-16-be")
+}
+
+fn encode(text: &str, name: Option<&Value>) -> Result<Vec<u8>, String> {
+    let name = encoding(name);
+    let bounded = |most: u32| {
+        let byte = |c: char| u8::try_from(c).ok().filter(|_| u32::from(c) <= most);
+        text.chars()
+            .map(byte)
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| format!("some letters are not in {name}"))
+    };
+    match name.as_str() {
+        "utf-8" | "utf8" => Ok(text.as_bytes().to_vec()),
+        "ascii" | "us-ascii" => bounded(0x7f),
+        "latin-1" | "latin1" | "iso-8859-1" => bounded(0xff),
+        "utf-16-le" => Ok(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+        "utf-16-be" => Ok(text.encode_utf16().flat_map(u16::to_be_bytes).collect()),
+        _ => Err(unknown_encoding(&name)),
+    }
+}
+
+fn decode(bytes: Vec<u8>, name: Option<&Value>) -> Result<String, String> {
+    let name = encoding(name);
+    let wide = |word: fn([u8; 2]) -> u16| {
+        let words = bytes.chunks(2).map(|pair| match pair {
+            [a, b] => Ok(word([*a, *b])),
+            _ => Err(()),
+        });
+        words.collect::<Result<Vec<_>, ()>>().ok().and_then(|words| String::from_utf16(&words).ok())
+    };
+    match name.as_str() {
+        "utf-8" | "utf8" => String::from_utf8(bytes).ok(),
+        "ascii" | "us-ascii" => String::from_utf8(bytes).ok().filter(|text| text.is_ascii()),
+        "latin-1" | "latin1" | "iso-8859-1" => Some(bytes.into_iter().map(char::from).collect()),
+        "utf-16-le" => wide(u16::from_le_bytes),
+        "utf-16-be" => wide(u16::from_be_bytes),
+        _ => return Err(unknown_encoding(&name)),
+    }
+    .ok_or_else(|| format!("the decoded bytes are not text in {name}"))
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -1,16 +1,25 @@
 //! Ansible's filters and tests that the engine lacks, with Ansible's semantics.
 
+mod addresses;
+mod chance;
 mod collections;
 mod data;
+mod numbers;
 mod paths;
 mod patterns;
+mod printf;
 mod results;
+mod sequences;
+mod serial;
+mod text;
+mod time;
 mod version;
+mod web;
 
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::frame::{collect, expose, forgive};
+use super::frame::{collect, expose, forgive, missing};
 use super::value::Value;
 use super::{TemplateError, scan};
 use crate::diagnostic::suggest;
@@ -31,6 +40,12 @@ impl Call {
             named.push((name.to_owned(), plain(&kwargs.get::<Engine>(name)?)?));
         }
         Ok(Self { args: args.iter().map(plain).collect::<Result<_, _>>()?, named })
+    }
+
+    fn of(rest: Rest<ValueOrKwargs>) -> Result<Self, Error> {
+        let values = rest.into_values();
+        let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
+        Self::read(args, &kwargs)
     }
 
     fn value(&self) -> &Value {
@@ -62,8 +77,32 @@ impl Call {
         text_of(self.need(index, name)?)
     }
 
-    fn list(&self) -> Result<Vec<Value>, String> {
+    /// As [`Call::text`], with Python's text of collections and of nothing.
+    fn python_text(&self) -> String {
+        sequences::python_text(self.value())
+    }
+
+    /// A count, if it is given.
+    fn size(&self, index: usize, name: &str) -> Result<Option<usize>, String> {
+        match self.get(index, name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Int(size)) => {
+                usize::try_from(*size).map(Some).map_err(|_| format!("`{name}` is {size}, which is below 0"))
+            }
+            Some(other) => Err(format!("`{name}` is a whole number, this is {}", other.kind())),
+        }
+    }
+
+    /// The items of a list, the names of a mapping, the letters of a text.
+    fn items(&self) -> Result<Vec<Value>, String> {
         list_of(self.value())
+    }
+
+    fn list(&self) -> Result<Vec<Value>, String> {
+        match self.value() {
+            Value::Str(_) => Err("a list is needed, this is text".to_owned()),
+            other => list_of(other),
+        }
     }
 }
 
@@ -78,6 +117,9 @@ fn list_of(value: &Value) -> Result<Vec<Value>, String> {
     match value {
         Value::List(list) => Ok(list.items().to_vec()),
         Value::Map(dict) => Ok(dict.keys().map(Value::str).collect()),
+        Value::Str(text) => {
+            Ok(text.chars().map(|c| Value::Str(c.encode_utf8(&mut [0; 4]).to_owned().into())).collect())
+        }
         other => Err(format!("a list is needed, this is {}", other.kind())),
     }
 }
@@ -85,37 +127,100 @@ fn list_of(value: &Value) -> Result<Vec<Value>, String> {
 type Filter = fn(&Call) -> Result<Value, String>;
 type Test = fn(&Call) -> Result<bool, String>;
 
-static FILTERS: &[&[(&str, Filter)]] =
-    &[collections::FILTERS, data::FILTERS, paths::FILTERS, patterns::FILTERS];
-static TESTS: &[&[(&str, Test)]] = &[collections::TESTS, patterns::TESTS, results::TESTS, version::TESTS];
+/// Gives nothing where `default` may stand in.
+type Finder = fn(&Call) -> Result<Option<Value>, String>;
+
+static FILTERS: &[&[(&str, Filter)]] = &[
+    addresses::FILTERS,
+    chance::FILTERS,
+    collections::FILTERS,
+    data::FILTERS,
+    numbers::FILTERS,
+    paths::FILTERS,
+    patterns::FILTERS,
+    sequences::FILTERS,
+    serial::FILTERS,
+    text::FILTERS,
+    time::FILTERS,
+    web::FILTERS,
+];
+static FINDERS: &[&[(&str, Finder)]] = &[collections::FINDERS, sequences::FINDERS];
+static TESTS: &[&[(&str, Test)]] = &[
+    collections::TESTS,
+    data::TESTS,
+    numbers::TESTS,
+    paths::TESTS,
+    patterns::TESTS,
+    results::TESTS,
+    version::TESTS,
+    web::TESTS,
+];
+
+/// Ansible's long names for its own filters and tests.
+pub(super) const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "ansible.utils."];
+
+fn names(name: &'static str) -> impl Iterator<Item = String> {
+    std::iter::once("").chain(PREFIXES).map(move |prefix| format!("{prefix}{name}"))
+}
 
 pub(super) fn register(environment: &mut Environment<'static>) {
     for &(name, filter) in FILTERS.iter().flat_map(|group| group.iter()) {
-        environment.add_filter(name, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
-            let values = rest.into_values();
-            let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
-            let call = Call::read(args, &kwargs)?;
-            match filter(&call) {
-                Ok(value) => Ok(expose(&value, "")),
-                Err(message) => Err(refusal(name, message)),
-            }
-        });
+        for known in names(name) {
+            environment.add_filter(known, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
+                let value = filter(&Call::of(rest)?).map_err(|message| refusal(name, message))?;
+                Ok(expose(&value, ""))
+            });
+        }
+    }
+    for &(name, finder) in FINDERS.iter().flat_map(|group| group.iter()) {
+        for known in names(name) {
+            environment.add_filter(known, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
+                let found = finder(&Call::of(rest)?).map_err(|message| refusal(name, message))?;
+                Ok(found.map_or_else(|| missing(format!("the result of {name}")), |value| expose(&value, "")))
+            });
+        }
     }
     for &(name, test) in TESTS.iter().flat_map(|group| group.iter()) {
-        environment.add_test(name, move |rest: Rest<ValueOrKwargs>| -> Result<bool, Error> {
-            let values = rest.into_values();
-            let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
-            let call = Call::read(args, &kwargs)?;
-            test(&call).map_err(|message| refusal(name, message))
-        });
+        for known in names(name) {
+            environment.add_test(known, move |rest: Rest<ValueOrKwargs>| -> Result<bool, Error> {
+                test(&Call::of(rest)?).map_err(|message| refusal(name, message))
+            });
+        }
     }
     environment.add_filter("default", default);
     environment.add_filter("d", default);
     environment.add_filter("mandatory", mandatory);
     environment.add_filter("ternary", ternary);
     environment.add_filter("map", map);
+    environment.add_function("dict", dict);
     environment.add_test("defined", |value: &Engine| !forgive(value));
     environment.add_test("undefined", |value: &Engine| forgive(value));
+}
+
+/// Why: the engine's own takes no list of pairs, which `zip` gives.
+fn dict(rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
+    let call = Call::of(rest)?;
+    let mut made = super::Dict::default();
+    match call.args.as_slice() {
+        [] => {}
+        [Value::Map(map)] => made = (**map).clone(),
+        [Value::List(pairs)] => {
+            for pair in pairs.items() {
+                match pair.as_list() {
+                    Some([key, value]) => {
+                        let key = text_of(key).map_err(|message| refusal("dict", message))?;
+                        made.insert(key, value.clone());
+                    }
+                    _ => return Err(refusal("dict", "every item is a pair of a key and a value")),
+                }
+            }
+        }
+        _ => return Err(refusal("dict", "it takes a mapping, or a list of pairs")),
+    }
+    for (name, value) in call.named {
+        made.insert(name, value);
+    }
+    Ok(expose(&Value::map(made.iter().map(|(key, value)| (key.clone(), value.clone()))), ""))
 }
 
 fn refusal(name: &str, message: impl std::fmt::Display) -> Error {
@@ -190,7 +295,8 @@ fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<En
     Ok(Engine::from(minijinja::filters::map(state, value, rest)?))
 }
 
-fn known(test: bool) -> Vec<&'static str> {
+/// The names that a template may use.
+pub(super) fn known(test: bool) -> Vec<&'static str> {
     const OWN_FILTERS: &[&str] = &[
         "default",
         "d",
@@ -198,49 +304,21 @@ fn known(test: bool) -> Vec<&'static str> {
         "ternary",
         "map",
         "safe",
-        "escape",
-        "e",
-        "lower",
-        "upper",
-        "title",
-        "capitalize",
-        "replace",
         "length",
         "count",
-        "dictsort",
         "items",
-        "reverse",
-        "trim",
-        "join",
-        "split",
         "lines",
-        "round",
-        "abs",
-        "int",
-        "float",
         "attr",
         "first",
         "last",
-        "min",
-        "max",
-        "sort",
         "list",
-        "string",
-        "batch",
-        "slice",
-        "sum",
-        "indent",
         "select",
         "reject",
         "selectattr",
         "rejectattr",
         "groupby",
-        "unique",
         "chain",
-        "zip",
         "pprint",
-        "format",
-        "tojson",
     ];
     const OWN_TESTS: &[&str] = &[
         "undefined",
@@ -252,13 +330,9 @@ fn known(test: bool) -> Vec<&'static str> {
         "odd",
         "even",
         "divisibleby",
-        "number",
         "integer",
         "int",
         "float",
-        "string",
-        "sequence",
-        "iterable",
         "mapping",
         "startingwith",
         "endingwith",
@@ -285,6 +359,7 @@ fn known(test: bool) -> Vec<&'static str> {
         own.chain(OWN_TESTS.iter().copied()).collect()
     } else {
         let own = FILTERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
+        let own = own.chain(FINDERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name)));
         own.chain(OWN_FILTERS.iter().copied()).collect()
     }
 }
@@ -295,6 +370,7 @@ pub(super) fn nearest(name: &str, test: bool) -> Option<String> {
 
 /// Refuses filters and tests that do not exist, which the engine itself notices only when it runs them.
 pub(super) fn check_names(expression: &str) -> Result<(), TemplateError> {
+    let expression = &*scan::unqualified(expression);
     for found in scan::calls(expression) {
         if known(found.test).contains(&found.name) {
             continue;

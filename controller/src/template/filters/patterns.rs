@@ -1,43 +1,18 @@
-//! Regular expressions.
+//! Regular expressions, written as for Python.
 
-use regex::{Regex, RegexBuilder};
+use regex::{Captures, Regex, RegexBuilder};
 
-use super::{Call, Filter, Test, text_of};
+use super::{Call, Filter, Test};
 use crate::template::value::Value;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
-    ("regex_replace", |call| {
-        let pattern = compile(call, 0, "pattern")?;
-        let replacement = call.get(1, "replacement").map_or(Ok(String::new()), text_of)?;
-        let replacement = python_replacement(&replacement);
-        let limit = match call.get(2, "count") {
-            Some(Value::Int(count)) => usize::try_from(*count).unwrap_or(0),
-            _ => 0,
-        };
-        Ok(pattern.replacen(&call.text()?, limit, replacement.as_str()).into_owned().into())
-    }),
-    ("regex_search", |call| {
-        let pattern = compile(call, 0, "pattern")?;
-        let text = call.text()?;
-        let Some(found) = pattern.captures(&text) else { return Ok(Value::Null) };
-        let wanted: Vec<String> = call.args.iter().skip(2).map(Value::to_text).collect();
-        if wanted.is_empty() {
-            return Ok(found.get(0).map_or("", |whole| whole.as_str()).into());
-        }
-        let group = |name: &String| -> Result<Value, String> {
-            let name = name.trim_start_matches("\\g<").trim_start_matches('\\').trim_end_matches('>');
-            let group = match name.parse::<usize>() {
-                Ok(index) => found.get(index),
-                Err(_) => found.name(name),
-            };
-            Ok(group.map_or(Value::Null, |group| group.as_str().into()))
-        };
-        Ok(Value::list(wanted.iter().map(group).collect::<Result<_, _>>()?))
-    }),
+    ("regex_replace", regex_replace),
+    ("regex_search", regex_search),
     ("regex_findall", |call| {
-        let pattern = compile(call, 0, "pattern")?;
-        let text = call.text()?;
-        let one = |found: regex::Captures<'_>| {
+        let pattern =
+            compile(&call.text_arg(0, "regex")?, call.flag(2, "ignorecase"), call.flag(1, "multiline"))?;
+        let text = call.python_text();
+        let one = |found: Captures<'_>| {
             let group = |index: usize| Value::from(found.get(index).map_or("", |group| group.as_str()));
             match found.len() {
                 1 => group(0),
@@ -47,65 +22,233 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         };
         Ok(Value::list(pattern.captures_iter(&text).map(one).collect()))
     }),
-    ("regex_escape", |call| Ok(regex::escape(&call.text()?).into())),
+    ("regex_escape", |call| {
+        let special =
+            match call.get(0, "re_type").map_or_else(|| "python".to_owned(), Value::to_text).as_str() {
+                "python" => "()[]{}?*+-|^$\\.&~# \t\n\r\u{b}\u{c}",
+                "posix_basic" => "].[^$*\\",
+                other => {
+                    return Err(format!("there is no kind `{other}`; there are `python` and `posix_basic`"));
+                }
+            };
+        let mut out = String::new();
+        for c in call.python_text().chars() {
+            if special.contains(c) {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+        Ok(out.into())
+    }),
 ];
 
 pub(super) const TESTS: &[(&str, Test)] = &[
-    ("match", |call| {
-        let text = call.text()?;
-        Ok(compile(call, 0, "pattern")?.find(&text).is_some_and(|found| found.start() == 0))
+    ("match", |call| Ok(tested(call)?.is_some_and(|(start, _)| start == 0))),
+    ("search", |call| Ok(tested(call)?.is_some())),
+    ("regex", |call| {
+        let kind = call.get(3, "match_type").map_or_else(|| "search".to_owned(), Value::to_text);
+        match kind.as_str() {
+            "search" => Ok(tested(call)?.is_some()),
+            "match" => Ok(tested(call)?.is_some_and(|(start, _)| start == 0)),
+            "fullmatch" => {
+                let pattern = format!("^(?:{})$", call.text_arg(0, "pattern")?);
+                let text = call.text()?;
+                let found =
+                    compile(&pattern, call.flag(1, "ignorecase"), false)?.find(&text).map(|m| m.range());
+                Ok(found == Some(0..text.len()))
+            }
+            other => Err(format!("there is no kind of match `{other}`; there are search, match, fullmatch")),
+        }
     }),
-    ("search", |call| Ok(compile(call, 0, "pattern")?.is_match(&call.text()?))),
-    ("regex", |call| Ok(compile(call, 0, "pattern")?.is_match(&call.text()?))),
 ];
 
-fn compile(call: &Call, index: usize, name: &str) -> Result<Regex, String> {
-    let pattern = call.text_arg(index, name)?;
-    let flag = |name: &str| call.named.iter().any(|(key, value)| key == name && value.truthy());
-    RegexBuilder::new(&pattern)
-        .case_insensitive(flag("ignorecase"))
-        .multi_line(flag("multiline"))
+fn tested(call: &Call) -> Result<Option<(usize, usize)>, String> {
+    let pattern = call.get(0, "pattern").map_or_else(String::new, Value::to_text);
+    let pattern = compile(&pattern, call.flag(1, "ignorecase"), call.flag(2, "multiline"))?;
+    Ok(pattern.find(&call.text()?).map(|found| (found.start(), found.end())))
+}
+
+fn compile(pattern: &str, ignore_case: bool, multi_line: bool) -> Result<Regex, String> {
+    RegexBuilder::new(&python_syntax(pattern))
+        .case_insensitive(ignore_case)
+        .multi_line(multi_line)
         .size_limit(1 << 20)
         .build()
         .map_err(|error| match error {
             regex::Error::CompiledTooBig(_) => "the regular expression is too large".to_owned(),
-            _ => "not a regular expression, or one with look-around or back references, which are not supported"
+            _ if ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|look| pattern.contains(look)) => {
+                "look-around as `(?=…)` or `(?<!…)` is not supported in regular expressions; use groups"
+                    .to_owned()
+            }
+            _ => "it is not a regular expression, or one with back references, which are not supported"
                 .to_owned(),
         })
 }
 
-/// `\1` and `\g<name>` as the regex crate writes them.
-fn python_replacement(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match (c, chars.peek()) {
-            ('$', _) => out.push_str("$$"),
-            ('\\', Some(digit)) if digit.is_ascii_digit() => {
-                out.push_str("${");
-                while let Some(digit) = chars.next_if(char::is_ascii_digit) {
-                    out.push(digit);
+/// The pattern as the regex crate writes what Python writes otherwise: `\Z`, a lone `{`, `[` in a class, `\<`.
+fn python_syntax(pattern: &str) -> String {
+    let chars: Vec<char> = pattern.chars().collect();
+    let mut out = String::with_capacity(pattern.len() + 4);
+    let mut class = None;
+    let mut at = 0;
+    while let Some(&c) = chars.get(at) {
+        match (c, class) {
+            ('\\', _) => {
+                match chars.get(at + 1) {
+                    Some('Z') if class.is_none() => out.push_str("\\z"),
+                    Some(c @ ('<' | '>')) => out.push(*c),
+                    Some(c) => out.extend(['\\', *c]),
+                    None => out.push('\\'),
                 }
-                out.push('}');
+                at += 1;
             }
-            ('\\', Some('g')) => {
-                chars.next();
-                let name: String =
-                    chars.by_ref().skip_while(|c| *c == '<').take_while(|c| *c != '>').collect();
-                out.push_str("${");
-                out.push_str(&name);
-                out.push('}');
+            ('[', None) => {
+                out.push('[');
+                if chars.get(at + 1) == Some(&'^') {
+                    out.push('^');
+                    at += 1;
+                }
+                class = Some(at + 1);
             }
-            ('\\', Some('n')) => {
-                chars.next();
-                out.push('\n');
+            (']', Some(start)) if at > start => {
+                out.push(']');
+                class = None;
             }
-            ('\\', Some('\\')) => {
-                chars.next();
-                out.push('\\');
+            ('[' | '&' | '~', Some(_)) => out.extend(['\\', c]),
+            (']', Some(_)) => out.push_str("\\]"),
+            ('{', None) => {
+                let inner: String = chars.iter().skip(at + 1).take_while(|c| **c != '}').collect();
+                let counted = chars.get(at + 1 + inner.chars().count()).is_some()
+                    && inner.starts_with(|c: char| c.is_ascii_digit() || c == ',')
+                    && inner.chars().all(|c| c.is_ascii_digit() || c == ',');
+                match (counted, inner.strip_prefix(',')) {
+                    (true, Some(_)) => out.push_str("{0"),
+                    (true, None) => out.push('{'),
+                    (false, _) => out.push_str("\\{"),
+                }
             }
-            (c, _) => out.push(c),
+            _ => out.push(c),
         }
+        at += 1;
     }
     out
+}
+
+enum Piece {
+    Text(String),
+    Group(usize),
+}
+
+/// What `\1`, `\g<name>` and the escapes of a replacement mean.
+fn replacement(text: &str, pattern: &Regex) -> Result<Vec<Piece>, String> {
+    let mut pieces = vec![Piece::Text(String::new())];
+    let group = |name: &str, pieces: &mut Vec<Piece>| {
+        let index = match name.parse::<usize>() {
+            Ok(index) => Some(index).filter(|index| *index < pattern.captures_len()),
+            Err(_) => pattern.capture_names().position(|found| found == Some(name)),
+        };
+        let index = index.ok_or_else(|| format!("the pattern has no group `{name}`"))?;
+        pieces.push(Piece::Group(index));
+        pieces.push(Piece::Text(String::new()));
+        Ok::<_, String>(())
+    };
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let mut letter = Some(c);
+        if c == '\\' {
+            letter = match chars.next() {
+                Some('g') if chars.next_if_eq(&'<').is_some() => {
+                    let name: String = chars.by_ref().take_while(|c| *c != '>').collect();
+                    group(&name, &mut pieces)?;
+                    None
+                }
+                Some('0') => Some('\0'),
+                Some(first) if first.is_ascii_digit() => {
+                    let mut name = first.to_string();
+                    name.extend(chars.next_if(char::is_ascii_digit));
+                    group(&name, &mut pieces)?;
+                    None
+                }
+                Some('n') => Some('\n'),
+                Some('t') => Some('\t'),
+                Some('r') => Some('\r'),
+                Some('a') => Some('\u{7}'),
+                Some('b') => Some('\u{8}'),
+                Some('f') => Some('\u{c}'),
+                Some('v') => Some('\u{b}'),
+                Some('\\') => Some('\\'),
+                Some(other) if other.is_ascii_alphabetic() => {
+                    return Err(format!("`\\{other}` means nothing in a replacement"));
+                }
+                Some(other) => {
+                    if let Some(Piece::Text(text)) = pieces.last_mut() {
+                        text.push('\\');
+                    }
+                    Some(other)
+                }
+                None => return Err("the replacement ends with a single backslash".to_owned()),
+            };
+        }
+        if let (Some(letter), Some(Piece::Text(text))) = (letter, pieces.last_mut()) {
+            text.push(letter);
+        }
+    }
+    Ok(pieces)
+}
+
+fn regex_replace(call: &Call) -> Result<Value, String> {
+    let given = |index, name: &str| call.get(index, name).map_or_else(String::new, Value::to_text);
+    let pattern = compile(&given(0, "pattern"), call.flag(2, "ignorecase"), call.flag(3, "multiline"))?;
+    let pieces = replacement(&given(1, "replacement"), &pattern)?;
+    let limit = call.size(4, "count")?.unwrap_or(0);
+    let mut count = 0;
+    let text = call.python_text();
+    let out = pattern.replacen(&text, limit, |found: &Captures<'_>| {
+        count += 1;
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Group(index) => found.get(*index).map_or("", |group| group.as_str()).to_owned(),
+        };
+        pieces.iter().map(piece).collect::<String>()
+    });
+    match call.size(5, "mandatory_count")? {
+        Some(wanted) if wanted != 0 && wanted != count => {
+            Err(format!("the pattern has to match {wanted} times, and matches {count} times"))
+        }
+        _ => Ok(out.into_owned().into()),
+    }
+}
+
+fn regex_search(call: &Call) -> Result<Value, String> {
+    let pattern = compile(
+        &call.text_arg(0, "regex")?,
+        call.named("ignorecase").is_some_and(Value::truthy),
+        call.named("multiline").is_some_and(Value::truthy),
+    )?;
+    let mut wanted = Vec::new();
+    for arg in call.args.iter().skip(2).map(Value::to_text) {
+        let name = arg
+            .strip_prefix("\\g<")
+            .and_then(|rest| rest.strip_suffix('>'))
+            .or_else(|| arg.strip_prefix('\\').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit())))
+            .ok_or("behind the pattern come groups, as `'\\1'` or `'\\g<name>'`")?;
+        wanted.push(name.to_owned());
+    }
+    let text = call.python_text();
+    let Some(found) = pattern.captures(&text) else { return Ok(Value::Null) };
+    if wanted.is_empty() {
+        return Ok(found.get(0).map_or("", |whole| whole.as_str()).into());
+    }
+    let group = |name: &String| {
+        let known = match name.parse::<usize>() {
+            Ok(index) => index < found.len(),
+            Err(_) => pattern.capture_names().flatten().any(|known| known == name),
+        };
+        if !known {
+            return Err(format!("the pattern has no group `{name}`"));
+        }
+        let group = name.parse::<usize>().map_or_else(|_| found.name(name), |index| found.get(index));
+        Ok(group.map_or(Value::Null, |group| group.as_str().into()))
+    };
+    Ok(Value::list(wanted.iter().map(group).collect::<Result<_, _>>()?))
 }
