@@ -70,18 +70,26 @@ fn fail(message: impl Into<String>) -> Stop {
 }
 
 impl Surroundings<'_> {
-    pub(super) fn prepare(&self, task: &Task, scope: &Arc<Scope>) -> Prepared {
+    /// Also tells whether a secret went into it; that a condition asks for one shows nothing of it.
+    pub(super) fn prepare(&self, task: &Task, scope: &Arc<Scope>) -> (Prepared, bool) {
+        match self.holds(task, scope) {
+            Some(prepared) => (prepared, false),
+            None => template::watch(|| match self.ready(task, scope) {
+                Ok(ready) => Prepared::Do(Box::new(ready)),
+                Err(Stop(prepared)) => prepared,
+            }),
+        }
+    }
+
+    /// Why the task is not for this host now; none when it is.
+    fn holds(&self, task: &Task, scope: &Arc<Scope>) -> Option<Prepared> {
         match Condition::all(&task.when, scope) {
             Err((condition, error)) => {
-                return Prepared::Fail(format!("the condition `{}`: {error}", condition.text));
+                return Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)));
             }
-            Ok(Truth::False) => return Prepared::Skip("the condition does not hold".to_owned()),
-            Ok(Truth::Unknown) => return Prepared::Possible(UNKNOWN.to_owned()),
-            Ok(Truth::True) => {}
-        }
-        match self.ready(task, scope) {
-            Ok(ready) => Prepared::Do(Box::new(ready)),
-            Err(Stop(prepared)) => prepared,
+            Ok(Truth::False) => Some(Prepared::Skip("the condition does not hold".to_owned())),
+            Ok(Truth::Unknown) => Some(Prepared::Possible(UNKNOWN.to_owned())),
+            Ok(Truth::True) => None,
         }
     }
 
