@@ -414,11 +414,9 @@ fn broken_variable_files_are_errors() {
       --> group_vars/all/vault.yml:2:7
     note: the line above already has a value, and this one is indented below it
     help: align it with the keys it belongs to
-    error: the file is encrypted with ansible-vault, and no vault password is given
+    error: this is encrypted with ansible-vault, and no vault password is given
       --> group_vars/ungrouped.yml:1:1
-       |
-     1 | $ANSIBLE_VAULT;1.1;AES256
-       | ^
+    help: give it with `--vault-password-file FILE`, or let gpufleet ask with `--ask-vault-pass`
     error: a value that begins with `{{` must stand in quotes
       --> group_vars/gpu.yml:2:4
        |
@@ -477,7 +475,7 @@ fn encrypted_strings_are_opened_for_the_hosts_that_are_worked_on() {
     let mut inventory = files.load_with(&files.options(&["hosts"])).unwrap();
     inventory.unlock(&["y".to_owned()]).unwrap();
     let error = inventory.unlock(&["x".to_owned()]).unwrap_err().to_string();
-    assert!(error.contains("group_vars/a.yml:1:9"), "{error}");
+    assert!(error.contains("group_vars/a.yml:2:3"), "{error}");
     assert!(!error.contains("ANSIBLE_VAULT"), "{error}");
     let options = LoadOptions { keyring: hunter2(), ..files.options(&["hosts"]) };
     let mut inventory = files.load_with(&options).unwrap();

@@ -65,12 +65,13 @@ impl Keyring {
     /// # Errors
     /// An error without a place.
     pub fn open_bytes(&self, text: &str) -> Result<zeroize::Zeroizing<Vec<u8>>, Box<Diagnostic>> {
-        let envelope = Envelope::parse(text).map_err(|error| {
+        let parsed = Envelope::parse(text);
+        if self.keys.is_empty() {
+            return Err(Box::new(no_password(parsed.ok().and_then(|envelope| envelope.id).as_deref())));
+        }
+        let envelope = parsed.map_err(|error| {
             Box::new(Diagnostic::error(format!("this vault text cannot be read: {error}")).without_excerpt())
         })?;
-        if self.keys.is_empty() {
-            return Err(Box::new(no_password(envelope.id.as_deref())));
-        }
         let named = |key: &&Key| envelope.id.as_deref().is_some_and(|id| id == key.id);
         let others = self.keys.iter().filter(|key| !named(key));
         for key in self.keys.iter().filter(named).chain(others) {

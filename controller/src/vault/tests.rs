@@ -77,7 +77,7 @@ fn a_string_that_no_password_opens_is_told_with_its_place() {
     assert!(holds_locked(&value));
     insta::assert_snapshot!(keyring.reveal(&mut value).unwrap_err().to_string(), @r"
     error: no vault password opens this: each is wrong, or the text was changed
-      --> vars.yml:3:13
+      --> vars.yml:4:5
     note: passwords tried: default
     ");
     ring(&[("default", "hunter2")]).reveal(&mut value).unwrap();
