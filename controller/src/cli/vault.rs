@@ -41,7 +41,7 @@ fn view(args: &VaultViewArgs, environment: &Environment, output: &Output) -> Res
 }
 
 fn encrypt(args: &VaultEncryptArgs, environment: &Environment, output: &Output) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring(&args.vault, environment)?;
+    let keyring = vault_passwords::keyring_to_encrypt(&args.vault, environment)?;
     let key = key(&keyring, args.encrypt_vault_id.as_deref())?;
     each(&args.files, args.output.as_deref(), output, |file, bytes| {
         if std::str::from_utf8(bytes).is_ok_and(is_encrypted) {
@@ -61,7 +61,7 @@ fn encrypt_string(
     environment: &Environment,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring(&args.vault, environment)?;
+    let keyring = vault_passwords::keyring_to_encrypt(&args.vault, environment)?;
     let key = key(&keyring, args.encrypt_vault_id.as_deref())?;
     let mut blocks = Vec::new();
     if args.strings.is_empty() {

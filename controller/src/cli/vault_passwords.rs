@@ -11,6 +11,29 @@ use super::{args::VaultSource, environment::Environment, error::CommandError};
 /// # Errors
 /// Files that cannot be read, programs that fail, empty passwords, and nobody to ask.
 pub fn keyring(source: &VaultSource, environment: &Environment) -> Result<Arc<Keyring>, CommandError> {
+    read(source, &|text| asked(text, environment))
+}
+
+/// The same to encrypt with: who is asked answers twice, because nothing else would find a slip.
+///
+/// # Errors
+/// Those of [`keyring`], and two answers that differ.
+pub fn keyring_to_encrypt(
+    source: &VaultSource,
+    environment: &Environment,
+) -> Result<Arc<Keyring>, CommandError> {
+    read(source, &|text| {
+        let first = asked(text, environment)?;
+        match asked(&format!("Once more: {text}"), environment)? == first {
+            true => Ok(first),
+            false => Err(CommandError::user("the two vault passwords differ")),
+        }
+    })
+}
+
+type Ask<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>, CommandError>;
+
+fn read(source: &VaultSource, ask: Ask<'_>) -> Result<Arc<Keyring>, CommandError> {
     let mut keys = Vec::new();
     for given in &source.vault_id {
         let (id, from) = match given.split_once('@') {
@@ -22,7 +45,7 @@ pub fn keyring(source: &VaultSource, environment: &Environment) -> Result<Arc<Ke
             None => (DEFAULT_ID, given.as_str()),
         };
         let password = match from {
-            "prompt" | "prompt_ask_vault_pass" => asked(&format!("Vault password ({id}): "), environment)?,
+            "prompt" | "prompt_ask_vault_pass" => ask(&format!("Vault password ({id}): "))?,
             file => from_file(Path::new(file), id)?,
         };
         keys.push(Key::new(id, password));
@@ -31,7 +54,7 @@ pub fn keyring(source: &VaultSource, environment: &Environment) -> Result<Arc<Ke
         keys.push(Key::new(DEFAULT_ID, from_file(file, DEFAULT_ID)?));
     }
     if source.ask_vault_pass {
-        keys.push(Key::new(DEFAULT_ID, asked("Vault password: ", environment)?));
+        keys.push(Key::new(DEFAULT_ID, ask("Vault password: ")?));
     }
     Ok(Arc::new(Keyring::new(keys)))
 }
