@@ -63,7 +63,6 @@ impl Output {
     ///
     /// # Errors
     /// [`CommandError::BrokenPipe`] when the reader left.
-    #[expect(clippy::unused_self, reason = "whoever prints goes through here")]
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), CommandError> {
         let mut out = io::stdout().lock();
         out.write_all(bytes)?;

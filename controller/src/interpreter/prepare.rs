@@ -85,7 +85,7 @@ impl Surroundings<'_> {
     fn holds(&self, task: &Task, scope: &Arc<Scope>) -> Option<Prepared> {
         match Condition::all(&task.when, scope) {
             Err((condition, error)) => {
-                return Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)));
+                Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)))
             }
             Ok(Truth::False) => Some(Prepared::Skip("the condition does not hold".to_owned())),
             Ok(Truth::Unknown) => Some(Prepared::Possible(UNKNOWN.to_owned())),
