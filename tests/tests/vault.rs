@@ -23,6 +23,7 @@ const PLAY: &str = "
       loop: ['{{ db_password }}']
       ignore_errors: true
     - template: {src: app.j2, dest: /etc/app2.conf}
+    - copy: {src: whole.vault, dest: /etc/app3.conf}
     - fail: {msg: 'no {{ db_password }}'}
       ignore_errors: true
 ";
@@ -50,6 +51,7 @@ fn a_vault_value_is_in_no_sink() {
     home.write("play.yaml", PLAY);
     home.write("app.j2", "password={{ db_password }}\n");
     home.write("group_vars/gpu.yml", ENCRYPTED);
+    home.write("files/whole.vault", ENCRYPTED);
     home.write("password", "hunter2\n");
     let inventory = fleet.inventory();
     let base = ["-i", inventory.as_str(), "-vvvv", "--diff"];
@@ -64,6 +66,7 @@ fn a_vault_value_is_in_no_sink() {
     }
     assert_eq!(fleet.read("gpu001", "cat /etc/app.conf"), "url=db://planted-secret@host");
     assert_eq!(fleet.read("gpu001", "cat /etc/app2.conf"), "password=planted-secret");
+    assert!(fleet.read("gpu001", "cat /etc/app3.conf").starts_with("db_password: planted-secret"));
     for format in ["human", "json", "html", "jsonl"] {
         let done = home.gpufleet(["report", "--format", format]).run().expect(0);
         assert!(!done.to_string().contains("planted-secret"), "{done}");

@@ -20,6 +20,7 @@ use gpufleet::{
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
+    vault::Keyring,
 };
 use gpufleet_protocol::RunEpoch;
 use serde_json::{Map, Value};
@@ -211,6 +212,7 @@ struct Loaded {
     inventory: Inventory,
     program: Arc<Program>,
     extra: Map<String, Value>,
+    keyring: Arc<Keyring>,
     play_hosts: Vec<Vec<String>>,
     /// Hosts that `--limit` leaves out of each play, where a scheduler may tell of their outages.
     neighbours: Vec<Vec<String>>,
@@ -272,7 +274,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, neighbours, hosts })
+    Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -503,7 +505,7 @@ fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
+        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

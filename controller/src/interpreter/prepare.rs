@@ -223,7 +223,11 @@ impl Surroundings<'_> {
     }
 
     fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
-        self.files.read(kind, &self.play.directory, name).map_err(fail)
+        let file = self.files.read(kind, &self.play.directory, name).map_err(fail)?;
+        if file.secret {
+            template::met_secret();
+        }
+        Ok(file)
     }
 
     fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {

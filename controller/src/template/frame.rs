@@ -43,7 +43,8 @@ pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
     (result, met)
 }
 
-pub(super) fn met_secret() {
+/// Tells [`watch`] that a secret was used.
+pub fn met_secret() {
     SECRET.set(true);
 }
 
