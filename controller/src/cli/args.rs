@@ -127,22 +127,22 @@ pub struct InventorySource {
 
 /// Where the passwords of encrypted files and strings come from.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
-#[command(next_help_heading = "Vault")]
 pub struct VaultSource {
     /// File with the vault password, or a program that prints it; may be given several times.
     #[arg(
         long,
         value_name = "FILE",
         visible_alias = "vault-pass-file",
+        help_heading = "Vault",
         env = "ANSIBLE_VAULT_PASSWORD_FILE",
         value_delimiter = '\0'
     )]
     pub vault_password_file: Vec<PathBuf>,
     /// Vault password with an id: `ID@FILE`, or `ID@prompt` to be asked; may be given several times.
-    #[arg(long, value_name = "[ID@]SOURCE")]
+    #[arg(long, value_name = "[ID@]SOURCE", help_heading = "Vault")]
     pub vault_id: Vec<String>,
     /// Asks for the vault password.
-    #[arg(short = 'J', long, visible_alias = "ask-vault-password")]
+    #[arg(short = 'J', long, visible_alias = "ask-vault-password", help_heading = "Vault")]
     pub ask_vault_pass: bool,
 }
 
