@@ -18,4 +18,5 @@ pub mod rollout;
 pub mod session;
 pub mod template;
 pub mod transport;
+pub mod vault;
 pub mod yaml;

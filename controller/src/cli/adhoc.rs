@@ -45,7 +45,7 @@ where
     Fut: Future<Output = T>,
 {
     // Why: to Ansible the current folder is where a playbook would lie, with its variable files.
-    let inventory = sources::inventory(target.inventory, Some(".".into()))?;
+    let inventory = sources::inventory(target.inventory, Some(".".into()), environment)?;
     let limit = sources::limit(target.inventory, environment)?;
     let hosts: Vec<String> =
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();

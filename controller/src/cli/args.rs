@@ -87,6 +87,9 @@ pub enum Command {
     Doc(DocArgs),
     /// Removes every trace of gpufleet from nodes.
     Clean(CleanArgs),
+    /// Shows, encrypts and decrypts files and strings as `ansible-vault` does.
+    #[command(subcommand)]
+    Vault(VaultCommand),
     /// Prints completions for a shell.
     Completion {
         /// Shell to complete for.
@@ -117,6 +120,30 @@ pub struct InventorySource {
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     #[serde(default = "script_timeout_s")]
     pub script_timeout: u64,
+    #[command(flatten)]
+    #[serde(default)]
+    pub vault: VaultSource,
+}
+
+/// Where the passwords of encrypted files and strings come from.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+pub struct VaultSource {
+    /// File with the vault password, or a program that prints it; may be given several times.
+    #[arg(
+        long,
+        value_name = "FILE",
+        visible_alias = "vault-pass-file",
+        help_heading = "Vault",
+        env = "ANSIBLE_VAULT_PASSWORD_FILE",
+        value_delimiter = '\0'
+    )]
+    pub vault_password_file: Vec<PathBuf>,
+    /// Vault password with an id: `ID@FILE`, or `ID@prompt` to be asked; may be given several times.
+    #[arg(long, value_name = "[ID@]SOURCE", help_heading = "Vault")]
+    pub vault_id: Vec<String>,
+    /// Asks for the vault password.
+    #[arg(short = 'J', long, visible_alias = "ask-vault-password", help_heading = "Vault")]
+    pub ask_vault_pass: bool,
 }
 
 /// For runs recorded before it could be chosen, in seconds.
@@ -490,6 +517,76 @@ pub struct DocArgs {
     /// Prints the JSON schema of the kind's parameters.
     #[arg(long, requires = "kind")]
     pub schema: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum VaultCommand {
+    /// Prints what encrypted files hold.
+    View(VaultViewArgs),
+    /// Encrypts files in place, or standard input.
+    Encrypt(VaultEncryptArgs),
+    /// Decrypts files in place, or standard input.
+    Decrypt(VaultDecryptArgs),
+    /// Encrypts strings to put into YAML.
+    #[command(visible_alias = "encrypt_string")]
+    EncryptString(VaultEncryptStringArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VaultViewArgs {
+    /// Encrypted files; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub vault: VaultSource,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VaultEncryptArgs {
+    /// Files; without one, or as `-`, standard input is encrypted to standard output.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Writes to this file in place of the one that is read; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Id of the password to encrypt with, where several are given.
+    #[arg(long, value_name = "ID")]
+    pub encrypt_vault_id: Option<String>,
+    #[command(flatten)]
+    pub vault: VaultSource,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VaultDecryptArgs {
+    /// Files; without one, or as `-`, standard input is decrypted to standard output.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Writes to this file in place of the one that is read; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub vault: VaultSource,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VaultEncryptStringArgs {
+    /// Strings; without one, or as `-`, standard input.
+    #[arg(value_name = "STRING")]
+    pub strings: Vec<String>,
+    /// Name of the variable of the string at the same place; may be given several times.
+    #[arg(short, long, value_name = "NAME")]
+    pub name: Vec<String>,
+    /// Name of the variable that standard input becomes.
+    #[arg(long, value_name = "NAME", conflicts_with = "strings")]
+    pub stdin_name: Option<String>,
+    /// Writes to this file in place of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Id of the password to encrypt with, where several are given.
+    #[arg(long, value_name = "ID")]
+    pub encrypt_vault_id: Option<String>,
+    #[command(flatten)]
+    pub vault: VaultSource,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -63,7 +63,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
 
 fn host_variables(inventory: &Inventory) -> Value {
     Value::map(inventory.hosts().iter().map(|host| {
-        let mut vars = inventory.host_vars(host).map(|vars| vars.merged()).unwrap_or_default();
+        let mut vars = inventory.opened_vars(host);
         vars.extend(inventory.magic_vars(host));
         (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))
     }))

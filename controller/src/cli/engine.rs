@@ -20,6 +20,7 @@ use gpufleet::{
     report::{Ending, ExitRules, RunModel, computed_exit_code},
     rollout::Amount,
     template::Dict,
+    vault::Keyring,
 };
 use gpufleet_protocol::RunEpoch;
 use serde_json::{Map, Value};
@@ -39,7 +40,7 @@ use super::{
     resume,
     schedulers::{PlayHosts, logins, schedulers},
     sinks::{LinesSink, Screen, ScreenSink},
-    sources,
+    sources, vault_passwords,
 };
 
 /// How often the live display lets time pass.
@@ -211,6 +212,7 @@ struct Loaded {
     inventory: Inventory,
     program: Arc<Program>,
     extra: Map<String, Value>,
+    keyring: Arc<Keyring>,
     play_hosts: Vec<Vec<String>>,
     /// Hosts that `--limit` leaves out of each play, where a scheduler may tell of their outages.
     neighbours: Vec<Vec<String>>,
@@ -222,13 +224,18 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let source = request.source;
     let first = source.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
     let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
-    let extra = sources::extra_vars(&source.extra_vars)?;
-    let around =
-        sources::Around { playbook_dir: directory, extra_vars: extra.clone(), ..sources::Around::default() };
-    let inventory = sources::inventory_in(&source.inventory, around)?;
+    let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
+    let extra = sources::extra_vars(&source.extra_vars, &keyring)?;
+    let around = sources::Around {
+        playbook_dir: directory,
+        extra_vars: extra.clone(),
+        keyring: Arc::clone(&keyring),
+        ..sources::Around::default()
+    };
+    let mut inventory = sources::inventory_in(&source.inventory, around)?;
     let limit = sources::limit(&source.inventory, environment)?;
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let program = Program::load(&names, &|path: &str| fs::read(path))?;
+    let program = Program::load_with(&names, &|path: &str| fs::read(path), &keyring)?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
@@ -258,6 +265,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let hosts: Vec<String> =
         inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
+    inventory.unlock(&hosts)?;
     let known = Known { variables: known_names(&inventory, &hosts, &extra) };
     let mut wrong = program.check_variables(&known);
     wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
@@ -266,7 +274,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, play_hosts, neighbours, hosts })
+    Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -361,7 +369,7 @@ fn without_values(words: impl Iterator<Item = String>) -> Vec<String> {
         let cluster = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
         let flags = cluster
             .and_then(|rest| rest.split_once('e'))
-            .filter(|(flags, _)| flags.chars().all(|flag| "vqbyCDkK".contains(flag)));
+            .filter(|(flags, _)| flags.chars().all(|flag| "vqbyCDkKJ".contains(flag)));
         match flags {
             Some((flags, "")) => {
                 value_next = true;
@@ -497,7 +505,7 @@ fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::new(|path: &str| fs::read(path))),
+        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -16,6 +16,7 @@ use gpufleet::{
     transport::{
         self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
     },
+    vault,
 };
 use gpufleet_protocol::{
     OpOutcome, OpRequest, Reply, Request, RunEpoch,
@@ -180,11 +181,15 @@ fn connection_vars(
     wanted.extend(
         extra.iter().filter(|(name, _)| name.starts_with("ansible_")).map(|(n, v)| (n.clone(), v.clone())),
     );
+    for value in wanted.values_mut() {
+        inventory.reveal(value)?;
+        *value = vault::unsealed(value.take());
+    }
     let is_template = |value: &Value| value.as_str().is_some_and(template::is_template);
     if !wanted.values().any(is_template) {
         return Ok(wanted);
     }
-    let mut all = vars.merged();
+    let mut all = inventory.opened_vars(host);
     all.extend(inventory.magic_vars(host));
     all.extend(extra.clone());
     let scope = Scope::new(vec![Arc::new(Dict::trusted(&all))]);

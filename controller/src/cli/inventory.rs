@@ -8,6 +8,7 @@ use super::{
     error::CommandError,
     output::Output,
     sources::{self, Around},
+    vault_passwords,
 };
 
 pub fn inventory(
@@ -18,10 +19,12 @@ pub fn inventory(
     // Why: what an export shows lies in the files named; the current folder is only where a playbook would lie.
     let implied = args.playbook_dir.is_none();
     let current = || (!args.export).then(|| PathBuf::from("."));
+    let keyring = vault_passwords::keyring(&args.inventory.vault, environment)?;
     let around = Around {
         playbook_dir: args.playbook_dir.clone().or_else(current),
         implied,
-        extra_vars: sources::extra_vars(&args.extra_vars)?,
+        extra_vars: sources::extra_vars(&args.extra_vars, &keyring)?,
+        keyring,
     };
     let inventory = sources::inventory_in(&args.inventory, around)?;
     let limit = sources::limit(&args.inventory, environment)?;
@@ -42,7 +45,7 @@ pub fn inventory(
 }
 
 pub fn hosts(args: &HostsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let inventory = sources::inventory(&args.inventory, None)?;
+    let inventory = sources::inventory(&args.inventory, None, environment)?;
     let limit = sources::limit(&args.inventory, environment)?;
     output.data(&inventory.hosts_text(&args.pattern, limit.as_deref())?)?;
     Ok(0)

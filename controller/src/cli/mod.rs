@@ -20,6 +20,8 @@ mod resume;
 mod schedulers;
 mod sinks;
 mod sources;
+mod vault;
+mod vault_passwords;
 
 use clap::Parser;
 
@@ -51,6 +53,7 @@ pub fn main() -> u8 {
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),
         Command::Doc(args) => doc::doc(&args, &output),
+        Command::Vault(args) => vault::vault(&args, &environment, &output),
         Command::Completion { shell } => doc::completion(shell, &output),
     };
     match result {

@@ -59,6 +59,16 @@ impl Output {
         Ok(out.flush()?)
     }
 
+    /// Writes bytes to standard output as they are.
+    ///
+    /// # Errors
+    /// [`CommandError::BrokenPipe`] when the reader left.
+    pub fn bytes(&self, bytes: &[u8]) -> Result<(), CommandError> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        Ok(out.flush()?)
+    }
+
     pub fn diagnostics(&self, diagnostics: &Diagnostics) {
         let text = diagnostic::render(diagnostics, self.status_style.color);
         let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -13,11 +13,12 @@ use gpufleet::{
     inventory::{Inventory, LoadOptions},
     journal::{RunDir, read_events, resolve_run},
     report::RunModel,
+    vault::{self, Keyring},
     yaml,
 };
 use serde_json::{Map, Value};
 
-use super::{args::InventorySource, environment::Environment, error::CommandError};
+use super::{args::InventorySource, environment::Environment, error::CommandError, vault_passwords};
 
 /// Where an inventory is looked for when none is named.
 const DEFAULTS: [&str; 2] = ["inventory", "/etc/gpufleet/inventory"];
@@ -29,10 +30,16 @@ pub struct Around {
     /// Whether nobody named that folder.
     pub implied: bool,
     pub extra_vars: Map<String, Value>,
+    pub keyring: Arc<Keyring>,
 }
 
-pub fn inventory(source: &InventorySource, playbook_dir: Option<PathBuf>) -> Result<Inventory, CommandError> {
-    inventory_in(source, Around { playbook_dir, ..Around::default() })
+pub fn inventory(
+    source: &InventorySource,
+    playbook_dir: Option<PathBuf>,
+    environment: &Environment,
+) -> Result<Inventory, CommandError> {
+    let keyring = vault_passwords::keyring(&source.vault, environment)?;
+    inventory_in(source, Around { playbook_dir, keyring, ..Around::default() })
 }
 
 pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventory, CommandError> {
@@ -53,7 +60,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
         extra_vars: around.extra_vars,
         allow_empty: source.allow_empty,
         script_timeout: Duration::from_secs(source.script_timeout),
-        ..LoadOptions::default()
+        keyring: around.keyring,
     };
     Ok(Inventory::load(&options)?)
 }
@@ -86,18 +93,18 @@ pub fn limit(source: &InventorySource, environment: &Environment) -> Result<Opti
     Ok(Some(hosts.join(",")))
 }
 
-/// `-e`, later ones win.
-pub fn extra_vars(given: &[String]) -> Result<Map<String, Value>, CommandError> {
+/// `-e`, later ones win; what is encrypted in them is decrypted and marked.
+pub fn extra_vars(given: &[String], keyring: &Keyring) -> Result<Map<String, Value>, CommandError> {
     let mut all = Map::new();
     for text in given {
         let vars = match text.strip_prefix('@') {
             Some(file) => {
                 let content = fs::read_to_string(file)
                     .map_err(|e| CommandError::user(format!("cannot read the variables in {file}: {e}")))?;
-                mapping(&SourceFile::new(file, content))?
+                mapping(&SourceFile::new(file, content), keyring)?
             }
             None if text.trim_start().starts_with('{') => {
-                mapping(&SourceFile::new("--extra-vars", text.clone()))?
+                mapping(&SourceFile::new("--extra-vars", text.clone()), keyring)?
             }
             None => assignments(text)?,
         };
@@ -106,8 +113,17 @@ pub fn extra_vars(given: &[String]) -> Result<Map<String, Value>, CommandError> 
     Ok(all)
 }
 
-fn mapping(source: &Arc<SourceFile>) -> Result<Map<String, Value>, CommandError> {
-    match yaml::parse_source(source)?.to_json() {
+fn mapping(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, CommandError> {
+    let encrypted = vault::is_encrypted(source.text());
+    let source = &if encrypted { keyring.open_file(source)? } else { Arc::clone(source) };
+    let root = yaml::parse_source(source)?;
+    keyring.note(&root);
+    let mut value = root.to_json();
+    keyring.reveal(&mut value)?;
+    match value {
+        Value::Object(map) if encrypted => {
+            Ok(map.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
+        }
         Value::Object(map) => Ok(map),
         Value::Null => Ok(Map::new()),
         _ => {
@@ -137,8 +153,8 @@ mod tests {
     #[test]
     fn extra_variables_are_read_as_ansible_reads_them() {
         let given = ["a=1 b='two words'".to_owned(), r#"{"c": [1, 2], "a": 3}"#.to_owned()];
-        let vars = Value::Object(extra_vars(&given).unwrap());
+        let vars = Value::Object(extra_vars(&given, &Keyring::default()).unwrap());
         assert_eq!(vars, serde_json::json!({"a": 3, "b": "two words", "c": [1, 2]}));
-        assert!(extra_vars(&["nothing".to_owned()]).is_err());
+        assert!(extra_vars(&["nothing".to_owned()], &Keyring::default()).is_err());
     }
 }

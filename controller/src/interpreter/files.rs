@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use sha2::Digest as _;
 
 use crate::playbook::Reader;
+use crate::vault::{Keyring, is_encrypted};
 
 /// Where a task looks for its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,8 @@ pub struct FileContent {
     pub bytes: Arc<[u8]>,
     /// Lower-case hexadecimal SHA-256.
     pub sha256: Arc<str>,
+    /// Whether it was encrypted where it was read.
+    pub secret: bool,
 }
 
 /// Gives the content of files that playbooks name.
@@ -40,12 +43,27 @@ type Cache = HashMap<(FileKind, String, String), Result<FileContent, String>>;
 /// Searches as Ansible does, and reads every file once a run.
 pub struct CachedFiles<R> {
     reader: R,
+    keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
 }
 
 impl<R: Reader> CachedFiles<R> {
     pub fn new(reader: R) -> Self {
-        Self { reader, cache: Mutex::new(HashMap::new()) }
+        Self::with_keyring(reader, Arc::default())
+    }
+
+    /// The same, for files of which some are encrypted with these passwords.
+    pub fn with_keyring(reader: R, keyring: Arc<Keyring>) -> Self {
+        Self { reader, keyring, cache: Mutex::new(HashMap::new()) }
+    }
+
+    /// What an encrypted file holds; any other as it is.
+    fn opened(&self, path: &str, bytes: Vec<u8>) -> Result<FileContent, String> {
+        let Some(text) = std::str::from_utf8(&bytes).ok().filter(|text| is_encrypted(text)) else {
+            return Ok(FileContent::new(path, bytes));
+        };
+        let plain = self.keyring.open_bytes(text).map_err(|error| format!("{path}: {}", error.message))?;
+        Ok(FileContent { secret: true, ..FileContent::new(path, plain.as_slice()) })
     }
 
     fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
@@ -63,7 +81,7 @@ impl<R: Reader> CachedFiles<R> {
         };
         for path in &candidates {
             match self.reader.read(path) {
-                Ok(bytes) => return Ok(FileContent::new(path.clone(), bytes)),
+                Ok(bytes) => return self.opened(path, bytes),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(format!("cannot read {path}: {error}")),
             }
@@ -95,6 +113,6 @@ impl FileContent {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        Self { path: path.into(), bytes, sha256: sha256.into() }
+        Self { path: path.into(), bytes, sha256: sha256.into(), secret: false }
     }
 }

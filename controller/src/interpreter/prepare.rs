@@ -70,18 +70,26 @@ fn fail(message: impl Into<String>) -> Stop {
 }
 
 impl Surroundings<'_> {
-    pub(super) fn prepare(&self, task: &Task, scope: &Arc<Scope>) -> Prepared {
+    /// Also tells whether a secret went into it; that a condition asks for one shows nothing of it.
+    pub(super) fn prepare(&self, task: &Task, scope: &Arc<Scope>) -> (Prepared, bool) {
+        match self.holds(task, scope) {
+            Some(prepared) => (prepared, false),
+            None => template::watch(|| match self.ready(task, scope) {
+                Ok(ready) => Prepared::Do(Box::new(ready)),
+                Err(Stop(prepared)) => prepared,
+            }),
+        }
+    }
+
+    /// Why the task is not for this host now; none when it is.
+    fn holds(&self, task: &Task, scope: &Arc<Scope>) -> Option<Prepared> {
         match Condition::all(&task.when, scope) {
             Err((condition, error)) => {
-                return Prepared::Fail(format!("the condition `{}`: {error}", condition.text));
+                Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)))
             }
-            Ok(Truth::False) => return Prepared::Skip("the condition does not hold".to_owned()),
-            Ok(Truth::Unknown) => return Prepared::Possible(UNKNOWN.to_owned()),
-            Ok(Truth::True) => {}
-        }
-        match self.ready(task, scope) {
-            Ok(ready) => Prepared::Do(Box::new(ready)),
-            Err(Stop(prepared)) => prepared,
+            Ok(Truth::False) => Some(Prepared::Skip("the condition does not hold".to_owned())),
+            Ok(Truth::Unknown) => Some(Prepared::Possible(UNKNOWN.to_owned())),
+            Ok(Truth::True) => None,
         }
     }
 
@@ -215,7 +223,11 @@ impl Surroundings<'_> {
     }
 
     fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
-        self.files.read(kind, &self.play.directory, name).map_err(fail)
+        let file = self.files.read(kind, &self.play.directory, name).map_err(fail)?;
+        if file.secret {
+            template::met_secret();
+        }
+        Ok(file)
     }
 
     fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {

@@ -13,12 +13,13 @@ use serde_json::{Map, Value as Json, json};
 
 use super::draft::{ALL, Draft, GroupId, HostId};
 use super::ini::cycle;
-use super::load::{Decrypt, read_file};
+use super::load::read_file;
 use super::model::short_name;
 use super::python::str_of;
 use super::var_files::VarFiles;
 use crate::diagnostic::{Diagnostic, Diagnostics, Span};
 use crate::template::{self, Dict, Scope, TemplateError, Truth, Value};
+use crate::vault::Keyring;
 use crate::yaml::{self, Node, Value as Yaml};
 
 const KEYS: [&str; 9] = [
@@ -45,7 +46,7 @@ pub(super) struct Surroundings<'a> {
     /// Folders of the sources before it.
     pub before: &'a [PathBuf],
     pub extra_vars: &'a Map<String, Json>,
-    pub decrypt: Option<&'a Decrypt>,
+    pub keyring: &'a Keyring,
 }
 
 /// Whether this is the name of the one plugin that is built in.
@@ -299,6 +300,7 @@ fn with_marks(value: Json, written: &HashSet<String>) -> Json {
     match value {
         Json::String(text) if !written.contains(&text) => json!({ "__ansible_unsafe": text }),
         Json::Array(items) => items.into_iter().map(|item| with_marks(item, written)).collect(),
+        Json::Object(map) if crate::vault::is_secret(&map).is_some() => Json::Object(map),
         Json::Object(map) => {
             Json::Object(map.into_iter().map(|(name, value)| (name, with_marks(value, written))).collect())
         }
@@ -323,10 +325,12 @@ impl Run<'_> {
         if !config.compose.is_empty() {
             let scope = self.scope(Arc::clone(&dict));
             for Composed { name, text, reads } in &config.compose {
-                match template::evaluate(&text.text, &scope) {
+                let (value, secret) = template::watch(|| template::evaluate(&text.text, &scope));
+                match value {
                     Ok(Value::Omit | Value::Unknown) => {}
                     Ok(value) => {
-                        let value = with_marks(value.to_json(), &written_strings(reads, &dict));
+                        let value = if secret { value.sealed() } else { value };
+                        let value = with_marks(value.to_marked_json(), &written_strings(reads, &dict));
                         if let Some(data) = draft.hosts.get_mut(host) {
                             data.vars.insert(name.clone(), value);
                         }
@@ -398,16 +402,16 @@ impl Run<'_> {
         };
         let known = || groups.iter().filter_map(|id| draft.groups.get(*id));
         known().for_each(|group| add(&group.vars));
-        let decrypt = self.surroundings.decrypt;
+        let keyring = self.surroundings.keyring;
         for files in &self.files {
             for group in known() {
                 // Why the errors do not count here: the same files are read again for all groups, and told then.
-                add(&files.group(&group.name, decrypt).unwrap_or_default());
+                add(&files.group(&group.name, keyring).unwrap_or_default());
             }
         }
         add(&data.vars);
         for files in &self.files {
-            add(&files.host(&data.name, decrypt).unwrap_or_default());
+            add(&files.host(&data.name, keyring).unwrap_or_default());
         }
         let mut names: Vec<&str> = groups
             .iter()

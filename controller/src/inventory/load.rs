@@ -15,10 +15,8 @@ use super::model::Inventory;
 use super::var_files::VarFiles;
 use super::{constructed, ini, range, script, tree};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::vault::{self, Keyring};
 use crate::yaml::{self, Node};
-
-/// Decrypts a text that `ansible-vault` encrypted.
-pub type Decrypt = Arc<dyn Fn(&Arc<SourceFile>) -> Result<String, Diagnostics> + Send + Sync>;
 
 /// What to load, and how.
 #[derive(Clone)]
@@ -36,8 +34,8 @@ pub struct LoadOptions {
     pub allow_empty: bool,
     /// How long one call of a script may take.
     pub script_timeout: Duration,
-    /// For variable files that are encrypted as a whole.
-    pub decrypt: Option<Decrypt>,
+    /// For variable files that are encrypted as a whole, and for `!vault` strings of hosts that are worked on.
+    pub keyring: Arc<Keyring>,
 }
 
 impl Default for LoadOptions {
@@ -49,7 +47,7 @@ impl Default for LoadOptions {
             extra_vars: Map::new(),
             allow_empty: false,
             script_timeout: Duration::from_mins(1),
-            decrypt: None,
+            keyring: Arc::default(),
         }
     }
 }
@@ -271,7 +269,10 @@ fn read_file_of_any_kind(draft: &mut Draft, path: &Path, options: &LoadOptions) 
     if script::is_script(path) {
         return script::read(draft, path, options.script_timeout);
     }
-    let source = read_inventory_text(path)?;
+    let mut source = read_inventory_text(path)?;
+    if vault::is_encrypted(source.text()) {
+        source = options.keyring.open_file(&source)?;
+    }
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     if ending == "toml" {
         return Err(Diagnostic::error("TOML inventories are not supported")
@@ -332,6 +333,7 @@ impl TextFile<'_> {
 
     /// Groups and hosts, or a file that constructs them from those before it.
     fn read_tree(&self, draft: &mut Draft, root: &Node) -> Result<(), Diagnostics> {
+        self.options.keyring.note(root);
         if !root.get("plugin").and_then(Node::as_str).is_some_and(constructed::is_constructed) {
             return tree::read(draft, root);
         }
@@ -340,7 +342,7 @@ impl TextFile<'_> {
             folder: &parent_of(self.path),
             before: &before,
             extra_vars: &self.options.extra_vars,
-            decrypt: self.options.decrypt.as_ref(),
+            keyring: &self.options.keyring,
         };
         // Why read again: under `key` stands an expression here, which an error has to show.
         let source = SourceFile::with_plain_key(self.source.name(), self.source.text());

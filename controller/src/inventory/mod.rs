@@ -26,7 +26,7 @@ mod tree;
 mod var_files;
 mod words;
 
-pub use load::{Decrypt, LoadOptions};
+pub use load::LoadOptions;
 pub use model::{HostName, HostVars, Inventory};
 pub use var_files::read_vars;
 

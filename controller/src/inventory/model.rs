@@ -10,6 +10,7 @@ use super::draft::{ALL, Draft, Group, GroupId, Host, HostId, Origin};
 use super::load::{LoadOptions, load};
 use super::var_files::VarFiles;
 use crate::diagnostic::Diagnostics;
+use crate::vault::{self, Keyring};
 
 /// The name of a host, cheap to copy.
 pub type HostName = Arc<str>;
@@ -72,6 +73,7 @@ pub struct Inventory {
     pub(super) allow_empty: bool,
     /// Variables of the command line, which `--list` and `--host` show as well.
     pub(super) extra_vars: Map<String, Value>,
+    keyring: Arc<Keyring>,
     vars: Vec<HostVars>,
     implicit: Vec<(Host, HostVars)>,
     groups_json: Arc<Value>,
@@ -91,9 +93,9 @@ impl Inventory {
         options: &LoadOptions,
     ) -> Result<Self, Diagnostics> {
         let mut errors = Diagnostics::new();
-        let decrypt = options.decrypt.as_ref();
+        let keyring = &*options.keyring;
         let group_files = |files: &VarFiles, errors: &mut Diagnostics| -> Vec<Vars> {
-            let vars = draft.groups.iter().map(|group| errors.absorb(files.group(&group.name, decrypt)));
+            let vars = draft.groups.iter().map(|group| errors.absorb(files.group(&group.name, keyring)));
             vars.map(Option::unwrap_or_default).collect()
         };
         let from_sources: Vec<Vec<Vars>> =
@@ -119,7 +121,7 @@ impl Inventory {
         let own = |host: &Host, errors: &mut Diagnostics| -> Vars {
             let mut vars = host.vars.clone();
             for files in &host_files {
-                if let Some(more) = errors.absorb(files.host(&host.name, decrypt)) {
+                if let Some(more) = errors.absorb(files.host(&host.name, keyring)) {
                     vars.extend(more);
                 }
             }
@@ -170,6 +172,7 @@ impl Inventory {
             host_index: draft.host_index,
             allow_empty: options.allow_empty,
             extra_vars: options.extra_vars.clone(),
+            keyring: Arc::clone(&options.keyring),
             vars,
             implicit,
             groups_json,
@@ -223,6 +226,58 @@ impl Inventory {
     /// `localhost`, `127.0.0.1` and `::1` exist without being defined, with `ansible_connection: local`.
     pub fn host_vars(&self, host: &str) -> Option<&HostVars> {
         self.host(host).map(|(_, vars)| vars)
+    }
+
+    /// Decrypts the `!vault` strings among the variables of these hosts; those of all others stay as they are.
+    ///
+    /// # Errors
+    /// Strings that no password opens, each once and with its place.
+    pub fn unlock(&mut self, hosts: &[String]) -> Result<(), Diagnostics> {
+        let mut errors = Diagnostics::new();
+        // Why the old ones are kept: an address tells maps apart only as long as they live.
+        let mut known: Vec<(Arc<Vars>, Arc<Vars>)> = Vec::new();
+        let mut places: HashMap<*const Vars, usize> = HashMap::new();
+        for host in hosts {
+            let vars = match self.host_index.get(host.as_str()) {
+                Some(&id) => self.vars.get_mut(id),
+                None => self.implicit.iter_mut().find(|(other, _)| *other.name == **host).map(|(_, v)| v),
+            };
+            let Some(vars) = vars else { continue };
+            for value in vars.own.values_mut().filter(|value| vault::holds_locked(value)) {
+                errors.absorb(self.keyring.reveal(value));
+            }
+            let place = *places.entry(Arc::as_ptr(&vars.shared)).or_insert_with(|| {
+                let mut open = Arc::clone(&vars.shared);
+                if open.values().any(vault::holds_locked) {
+                    for value in Arc::make_mut(&mut open).values_mut() {
+                        errors.absorb(self.keyring.reveal(value));
+                    }
+                }
+                known.push((Arc::clone(&vars.shared), open));
+                known.len() - 1
+            });
+            if let Some((_, open)) = known.get(place) {
+                vars.shared = Arc::clone(open);
+            }
+        }
+        let mut seen = HashSet::new();
+        errors.0.retain(|error| seen.insert(format!("{:?} {}", error.span, error.message)));
+        errors.into_result(())
+    }
+
+    /// All variables of a host, decrypted as far as the passwords go; what they do not open is left out.
+    pub fn opened_vars(&self, host: &str) -> Map<String, Value> {
+        let mut vars = self.host_vars(host).map(HostVars::merged).unwrap_or_default();
+        vars.retain(|_, value| !vault::holds_locked(value) || self.keyring.reveal(value).is_ok());
+        vars
+    }
+
+    /// Decrypts one value.
+    ///
+    /// # Errors
+    /// Strings that no password opens.
+    pub fn reveal(&self, value: &mut Value) -> Result<(), Diagnostics> {
+        self.keyring.reveal(value)
     }
 
     /// The magic variables of a host: `inventory_hostname`, `inventory_hostname_short`, `group_names`,

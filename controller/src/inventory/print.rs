@@ -8,6 +8,7 @@ use super::draft::{ALL, GroupId, HostId};
 use super::model::Inventory;
 use super::python::{json_text, str_of};
 use crate::diagnostic::{Diagnostic, Diagnostics, did_you_mean};
+use crate::vault::masked;
 use crate::yaml::block_text;
 
 /// Variables that are not part of the inventory's own data.
@@ -137,7 +138,7 @@ impl Inventory {
             vars
         };
         vars.retain(|name, _| !INTERNAL.contains(&name.as_str()));
-        vars
+        vars.into_iter().map(|(name, value)| (name, masked(value))).collect()
     }
 
     fn list_group(
@@ -250,7 +251,7 @@ impl Inventory {
             vars.insert("ansible_group_priority".to_owned(), group.priority.into());
         }
         vars.retain(|name, _| !INTERNAL.contains(&name.as_str()));
-        vars
+        vars.into_iter().map(|(name, value)| (name, masked(value))).collect()
     }
 }
 

@@ -414,11 +414,9 @@ fn broken_variable_files_are_errors() {
       --> group_vars/all/vault.yml:2:7
     note: the line above already has a value, and this one is indented below it
     help: align it with the keys it belongs to
-    error: the file is encrypted with ansible-vault, and no vault password is given
+    error: this is encrypted with ansible-vault, and no vault password is given
       --> group_vars/ungrouped.yml:1:1
-       |
-     1 | $ANSIBLE_VAULT;1.1;AES256
-       | ^
+    help: give it with `--vault-password-file FILE`, or let gpufleet ask with `--ask-vault-pass`
     error: a value that begins with `{{` must stand in quotes
       --> group_vars/gpu.yml:2:4
        |
@@ -434,18 +432,57 @@ fn broken_variable_files_are_errors() {
     "#);
 }
 
+/// `db_password: planted-secret` and `port: 5432`.
+const ENCRYPTED: &str = include_str!("../vault/fixtures/default.vault");
+
+fn hunter2() -> std::sync::Arc<crate::vault::Keyring> {
+    std::sync::Arc::new(crate::vault::Keyring::new(vec![crate::vault::Key::new(
+        "default",
+        b"hunter2".to_vec(),
+    )]))
+}
+
 #[test]
-fn encrypted_variable_files_are_given_to_the_caller() {
-    let files = Files::new(&[("hosts", "x\n"), ("group_vars/all.yml", "$ANSIBLE_VAULT;1.1;AES256\n3132\n")]);
-    let decrypt: Decrypt = std::sync::Arc::new(|source: &std::sync::Arc<SourceFile>| {
-        assert!(source.text().ends_with("3132\n"));
-        Ok("secret_value: 5\n".to_owned())
-    });
-    let options = LoadOptions { decrypt: Some(decrypt), ..files.options(&["hosts"]) };
-    assert_eq!(
-        files.load_with(&options).unwrap().host_vars("x").unwrap().get("secret_value"),
-        Some(&json!(5))
+fn encrypted_variable_files_are_read_and_never_shown() {
+    let files = Files::new(&[("hosts", "x\n"), ("group_vars/all.yml", ENCRYPTED)]);
+    let error = files.load_with(&files.options(&["hosts"])).unwrap_err().to_string();
+    assert!(error.contains("no vault password is given"), "{error}");
+    let options = LoadOptions { keyring: hunter2(), ..files.options(&["hosts"]) };
+    let inventory = files.load_with(&options).unwrap();
+    let vars = inventory.host_vars("x").unwrap();
+    assert_eq!(vars.get("db_password"), Some(&json!({"__gpufleet_secret": "planted-secret"})));
+    let list = inventory.list_text(None, true).unwrap();
+    let shown = [
+        list,
+        inventory.host_text("x", false).unwrap(),
+        inventory.list_yaml(None, false).unwrap(),
+        inventory.graph_text("all", true).unwrap(),
+    ]
+    .concat();
+    assert!(
+        shown.contains("********") && !shown.contains("planted-secret") && !shown.contains("5432"),
+        "{shown}"
     );
+}
+
+#[test]
+fn encrypted_strings_are_opened_for_the_hosts_that_are_worked_on() {
+    let body: String = ENCRYPTED.lines().map(|line| format!("  {line}\n")).collect();
+    let files = Files::new(&[
+        ("hosts", "[a]\nx\n[b]\ny\n"),
+        ("group_vars/a.yml", &format!("secret: !vault |\n{body}")),
+    ]);
+    let mut inventory = files.load_with(&files.options(&["hosts"])).unwrap();
+    inventory.unlock(&["y".to_owned()]).unwrap();
+    let error = inventory.unlock(&["x".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("group_vars/a.yml:2:3"), "{error}");
+    assert!(!error.contains("ANSIBLE_VAULT"), "{error}");
+    let options = LoadOptions { keyring: hunter2(), ..files.options(&["hosts"]) };
+    let mut inventory = files.load_with(&options).unwrap();
+    assert!(inventory.host_text("x", false).unwrap().contains("$ANSIBLE_VAULT;"));
+    inventory.unlock(&["x".to_owned()]).unwrap();
+    let opened = inventory.host_vars("x").unwrap().get("secret").unwrap();
+    assert_eq!(opened, &json!({"__gpufleet_secret": "db_password: planted-secret\nport: 5432\n"}));
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::load::{Decrypt, read_file};
-use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, looks_secret};
+use super::load::read_file;
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, looks_secret};
+use crate::vault::{self, Keyring};
 use crate::yaml;
 
 /// Endings of variable files in the order tried; the first that exists counts alone.
@@ -28,20 +29,12 @@ impl VarFiles {
         Self { groups: Folder::open(base.join("group_vars")), hosts: Folder::open(base.join("host_vars")) }
     }
 
-    pub(super) fn group(
-        &self,
-        name: &str,
-        decrypt: Option<&Decrypt>,
-    ) -> Result<Map<String, Value>, Diagnostics> {
-        self.groups.vars(name, decrypt)
+    pub(super) fn group(&self, name: &str, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
+        self.groups.vars(name, keyring)
     }
 
-    pub(super) fn host(
-        &self,
-        name: &str,
-        decrypt: Option<&Decrypt>,
-    ) -> Result<Map<String, Value>, Diagnostics> {
-        self.hosts.vars(name, decrypt)
+    pub(super) fn host(&self, name: &str, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
+        self.hosts.vars(name, keyring)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -65,11 +58,11 @@ impl Folder {
         Self { path, names }
     }
 
-    fn vars(&self, name: &str, decrypt: Option<&Decrypt>) -> Result<Map<String, Value>, Diagnostics> {
+    fn vars(&self, name: &str, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
         let mut vars = Map::new();
         let mut errors = Diagnostics::new();
         for file in self.files(name) {
-            if let Some(more) = errors.absorb(read_vars(&file, decrypt)) {
+            if let Some(more) = errors.absorb(read_vars(&file, keyring)) {
                 vars.extend(more);
             }
         }
@@ -115,27 +108,25 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Reads a file of variables: a YAML or JSON mapping, possibly encrypted as a whole.
-pub fn read_vars(path: &Path, decrypt: Option<&Decrypt>) -> Result<Map<String, Value>, Diagnostics> {
+/// Reads a file of variables: a YAML or JSON mapping, possibly encrypted as a whole; then its values are marked.
+pub fn read_vars(path: &Path, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
     let mut source = read_file(path)?;
-    if source.text().starts_with("$ANSIBLE_VAULT;") {
-        let Some(decrypt) = decrypt else {
-            return Err(Diagnostic::error(
-                "the file is encrypted with ansible-vault, and no vault password is given",
-            )
-            .at(&Span::new(&source, 1, 1, 0))
-            .into());
-        };
-        let text = decrypt(&source)?;
-        source = SourceFile::secret(source.name(), text);
+    let encrypted = vault::is_encrypted(source.text());
+    if encrypted {
+        source = keyring.open_file(&source)?;
     } else if path.file_stem().and_then(|stem| stem.to_str()).is_some_and(looks_secret) {
         source = SourceFile::secret(source.name(), source.text());
     }
-    vars_of(&source)
+    let vars = vars_of(&source, keyring)?;
+    if !encrypted {
+        return Ok(vars);
+    }
+    Ok(vars.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
 }
 
-fn vars_of(source: &Arc<SourceFile>) -> Result<Map<String, Value>, Diagnostics> {
+fn vars_of(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
     let root = yaml::parse_source(source)?;
+    keyring.note(&root);
     match root.to_json() {
         Value::Object(map) if root.as_map().is_some() => Ok(map),
         Value::Null => Ok(Map::new()),

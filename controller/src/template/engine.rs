@@ -229,6 +229,10 @@ pub fn resolve(value: &Value, scope: &Arc<Scope>) -> Result<Value, TemplateError
     match value {
         value if value.is_settled() => Ok(value.clone()),
         Value::Template(source) => render(source, scope),
+        Value::Secret(inner) => {
+            frame::met_secret();
+            resolve(inner, scope)
+        }
         Value::List(list) => {
             let items: Result<Vec<_>, _> = list.items().iter().map(|item| resolve(item, scope)).collect();
             Ok(Value::list(items?))

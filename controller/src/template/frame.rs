@@ -3,7 +3,7 @@
 //! Why thread-local: the engine hands objects nothing but the key that is looked up; an evaluation never leaves its
 //! thread, so the frame on top of the stack is the one that asks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,6 +31,21 @@ struct Miss {
 
 thread_local! {
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+    static SECRET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something and tells whether it used a secret on the way.
+pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
+    let before = SECRET.replace(false);
+    let result = act();
+    let met = SECRET.get();
+    SECRET.set(before || met);
+    (result, met)
+}
+
+/// Tells [`watch`] that a secret was used.
+pub fn met_secret() {
+    SECRET.set(true);
 }
 
 fn with_top<T>(act: impl FnOnce(&mut Frame) -> T) -> Option<T> {
@@ -87,6 +102,10 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
         Value::Map(dict) => Engine::from_dyn_object(Arc::clone(dict)),
         Value::Omit => Engine::from_object(Omit),
         Value::Unknown => unknown(),
+        Value::Secret(value) => {
+            met_secret();
+            expose(value, name)
+        }
         Value::Template(source) => {
             let Some(scope) = with_top(|frame| Arc::clone(&frame.scope)) else { return unknown() };
             match engine::render(source, &scope) {

@@ -18,6 +18,7 @@ pub use engine::{
     render_document, resolve,
 };
 pub use error::TemplateError;
+pub use frame::{met_secret, watch};
 pub use scan::is_template;
 pub use scope::Scope;
 pub use value::{Dict, List, Value};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde_json::Value as Json;
 
+use super::frame;
 use super::scan::is_template;
 
 /// A value of a variable, a parameter or a result; cloning is cheap.
@@ -21,6 +22,8 @@ pub enum Value {
     Template(Arc<str>),
     List(Arc<List>),
     Map(Arc<Dict>),
+    /// A value that was decrypted, or made from one: whoever evaluates it is told by [`super::watch`].
+    Secret(Arc<Value>),
     /// Only the run itself will tell.
     Unknown,
     /// `omit`: the parameter counts as not written.
@@ -169,6 +172,9 @@ impl Value {
                 if let Some(Json::String(text)) = map.get("__ansible_unsafe").filter(|_| map.len() == 1) {
                     return Self::Str(Arc::from(text.as_str()));
                 }
+                if let Some(inner) = crate::vault::is_secret(map) {
+                    return Self::Secret(Arc::new(Self::read(inner, trusted)));
+                }
                 Self::map(map.iter().map(|(key, value)| (key.as_str(), Self::read(value, trusted))))
             }
         }
@@ -177,7 +183,7 @@ impl Value {
     /// Whether nothing in it has to be rendered, is unknown or omitted.
     pub fn is_settled(&self) -> bool {
         match self {
-            Self::Template(_) | Self::Unknown | Self::Omit => false,
+            Self::Template(_) | Self::Secret(_) | Self::Unknown | Self::Omit => false,
             Self::List(list) => list.settled,
             Self::Map(dict) => dict.settled,
             _ => true,
@@ -197,6 +203,10 @@ impl Value {
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Str(text) | Self::Template(text) => Some(text),
+            Self::Secret(value) => {
+                frame::met_secret();
+                value.as_str()
+            }
             _ => None,
         }
     }
@@ -215,6 +225,33 @@ impl Value {
         }
     }
 
+    /// Marks every text and number in it as secret.
+    #[must_use]
+    pub fn sealed(&self) -> Self {
+        match self {
+            Self::Int(_) | Self::Float(_) | Self::Str(_) | Self::Template(_) => {
+                Self::Secret(Arc::new(self.clone()))
+            }
+            Self::List(list) => Self::list(list.items.iter().map(Self::sealed).collect()),
+            Self::Map(dict) => {
+                Self::map(dict.entries.iter().map(|(key, value)| (Arc::clone(key), value.sealed())))
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// As JSON that keeps the marks of secrets: [`Value::literal`] reads it back.
+    pub fn to_marked_json(&self) -> Json {
+        match self {
+            Self::Secret(value) => crate::vault::sealed(value.to_json()),
+            Self::List(list) if !list.settled => list.items.iter().map(Self::to_marked_json).collect(),
+            Self::Map(dict) if !dict.settled => Json::Object(
+                dict.entries.iter().map(|(key, value)| (key.to_string(), value.to_marked_json())).collect(),
+            ),
+            other => other.to_json(),
+        }
+    }
+
     /// What this is, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -225,6 +262,7 @@ impl Value {
             Self::Str(_) | Self::Template(_) => "text",
             Self::List(_) => "a list",
             Self::Map(_) => "a mapping",
+            Self::Secret(value) => value.kind(),
             Self::Unknown => "not known yet",
             Self::Omit => "omitted",
         }
@@ -238,6 +276,10 @@ impl Value {
             Self::Int(value) => Json::from(*value),
             Self::Float(value) => serde_json::Number::from_f64(*value).map_or(Json::Null, Json::Number),
             Self::Str(text) | Self::Template(text) => Json::String(text.to_string()),
+            Self::Secret(value) => {
+                frame::met_secret();
+                value.to_json()
+            }
             Self::List(list) => Json::Array(
                 list.items.iter().filter(|item| !matches!(item, Self::Omit)).map(Self::to_json).collect(),
             ),
@@ -256,6 +298,10 @@ impl Value {
         match self {
             Self::Null | Self::Omit => String::new(),
             Self::Str(text) | Self::Template(text) => text.to_string(),
+            Self::Secret(value) => {
+                frame::met_secret();
+                value.to_text()
+            }
             other => {
                 let mut out = String::new();
                 other.repr(&mut out);
@@ -280,6 +326,11 @@ impl Value {
             Self::Int(value) => write!(out, "{value}"),
             Self::Float(value) => write!(out, "{}", crate::yaml::float_text(*value)),
             Self::Unknown => write!(out, "(not known yet)"),
+            Self::Secret(value) => {
+                frame::met_secret();
+                value.repr(out);
+                Ok(())
+            }
             Self::Str(text) | Self::Template(text) => {
                 let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
                 out.push(quote);
@@ -336,6 +387,7 @@ impl Value {
             Self::Str(text) | Self::Template(text) => !text.is_empty(),
             Self::List(list) => !list.items.is_empty(),
             Self::Map(dict) => !dict.is_empty(),
+            Self::Secret(value) => value.truthy(),
         }
     }
 }

@@ -32,7 +32,12 @@ impl Cursor {
         let mut members = Vec::new();
         let mut terms: Option<(RunAs, Vec<(String, String)>)> = None;
         for (member, task) in tasks.iter().enumerate() {
-            let (values, early) = match self.loop_items(task) {
+            let (items, secret) = crate::template::watch(|| self.loop_items(task));
+            let mut task = Arc::clone(task);
+            if secret {
+                task = self.hidden(&task);
+            }
+            let (values, early) = match items {
                 Items::None => (vec![None], None),
                 Items::These(values) => (values.into_iter().map(Some).collect(), None),
                 Items::Skip(reason) => (vec![None], Some(SlotState::Skip(reason))),
@@ -45,24 +50,37 @@ impl Cursor {
                     (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value)),
                     _ => None,
                 };
-                let scope = self.scope(task, layer);
-                let item = value.as_ref().map(|value| {
-                    (u32::try_from(index).unwrap_or(u32::MAX), Self::item_label(task, value, &scope))
-                });
-                let owner = Owner { task: Arc::clone(task), title: self.title(task, &scope), item };
-                let state = early.take().unwrap_or_else(|| match self.surroundings().prepare(task, &scope) {
-                    Prepared::Skip(reason) => SlotState::Skip(reason),
-                    Prepared::Possible(reason) => self.open_slot(reason),
-                    Prepared::Fail(message) => SlotState::Fail(message),
-                    Prepared::Do(ready) => match ready.deed {
-                        Deed::Gpu(gpu) => {
-                            terms.get_or_insert((ready.run_as, ready.environment));
-                            members.push(GpuMember { task: gpu });
-                            SlotState::Sent(members.len() - 1)
+                let scope = self.scope(&task, layer);
+                let prepared = match early.take() {
+                    Some(state) => Err(state),
+                    None => {
+                        let (prepared, secret) = self.surroundings().prepare(&task, &scope);
+                        if secret {
+                            task = self.hidden(&task);
                         }
-                        _ => SlotState::Fail("not a GPU task".to_owned()),
-                    },
+                        Ok(prepared)
+                    }
+                };
+                let item = value.as_ref().map(|value| {
+                    (u32::try_from(index).unwrap_or(u32::MAX), Self::item_label(&task, value, &scope))
                 });
+                let owner = Owner { task: Arc::clone(&task), title: self.title(&task, &scope), item };
+                let state = prepared.map_or_else(
+                    |state| state,
+                    |prepared| match prepared {
+                        Prepared::Skip(reason) => SlotState::Skip(reason),
+                        Prepared::Possible(reason) => self.open_slot(reason),
+                        Prepared::Fail(message) => SlotState::Fail(message),
+                        Prepared::Do(ready) => match ready.deed {
+                            Deed::Gpu(gpu) => {
+                                terms.get_or_insert((ready.run_as, ready.environment));
+                                members.push(GpuMember { task: gpu });
+                                SlotState::Sent(members.len() - 1)
+                            }
+                            _ => SlotState::Fail("not a GPU task".to_owned()),
+                        },
+                    },
+                );
                 slots.push(Slot { member, owner, looped: value.is_some(), value, state });
             }
         }

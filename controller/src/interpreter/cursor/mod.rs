@@ -139,7 +139,7 @@ impl Copied {
         if value.has_unknown() {
             self.unknown.push(name.to_owned());
         } else {
-            self.variables.insert(name.to_owned(), value.to_json());
+            self.variables.insert(name.to_owned(), value.to_marked_json());
         }
     }
 }
@@ -153,6 +153,8 @@ pub struct Cursor {
     tags: Arc<TagFilter>,
     files: Arc<dyn Files>,
     vars: HostVars,
+    /// Tasks that a secret went into on this host: what they find out and set is secret too.
+    sealed: std::collections::HashSet<Arc<str>>,
     /// Variables that the run sets: check mode, names of the play.
     run_vars: Arc<Dict>,
     defer_to_reboot: bool,
@@ -217,6 +219,7 @@ impl Cursor {
             tags,
             files,
             vars,
+            sealed: std::collections::HashSet::new(),
             run_vars: Arc::new(run_vars),
             defer_to_reboot: false,
             stage: Stage::Facts,

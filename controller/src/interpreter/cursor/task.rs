@@ -77,7 +77,8 @@ impl Cursor {
     }
 
     fn begin(&mut self, task: &Arc<Task>) {
-        let items = self.loop_items(task);
+        let (items, secret) = template::watch(|| self.loop_items(task));
+        let task = &if secret { self.seal(task) } else { Arc::clone(task) };
         let undecided = self.undecided(LOOP_UNKNOWN.to_owned());
         let Some(active) = self.active() else { return };
         active.started = true;
@@ -98,6 +99,26 @@ impl Cursor {
             active.next = 1;
             active.reports.push(end);
         }
+    }
+
+    /// From here on the task on top is treated as one with `no_log`.
+    fn seal(&mut self, task: &Arc<Task>) -> Arc<Task> {
+        let hidden = self.hidden(task);
+        if let Some(active) = self.active() {
+            active.task = Arc::clone(&hidden);
+        }
+        hidden
+    }
+
+    /// The same task with `no_log`, because a secret goes into it.
+    pub(super) fn hidden(&mut self, task: &Arc<Task>) -> Arc<Task> {
+        self.sealed.insert(Arc::clone(&task.path));
+        if task.no_log {
+            return Arc::clone(task);
+        }
+        let mut hidden = (**task).clone();
+        hidden.no_log = true;
+        Arc::new(hidden)
     }
 
     /// The loop of a task on this host.
@@ -177,10 +198,15 @@ impl Cursor {
 
     fn item(&mut self, task: &Arc<Task>) {
         let Some(Frame::Task(active)) = self.frames.last() else { return };
-        let (scope, _) = self.item_scope(active);
+        let ((scope, _), in_label) = template::watch(|| self.item_scope(active));
         let (round, possible) = (active.round, active.possible);
         let item = active.items.is_some().then(|| u32::try_from(active.next).unwrap_or(u32::MAX));
-        let prepared = self.surroundings().prepare(task, &scope);
+        let (mut prepared, in_task) = self.surroundings().prepare(task, &scope);
+        let sealed = (in_label || in_task).then(|| self.seal(task));
+        if let Some(hidden) = sealed.as_ref().filter(|_| !task.no_log) {
+            prepared = self.surroundings().prepare(hidden, &scope).0;
+        }
+        let task = sealed.as_ref().unwrap_or(task);
         let raw = match prepared {
             Prepared::Skip(reason) => Raw::because(Status::Skipped, reason),
             Prepared::Fail(message) => Raw::because(Status::Failed, message),
@@ -215,7 +241,9 @@ impl Cursor {
             Deed::Say(message) | Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
             Deed::SetFacts(facts) => {
                 let set = Arc::make_mut(&mut self.vars.set);
+                let sealed = self.sealed.contains(&task.path);
                 for (name, value) in facts {
+                    let value = if sealed { value.sealed() } else { value };
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.note(&name, &value);
                     }
@@ -458,6 +486,9 @@ impl Cursor {
             (true, _) => self.sum_up(task, round, ends),
         };
         let scope = self.scope(task, None);
+        if self.sealed.contains(&task.path) {
+            end.result = end.result.sealed();
+        }
         if let Some(name) = &task.register {
             if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                 latched.note(name, &end.result);

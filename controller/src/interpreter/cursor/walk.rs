@@ -460,9 +460,13 @@ impl Cursor {
     pub(super) fn title(&self, task: &Task, scope: &Arc<Scope>) -> String {
         match &task.name {
             None => task.kind.name.to_owned(),
-            Some(name) => match crate::template::resolve(name, scope) {
-                Ok(Value::Unknown) | Err(_) => name.to_text(),
-                Ok(name) => name.to_text(),
+            // Why not with a secret: names stand on every screen.
+            Some(name) => match crate::template::watch(|| crate::template::resolve(name, scope)) {
+                (Ok(Value::Unknown) | Err(_), _) | (_, true) => match name {
+                    Value::Secret(_) => task.kind.name.to_owned(),
+                    name => name.to_text(),
+                },
+                (Ok(name), false) => name.to_text(),
             },
         }
     }

@@ -603,6 +603,54 @@ fn no_log_hides_everything() {
 }
 
 #[test]
+fn what_comes_from_a_vault_is_hidden_wherever_it_goes() {
+    let text = r#"
+- hosts: all
+  vars: {url: 'db://{{ vaulted }}@host'}
+  tasks:
+    - {name: "t {{ vaulted }}", sysctl: {name: x.y, value: '{{ vaulted }}'}}
+    - {name: each, sysctl: {name: x.y, value: 1}, loop: ['{{ url }}']}
+    - {name: u, command: 'echo {{ url }}', register: out}
+    - {name: v, command: 'echo {{ out.stdout }}'}
+    - {name: w, set_fact: {copy: '{{ nested.deep | b64encode }}'}}
+    - {name: s, debug: {msg: '{{ copy | b64decode }}'}}
+    - {name: f, copy: {content: 'pw={{ vaulted }}', dest: /f}}
+    - {name: p, fail: {msg: '{{ url }}'}, ignore_errors: true}
+    - {name: q, assert: {that: vaulted == 'x'}, ignore_errors: true}
+    - {name: open, debug: {msg: 'plain'}, when: vaulted is defined}
+    - {name: g, gpu_power: {limit_watts: '{{ watts }}'}}
+"#;
+    let vars = json!({
+        "vaulted": {"__gpufleet_secret": "hunter2"},
+        "nested": {"deep": {"__gpufleet_secret": "hunter2"}},
+        "watts": {"__gpufleet_secret": 601},
+    });
+    let mut node = FakeNode::new();
+    let mut hidden = Vec::new();
+    let story = run(&mut cursor(text, vars, Mode::Apply), |action| {
+        if action.no_log {
+            hidden.push(action.task.clone());
+        }
+        if let Work::Node { op, .. } = &action.work
+            && let NodeOp::PutFile(put) = &**op
+        {
+            assert!(put.secret && put.preview.is_none());
+        }
+        match action.task.as_str() {
+            "u" | "v" => Command(0, "hunter2").fed(action),
+            _ => node.answer(action),
+        }
+    });
+    assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+    let shown = serde_json::to_string(&story.reports).expect("json") + &format!("{:?}", story.end);
+    assert!(!shown.contains("hunter2") && !shown.contains("601"), "{shown}");
+    assert!(shown.contains("plain"), "{shown}");
+    for name in ["t {{ vaulted }}", "each", "u", "v", "f", "g"] {
+        assert!(hidden.iter().any(|task| task == name), "{name}: {hidden:?}");
+    }
+}
+
+#[test]
 fn members_that_cannot_be_evaluated_stop_their_group() {
     let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: '{{ nope }}'}}\n";
     let story = story(text, &[]);

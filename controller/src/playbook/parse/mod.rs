@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::names::Reference;
 use super::program::{Play, Program};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::vault::{self, Keyring};
 use crate::yaml::{self, Node};
 
 /// How deep files may import one another.
@@ -47,7 +48,19 @@ impl Program {
     /// # Errors
     /// Everything that is wrong in any of them, with its place.
     pub fn load<P: AsRef<str>>(paths: &[P], reader: &dyn Reader) -> Result<Self, Diagnostics> {
-        let mut parser = Parser::new(reader);
+        Self::load_with(paths, reader, &Keyring::default())
+    }
+
+    /// Reads playbooks of which parts are encrypted with these passwords.
+    ///
+    /// # Errors
+    /// Those of [`Program::load`], and what no password opens.
+    pub fn load_with<P: AsRef<str>>(
+        paths: &[P],
+        reader: &dyn Reader,
+        keyring: &Keyring,
+    ) -> Result<Self, Diagnostics> {
+        let mut parser = Parser::new(reader, keyring);
         let mut plays = Vec::new();
         for path in paths {
             plays.extend(parser.playbook(path.as_ref(), None));
@@ -72,6 +85,7 @@ impl Program {
 
 struct Parser<'a> {
     reader: &'a dyn Reader,
+    keyring: &'a Keyring,
     errors: Diagnostics,
     warnings: Diagnostics,
     sources: Vec<Arc<SourceFile>>,
@@ -83,9 +97,10 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(reader: &'a dyn Reader) -> Self {
+    fn new(reader: &'a dyn Reader, keyring: &'a Keyring) -> Self {
         Self {
             reader,
+            keyring,
             errors: Diagnostics::new(),
             warnings: Diagnostics::new(),
             sources: Vec::new(),
@@ -116,7 +131,10 @@ impl<'a> Parser<'a> {
                 return None;
             }
         };
-        let source = self.errors.absorb(yaml::decode(path, &bytes))?;
+        let mut source = self.errors.absorb(yaml::decode(path, &bytes))?;
+        if vault::is_encrypted(source.text()) {
+            source = self.errors.absorb(self.keyring.open_file(&source))?;
+        }
         self.sources.push(Arc::clone(&source));
         self.errors.absorb(yaml::parse_source(&source))
     }

@@ -202,8 +202,10 @@ impl Parser<'_> {
             let file = self.file(&join(directory, &name), Some(&item.span));
             self.imports -= 1;
             let Some(file) = file else { continue };
+            let encrypted = file.span.source.is_secret();
             for (key, value) in self.vars(&file).iter() {
-                merged.insert(Arc::clone(key), value.clone());
+                let value = if encrypted { value.sealed() } else { value.clone() };
+                merged.insert(Arc::clone(key), value);
             }
         }
         Arc::new(merged)

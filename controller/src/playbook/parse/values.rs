@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gpufleet_protocol::lenient::parse_seconds;
+use secrecy::ExposeSecret as _;
 
 use super::Parser;
 use crate::diagnostic::{Diagnostic, Span};
@@ -41,12 +42,11 @@ impl Parser<'_> {
             Yaml::Map(_) => Value::Map(Arc::new(self.dict(node))),
             Yaml::Tagged { tag, node: inner } => {
                 if tag.starts_with("!vault") {
-                    self.error(
-                        Diagnostic::error("vault values are not available yet")
-                            .at(&node.span)
-                            .without_excerpt(),
-                    );
-                    return Value::Null;
+                    let opened = self.keyring.open_node(inner);
+                    return match self.errors.absorb(opened) {
+                        Some(text) => Value::text(text.expose_secret()).sealed(),
+                        None => Value::Null,
+                    };
                 }
                 Value::literal(&inner.to_json())
             }
