@@ -1,6 +1,6 @@
 //! Names of files, and what the files of the controller are.
 
-use super::{Call, Filter, Test, list_of, text_of};
+use super::{Filter, Test, list_of, text_of};
 use crate::template::value::Value;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
