@@ -195,7 +195,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         let silent = self.running.values().any(|running| !running.connected);
         let reading = self.running.values().any(|running| running.connected);
-        let silence = if silent { connect * 3 + LATE.0 } else { Duration::ZERO };
+        // Why not longer: whoever is late joins later, and all others would wait for it.
+        let silence = if silent { connect * 3 / 2 + LATE.0 } else { Duration::ZERO };
         let slowness = if reading { read * 2 + LATE.1 } else { Duration::ZERO };
         Some(self.begun + silence.max(slowness))
     }
