@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpufleet::drain::{
-    Activity, Cordon, Drainer as _, Marker, Notice, Ownership, SlurmDrainer, SlurmOptions, Target,
+    Activity, Cordon, Drainer as _, Marker, Notice, Ownership, RebootOrder, SlurmDrainer, SlurmOptions,
+    Target,
 };
 use gpufleet_systems_tests::{Cluster, ClusterOptions};
 use jiff::Timestamp;
@@ -176,7 +177,7 @@ async fn slurm_reboots_only_what_we_hold() {
     assert!(drainer.reboot_via(&target(1), &marker("run1")).await.is_err());
     cordoned(&drainer, 1, "run1").await;
     let issued = Timestamp::now();
-    assert_eq!(drainer.reboot_via(&target(1), &marker("run1")).await, Ok(true));
+    assert_eq!(drainer.reboot_via(&target(1), &marker("run1")).await, Ok(RebootOrder::Taken));
     let requested = cluster.path().join("reboot.requested");
     cluster.wait("the reboot program", || requested.exists());
     cluster.stop_node(1);
