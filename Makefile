@@ -56,6 +56,7 @@ build: targets
 lint: targets
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p gpufleet-systems-tests --test '*' -- -D warnings
 
 ## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback
 bench: setup
