@@ -1,8 +1,12 @@
 //! What ansible-vault encrypted reaches the node, and no screen and no file of a run.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use gpufleet_tests::{Fleet, FleetOptions, Home};
+use rustix::process::Signal;
 
 /// `db_password: planted-secret` and `port: 5432`, encrypted by ansible-vault of ansible-core 2.19 with `hunter2`.
 const ENCRYPTED: &str = include_str!("../../controller/src/vault/fixtures/default.vault");
@@ -72,4 +76,52 @@ fn a_vault_value_is_in_no_sink() {
         assert!(!done.to_string().contains("planted-secret"), "{done}");
     }
     assert_eq!(holding(&home.runs(), "planted-secret"), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_with_its_secrets() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write(
+        "play.yaml",
+        "
+- hosts: gpu
+  become: true
+  tasks:
+    - command: 'echo said {{ db_password }}'
+      register: out
+    - set_fact: {kept: 'kept {{ db_password }}'}
+    - command: 'sh -c \"test -e /root/second || { touch /root/second; sleep 60; }\"'
+      on_interrupt: rerun
+    - copy: {content: '{{ out.stdout }}, {{ kept }}', dest: /etc/app.conf, mode: '0600'}
+",
+    );
+    home.write("group_vars/gpu.yml", ENCRYPTED);
+    home.write("password", "hunter2\n");
+    let inventory = fleet.inventory();
+    let running = home
+        .gpufleet([
+            "run",
+            "play.yaml",
+            "--yes",
+            "-i",
+            inventory.as_str(),
+            "--vault-password-file",
+            "password",
+        ])
+        .start();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while fleet.read("gpu001", "ls /root") != "second" {
+        assert!(Instant::now() < limit, "{:?}", running.journal());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    assert_eq!(holding(&home.runs(), "planted-secret"), Vec::<String>::new(), "what is sealed lies apart");
+    let done = home.gpufleet(["resume", "--yes", "-vvvv"]).run().expect(0);
+    assert!(!done.to_string().contains("planted-secret"), "{done}");
+    assert_eq!(fleet.read("gpu001", "cat /etc/app.conf"), "said planted-secret, kept planted-secret");
+    assert_eq!(holding(&home.runs(), "planted-secret"), Vec::<String>::new());
+    let run = std::fs::read_dir(home.runs()).expect("runs").flatten().next().expect("a run");
+    assert!(!run.path().join("sealed.jsonl").exists(), "secrets are kept no longer than a resume needs them");
 }

@@ -549,6 +549,13 @@ pub struct VaultEncryptArgs {
     /// Writes to this file in place of the one that is read; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub with: EncryptWith,
+}
+
+/// Which password encrypts.
+#[derive(Clone, Debug, Args)]
+pub struct EncryptWith {
     /// Id of the password to encrypt with, where several are given.
     #[arg(long, value_name = "ID")]
     pub encrypt_vault_id: Option<String>,
@@ -582,11 +589,8 @@ pub struct VaultEncryptStringArgs {
     /// Writes to this file in place of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Id of the password to encrypt with, where several are given.
-    #[arg(long, value_name = "ID")]
-    pub encrypt_vault_id: Option<String>,
     #[command(flatten)]
-    pub vault: VaultSource,
+    pub with: EncryptWith,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -296,10 +296,14 @@ impl Rendering<'_> {
         host: Option<&String>,
         scope: &Arc<Scope>,
     ) -> Option<String> {
-        let problem = match template::resolve(value, scope) {
-            Ok(Value::Unknown) => format!("`{hook}` depends on something that only the run will tell"),
-            Ok(value) => {
-                let text = value.to_text();
+        let (resolved, has_secret) = template::watch(|| {
+            template::resolve(value, scope).map(|value| (value == Value::Unknown, value.to_text()))
+        });
+        let problem = match resolved {
+            // Why refused: a command line stands in the list of processes, and a name at the scheduler.
+            _ if has_secret => format!("`{hook}` has a vault value in it, which others could read"),
+            Ok((true, _)) => format!("`{hook}` depends on something that only the run will tell"),
+            Ok((false, text)) => {
                 if !text.trim().is_empty() {
                     return Some(text);
                 }

@@ -41,8 +41,8 @@ fn view(args: &VaultViewArgs, environment: &Environment, output: &Output) -> Res
 }
 
 fn encrypt(args: &VaultEncryptArgs, environment: &Environment, output: &Output) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring_to_encrypt(&args.vault, environment)?;
-    let key = key(&keyring, args.encrypt_vault_id.as_deref())?;
+    let keyring = vault_passwords::keyring_to_encrypt(&args.with.vault, environment)?;
+    let key = key(&keyring, args.with.encrypt_vault_id.as_deref())?;
     each(&args.files, args.output.as_deref(), output, |file, bytes| {
         if std::str::from_utf8(bytes).is_ok_and(is_encrypted) {
             return Err(CommandError::user(format!("{} is encrypted already", file.display())));
@@ -61,8 +61,8 @@ fn encrypt_string(
     environment: &Environment,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring_to_encrypt(&args.vault, environment)?;
-    let key = key(&keyring, args.encrypt_vault_id.as_deref())?;
+    let keyring = vault_passwords::keyring_to_encrypt(&args.with.vault, environment)?;
+    let key = key(&keyring, args.with.encrypt_vault_id.as_deref())?;
     let mut blocks = Vec::new();
     if args.strings.is_empty() {
         let name = args.stdin_name.as_ref().or_else(|| args.name.first());

@@ -261,7 +261,7 @@ impl NodeTask {
             let Some(other) = self.insist(scheduler, until, || scheduler.lock(&run)).await? else {
                 return Ok(());
             };
-            if !self.overrules.steal || turn.is_some() {
+            if !self.overrules.steal || turn.is_some() || Instant::now() >= until {
                 return Err(Not::Locked(format!(
                     "run {other} holds the lock at {}; wait for it, or take it over with --steal when you know that its \
                      gpufleet is gone",

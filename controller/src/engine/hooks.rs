@@ -10,7 +10,7 @@ use crate::{
     drain::Runner,
     interpreter::HostContext,
     playbook::{Gate, Play, Policy, PowerCycle},
-    template::{self, Dict, Scope, Value},
+    template::{self, Dict, Scope, TemplateError, Value},
 };
 
 /// The longest last line of a command that is shown, in characters.
@@ -65,12 +65,20 @@ impl Hooks {
                 .filter(|layer| !layer.is_empty())
                 .map(Arc::clone)
                 .collect();
-        let rendered = template::resolve(command, &Scope::new(layers))
-            .map_err(|error| format!("its template cannot be rendered: {}", error.message()))?;
-        if rendered.has_unknown() {
-            return Err("its template asks for what is not known".to_owned());
+        let scope = Scope::new(layers);
+        let (rendered, has_secret) = template::watch(|| {
+            let rendered = template::resolve(command, &scope)?;
+            Ok(if rendered.has_unknown() { None } else { Some(rendered.to_text()) })
+        });
+        // Why refused: a command line stands in the list of processes, and what it prints in messages.
+        if has_secret {
+            return Err("a vault value goes into it, which others could read; let it read the secret itself"
+                .to_owned());
         }
-        let line = rendered.to_text();
+        let rendered = rendered.map_err(|error: TemplateError| {
+            format!("its template cannot be rendered: {}", error.message())
+        })?;
+        let Some(line) = rendered else { return Err("its template asks for what is not known".to_owned()) };
         match line.trim().is_empty() {
             true => Err("its template is empty for this node".to_owned()),
             false => Ok(line),
@@ -96,6 +104,7 @@ mod tests {
         let program = Program::load(&["play.yml"], &files).unwrap_or_else(|errors| panic!("{errors}"));
         let mut vars = Dict::default();
         vars.insert("bmc", template::Value::text("bmc-{{ inventory_hostname }}"));
+        vars.insert("bmc_password", template::Value::Secret(Arc::new(template::Value::text("planted"))));
         let mut magic = Dict::default();
         magic.insert("inventory_hostname", template::Value::text("gpu001"));
         let context = HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
@@ -118,6 +127,8 @@ mod tests {
         let error = line("{{ bmc }}", "gpu002").unwrap_err();
         assert!(error.starts_with("its template cannot be rendered: ") && error.contains("bmc"), "{error}");
         assert!(line("{{ '' }}", "gpu001").unwrap_err().contains("empty"));
+        let error = line("bmctool {{ bmc_password }}", "gpu001").unwrap_err();
+        assert!(error.contains("a vault value goes into it") && !error.contains("planted"), "{error}");
     }
 
     #[test]

@@ -167,21 +167,24 @@ fn work_that_does_not_end_gets_its_node_back() {
     });
 }
 
+/// A person takes a node over while it is being drained; it is theirs then.
+async fn taken_over_while_it_drains(overrules: Overrules) {
+    let world = world();
+    works(&world, "gpu001", 20 * MINUTE);
+    let other = Arc::clone(&world);
+    tokio::spawn(async move {
+        asked(&other, "cordon gpu001").await;
+        hold(&other, "gpu001");
+    });
+    let ended = run(&world, overrules, None).await;
+    assert_eq!(ended.state("gpu001").0, NodeState::Held);
+    assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
+    world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
+}
+
 #[test]
 fn a_person_may_take_a_node_over_while_it_is_being_drained() {
-    virtual_time(async {
-        let world = world();
-        works(&world, "gpu001", 20 * MINUTE);
-        let other = Arc::clone(&world);
-        tokio::spawn(async move {
-            asked(&other, "cordon gpu001").await;
-            hold(&other, "gpu001");
-        });
-        let ended = run(&world, Overrules::default(), None).await;
-        assert_eq!(ended.state("gpu001").0, NodeState::Held);
-        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
-        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
-    });
+    virtual_time(taken_over_while_it_drains(Overrules::default()));
 }
 
 #[test]
@@ -343,19 +346,7 @@ fn a_busy_node_is_disturbed_only_by_force() {
 
 #[test]
 fn force_does_not_go_over_a_person_who_took_the_node() {
-    virtual_time(async {
-        let world = world();
-        works(&world, "gpu001", 20 * MINUTE);
-        let other = Arc::clone(&world);
-        tokio::spawn(async move {
-            asked(&other, "cordon gpu001").await;
-            hold(&other, "gpu001");
-        });
-        let ended = run(&world, Overrules { force: true, steal: false }, None).await;
-        assert_eq!(ended.state("gpu001").0, NodeState::Held);
-        assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
-        world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
-    });
+    virtual_time(taken_over_while_it_drains(Overrules { force: true, steal: false }));
 }
 
 #[test]
