@@ -35,6 +35,7 @@ use super::{
     experience,
     fleet::Fleet,
     history,
+    machine::ThisMachine,
     output::Output,
     prompt::Question,
     resume,
@@ -209,7 +210,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
 
 /// Everything read and checked; no node was contacted.
 struct Loaded {
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     program: Arc<Program>,
     extra: Map<String, Value>,
     keyring: Arc<Keyring>,
@@ -274,7 +275,15 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
+    Ok(Loaded {
+        inventory: Arc::new(inventory),
+        program: Arc::new(program),
+        extra,
+        keyring,
+        play_hosts,
+        neighbours,
+        hosts,
+    })
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -505,7 +514,10 @@ fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
+        files: Arc::new(
+            CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))
+                .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
+        ),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -10,12 +10,14 @@ mod action;
 mod cursor;
 mod files;
 mod ledger;
+mod outside;
 mod prepare;
 mod report;
 
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
 pub use files::{CachedFiles, FileContent, FileKind, Files};
+pub use outside::Machine;
 pub use report::{Status, TaskReport};
 
 #[cfg(test)]

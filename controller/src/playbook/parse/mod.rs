@@ -1,6 +1,7 @@
 //! From YAML trees to the program; every mistake is collected, none ends the parsing.
 
 mod keys;
+mod looping;
 mod play;
 mod rollout;
 mod task;

@@ -1,13 +1,13 @@
 //! Ansible's filters and tests that the engine lacks, with Ansible's semantics.
 
 mod addresses;
-mod chance;
+pub(super) mod chance;
 mod collections;
 mod data;
 mod numbers;
 mod paths;
 mod patterns;
-mod printf;
+pub(super) mod printf;
 mod results;
 mod sequences;
 mod serial;
@@ -113,7 +113,7 @@ fn text_of(value: &Value) -> Result<String, String> {
     }
 }
 
-fn list_of(value: &Value) -> Result<Vec<Value>, String> {
+pub(super) fn list_of(value: &Value) -> Result<Vec<Value>, String> {
     match value {
         Value::List(list) => Ok(list.items().to_vec()),
         Value::Map(dict) => Ok(dict.keys().map(Value::str).collect()),
