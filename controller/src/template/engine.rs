@@ -333,7 +333,7 @@ fn check_lookups(expression: &str) -> Result<Vec<(String, bool)>, TemplateError>
                 .with_range(place));
             }
             if lookup.name == "vars" {
-                let after = scan::bracket_end(expression, place.end)
+                let after = scan::bracket_end(expression, place.end + 1)
                     .map_or("", |end| expression.get(end + 1..).unwrap_or_default().trim_start());
                 let spared = ["|default", "|d(", "is defined", "is not defined", "is undefined"];
                 let after: String = after.replace("| ", "|");

@@ -1,6 +1,7 @@
 mod answers;
 pub(crate) mod fake;
 mod ledger;
+mod looping;
 mod parameters;
 mod properties;
 mod scenarios;

@@ -269,15 +269,15 @@ fn functions_are_no_variables() {
     let text = r#"
 - hosts: all
   tasks:
-    - debug: {msg: "{{ lookup('env', 'HOME') }}"}
-    - debug: {msg: "{{ rnge(3) }}"}
+    - debug: {msg: "{{ lookup('env', 'HOME') }} {{ query('fiel', 'a') }}"}
+    - debug: {msg: "{{ rnge(3) }} {{ lookup('vars', 'groops') }}"}
+    - {debug: {msg: "{{ item }}"}, with_dikt: {a: 1}}
+    - {debug: {msg: "{{ item }}"}, with_url: http://a}
+    - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, with_list: [1]}
+    - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, loop: [1]}
+    - {debug: {msg: "{{ item }}"}, with_dict: "{{ lookup('file', 'x', 'y' }}"}
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `lookup` is not available yet
-      --> play.yml:4:24
-       |
-     4 |     - debug: {msg: "{{ lookup('env', 'HOME') }}"}
-       |                        ^^^^^^
     error: unknown function `rnge`
       --> play.yml:5:24
        |

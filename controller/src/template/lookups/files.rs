@@ -52,7 +52,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     },
 ];
 
-/// Python's `normpath` for what is put together here.
+/// Python's `normpath` for absolute paths.
 fn plain(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
@@ -68,7 +68,8 @@ fn plain(path: &str) -> String {
 }
 
 fn below(folder: &str, name: &str) -> String {
-    if folder.is_empty() { plain(name) } else { plain(&format!("{folder}/{name}")) }
+    let name = name.strip_prefix("./").unwrap_or(name);
+    if folder.is_empty() { name.to_owned() } else { format!("{}/{name}", folder.trim_end_matches('/')) }
 }
 
 /// The folders that relative names count from, the first one first.
@@ -93,7 +94,7 @@ fn bases(request: &Request) -> Result<Vec<String>, Failure> {
 /// Where a file or folder of this name may be.
 fn candidates(request: &Request, folder: Option<&str>, name: &str) -> Result<Vec<String>, Failure> {
     if name.starts_with('/') {
-        return Ok(vec![plain(name)]);
+        return Ok(vec![name.to_owned()]);
     }
     if name.starts_with('~') {
         return Err("a path with `~` means another file for everybody; write it from `/` on".into());
@@ -180,7 +181,7 @@ fn template(request: &Request) -> Found {
 }
 
 /// A pattern of names, as for Python's `fnmatch`.
-fn matcher(pattern: &str) -> Result<regex::Regex, Failure> {
+pub(super) fn matcher(pattern: &str) -> Result<regex::Regex, Failure> {
     let mut text = String::from("(?s)^");
     let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
@@ -233,7 +234,9 @@ fn glob(request: &Request) -> Found {
                 outside.files_of(&folder)?.into_iter().filter(|file| shows(file)).collect();
             files.sort_unstable();
             if !files.is_empty() {
-                out.extend(files.iter().map(|file| Value::from(outside.absolute(&below(&folder, file)))));
+                out.extend(
+                    files.iter().map(|file| Value::from(plain(&outside.absolute(&below(&folder, file))))),
+                );
                 break;
             }
         }
@@ -327,7 +330,7 @@ fn first_found(request: &Request) -> Found {
     for name in &names {
         for path in candidates(request, request.folder, name)? {
             if outside.kind(&path).is_some() {
-                return Ok(vec![Value::from(outside.absolute(&path))]);
+                return Ok(vec![Value::from(plain(&outside.absolute(&path)))]);
             }
         }
     }
@@ -351,8 +354,7 @@ fn password(request: &Request) -> Found {
                 other => return Err(format!("it has no option `{other}`").into()),
             }
         }
-        let path =
-            if path.starts_with('/') { plain(&path) } else { below(&request.playbook_folder()?, &path) };
+        let path = if path.starts_with('/') { path } else { below(&request.playbook_folder()?, &path) };
         let Some(content) = request.outside()?.content(&path)? else {
             return Err(format!(
                 "there is no file {path}, and gpufleet makes no passwords; make one as with `openssl rand -base64 15`"

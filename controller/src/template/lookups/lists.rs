@@ -113,7 +113,8 @@ fn nested(request: &Request) -> Found {
     for term in terms {
         rows = combined(&rows, &list_of(term)?)?;
     }
-    Ok(rows)
+    // Why once more: Ansible opens the lists of every combination at its end again.
+    Ok(rows.iter().map(|row| Value::list(flat(row.as_list().unwrap_or_default()))).collect())
 }
 
 fn combined(rows: &[Value], items: &[Value]) -> Found {

@@ -6,6 +6,7 @@
 //! file counts as a secret.
 
 mod calls;
+mod disk;
 mod files;
 mod lists;
 mod sequence;
@@ -24,6 +25,7 @@ use super::{Scope, TemplateError, frame};
 use crate::diagnostic::suggest;
 
 pub(super) use calls::calls;
+pub(super) use disk::{FILTERS as DISK_FILTERS, TESTS as DISK_TESTS};
 
 type Engine = minijinja::Value;
 
@@ -64,6 +66,7 @@ type Found = Result<Vec<Value>, Failure>;
 pub(super) struct Lookup {
     pub name: &'static str,
     /// What it gives, for the reference.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the reference is written by a test"))]
     pub about: &'static str,
     /// Its options beside `wantlist` and `errors`.
     pub options: &'static [&'static str],
@@ -120,7 +123,6 @@ pub(super) struct Request {
     pub scope: Arc<Scope>,
     /// In a loop `with_…`: the folder that the task's own files are in, as `files` or `templates`.
     folder: Option<&'static str>,
-    looped: bool,
 }
 
 impl Request {
@@ -260,7 +262,6 @@ pub fn loop_over(
         options: Vec::new(),
         scope: Arc::clone(scope),
         folder: Some(folder),
-        looped: true,
     };
     match run(name, &request) {
         Ok(found) => Ok(Some(found)),
@@ -283,6 +284,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         let always_list = name != "lookup";
         environment.add_function(name, move |rest: Rest<ValueOrKwargs>| call(rest, always_list));
     }
+    disk::register(environment);
 }
 
 /// One call in a template.
@@ -324,7 +326,7 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
     let Some(scope) = top_scope() else { return Ok(unknown()) };
     terms.retain(|term| !matches!(term, Value::Omit));
     options.retain(|(_, value)| !matches!(value, Value::Omit));
-    let request = Request { terms, options, scope, folder: None, looped: false };
+    let request = Request { terms, options, scope, folder: None };
     let value = match run(&name, &request) {
         Ok(found) if list => Value::list(found),
         Ok(mut found) if found.len() == 1 => found.pop().unwrap_or(Value::Null),

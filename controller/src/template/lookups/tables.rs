@@ -107,7 +107,7 @@ fn csv(request: &Request) -> Found {
 }
 
 /// The rows of a table as Python's `csv` reads them: fields with the delimiter, a line break or a quote stand in quotes.
-fn rows(text: &str, delimiter: char) -> Vec<Vec<String>> {
+pub(super) fn rows(text: &str, delimiter: char) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let (mut row, mut field) = (Vec::new(), String::new());
     let (mut quoted, mut begun) = (false, false);
