@@ -11,7 +11,11 @@ struct Counting(AtomicU32);
 
 impl Machine for Counting {
     fn kind(&self, path: &str) -> Option<PathKind> {
-        path.ends_with("motd").then_some(PathKind::File)
+        match path {
+            path if path.ends_with("motd") => Some(PathKind::File),
+            path if path.ends_with("conf.d") => Some(PathKind::Folder),
+            _ => None,
+        }
     }
     fn files_of(&self, _: &str) -> Result<Vec<String>, String> {
         Ok(vec!["b.conf".to_owned(), "a.conf".to_owned()])
@@ -76,6 +80,55 @@ fn loops_over_lookups_run_as_in_ansible() {
 ";
     insta::assert_snapshot!(story(tasks, Mode::Apply).lines(), @r#"
     dict: ok [{'key': 'a', 'value': 1}] "a=1"
+    dict: ok [{'key': 'b', 'value': 2}] "b=2"
+    dict: ok
+    inline: ok [{'key': 'x', 'value': 1}] "x"
+    inline: ok
+    nested: ok [['a', 1]] "a1"
+    nested: ok [['a', 2]] "a2"
+    nested: ok [['b', 1]] "b1"
+    nested: ok [['b', 2]] "b2"
+    nested: ok
+    together: ok [['a', 1]] "a1"
+    together: ok [['b', 2]] "b2"
+    together: ok
+    sequence: ok [gpu01] "gpu01"
+    sequence: ok [gpu02] "gpu02"
+    sequence: ok
+    subelements: ok [[{'name': 'ann'}, 'k1']] "ann k1"
+    subelements: ok [[{'name': 'ann'}, 'k2']] "ann k2"
+    subelements: ok
+    indexed: ok [[0, 'a']] "0 a"
+    indexed: ok [[1, 'b']] "1 b"
+    indexed: ok
+    flattened: ok [a] "a"
+    flattened: ok [b] "b"
+    flattened: ok [c] "c"
+    flattened: ok
+    list: ok [['a', 'b']] "["a","b"]"
+    list: ok [c] "c"
+    list: ok
+    file: ok [hello] "hello"
+    file: ok
+    glob: ok [/srv/files/conf.d/a.conf] "/srv/files/conf.d/a.conf"
+    glob: ok [/srv/files/conf.d/b.conf] "/srv/files/conf.d/b.conf"
+    glob: ok
+    first: ok [/srv/files/motd] "/srv/files/motd"
+    first: ok
+    choice: ok [only] "only"
+    choice: ok
+    lines: ok [echo 0] "echo 0"
+    lines: ok
+    hosts: ok [n1] "n1"
+    hosts: ok
+    env: ok [/root] "/root"
+    env: ok [] ""
+    env: ok
+    empty: skipped "the loop has no items"
+    guarded: skipped "the condition does not hold"
+    wrong: failed ignored "`with_dict`: the lookup `dict`: a mapping is needed, this is a whole number"
+    fails: failed "`with_lines`: the lookup `lines`: the command ended with exit code 1"
+    end: Failed { task: "fails", message: "`with_lines`: the lookup `lines`: the command ended with exit code 1" }
     "#);
 }
 
@@ -89,6 +142,10 @@ fn loops_over_what_is_not_known_yet_are_possible() {
 ";
     insta::assert_snapshot!(story(tasks, Mode::Predict).lines(), @r#"
     ask: possible "runs only in a run"
+    dict: possible "has a loop that hangs on the result of another task"
+    lines: possible "has a loop that hangs on the result of another task"
+    pipe: ok "now 0"
+    end: Done
     "#);
 }
 
