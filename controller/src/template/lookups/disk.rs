@@ -29,8 +29,11 @@ fn refusal(name: &str, message: &str) -> Error {
     TemplateError::new(format!("`{name}`: {message}")).into_engine()
 }
 
+/// A path, and whoever can tell of it.
+type Asked = (String, Arc<dyn Outside>);
+
 /// The path that is asked about, and whoever can tell; none when the path is not known yet.
-fn asked(name: &str, value: &Engine) -> Result<Option<(String, Arc<dyn Outside>)>, Error> {
+fn asked(name: &str, value: &Engine) -> Result<Option<Asked>, Error> {
     let path = match collect(value).map_err(TemplateError::into_engine)? {
         Value::Str(path) => path.to_string(),
         Value::Unknown => return Ok(None),

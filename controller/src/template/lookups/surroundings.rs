@@ -94,7 +94,7 @@ fn names(request: &Request) -> Found {
             return Err(format!("a pattern is text, this is {}", term.kind()).into());
         };
         let pattern = regex::Regex::new(pattern).map_err(|_| "it is not a regular expression")?;
-        out.extend(known.iter().filter(|name| pattern.is_match(name)).map(|name| Value::str(name)));
+        out.extend(known.iter().filter(|name| pattern.is_match(name)).map(Value::str));
     }
     Ok(out)
 }
