@@ -9,6 +9,7 @@ use std::{
 };
 
 use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics},
     display::{self, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
