@@ -317,6 +317,8 @@ pub struct Loop {
     pub span: Span,
     /// `with_items`: lists in the list are flattened by one level.
     pub flatten: bool,
+    /// `with_dict` and the like: the lookup that makes the items out of these.
+    pub lookup: Option<Arc<str>>,
     pub variable: Arc<str>,
     pub index_variable: Option<Arc<str>>,
     pub label: Option<Value>,

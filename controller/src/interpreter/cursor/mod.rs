@@ -2,6 +2,7 @@
 
 mod feed;
 mod gpu;
+mod looping;
 mod state;
 mod task;
 mod walk;

@@ -521,7 +521,7 @@ impl Cursor {
         layers.push(Arc::clone(&self.peers));
         layers.push(Arc::clone(&self.host.magic));
         layers.retain(|layer| !layer.is_empty());
-        Scope::new(layers)
+        Scope::looking(layers, Arc::clone(&self.files) as Arc<dyn crate::template::Outside>)
     }
 
     /// The name of a task with its templates rendered, as far as that goes.
