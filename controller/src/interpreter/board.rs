@@ -16,10 +16,16 @@ pub struct Board {
     state: Mutex<State>,
 }
 
+/// What one host told: by task, and the task that it came to last.
+#[derive(Default)]
+struct Told {
+    last: Arc<str>,
+    at: BTreeMap<Arc<str>, HostVars>,
+}
+
 #[derive(Default)]
 struct State {
-    /// By host and task; the task last come to is beside.
-    told: HashMap<Arc<str>, (Arc<str>, BTreeMap<Arc<str>, HostVars>)>,
+    told: HashMap<Arc<str>, Told>,
     /// What hosts see at a task, once nobody tells anything of it any more.
     seen: HashMap<Arc<str>, Value>,
     settled: bool,
@@ -39,9 +45,9 @@ impl Board {
     /// A host has come to a task.
     pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, told) = state.told.entry(Arc::clone(host)).or_default();
-        *last = Arc::clone(task);
-        told.insert(Arc::clone(task), vars.clone());
+        let told = state.told.entry(Arc::clone(host)).or_default();
+        told.last = Arc::clone(task);
+        told.at.insert(Arc::clone(task), vars.clone());
     }
 
     /// `hostvars` for a task that all have come to.
@@ -51,9 +57,9 @@ impl Board {
             return seen.clone();
         }
         let mut all = (*self.base).clone();
-        for (host, (last, told)) in &state.told {
+        for (host, told) in &state.told {
             // Why the last: a host that does not come to this task has what it had when it was last heard of.
-            let Some(vars) = told.get(task).or_else(|| told.get(last)) else { continue };
+            let Some(vars) = told.at.get(task).or_else(|| told.at.get(&told.last)) else { continue };
             let Some(Value::Map(known)) = all.get(host) else { continue };
             let mut own = (**known).clone();
             own.extend(&vars.facts);

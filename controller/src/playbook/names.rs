@@ -39,6 +39,8 @@ pub(super) const MAGIC: &[&str] = &[
     "ansible_port",
     "ansible_user",
     "ansible_connection",
+    "ansible_parent_role_names",
+    "ansible_parent_role_paths",
     "ansible_failed_task",
     "ansible_failed_result",
     "ansible_loop_var",

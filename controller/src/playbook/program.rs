@@ -127,6 +127,8 @@ pub struct Block {
     pub span: Span,
     /// Whether it is a whole role.
     pub is_role: bool,
+    /// What it runs once for, if it does: a role with what it is given.
+    pub once: Option<Arc<str>>,
     pub body: Items,
     pub rescue: Items,
     pub always: Items,

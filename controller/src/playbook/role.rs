@@ -72,19 +72,20 @@ impl Role {
         }
         vars.extend(&own.given);
         params.extend(&own.params);
-        let above = parents.iter().rev().map(|parent| Value::str(&parent.name)).collect();
-        let magic: Dict = [
+        let mut magic: Dict = [
             ("role_name", Value::str(name)),
             ("ansible_role_name", Value::str(name)),
             ("role_path", Value::str(path)),
-            ("ansible_parent_role_names", Value::list(above)),
-            (
-                "ansible_parent_role_paths",
-                Value::list(parents.iter().rev().map(|parent| Value::str(&parent.path)).collect()),
-            ),
         ]
         .into_iter()
         .collect();
+        if !parents.is_empty() {
+            let list = |of: fn(&Self) -> &str| {
+                Value::list(parents.iter().rev().map(|parent| Value::str(of(parent))).collect())
+            };
+            magic.insert("ansible_parent_role_names", list(|parent| &parent.name));
+            magic.insert("ansible_parent_role_paths", list(|parent| &parent.path));
+        }
         Self {
             name: name.to_owned(),
             path: path.to_owned(),

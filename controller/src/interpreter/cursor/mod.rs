@@ -184,7 +184,11 @@ pub struct Cursor {
     frames: Vec<Frame>,
     pending: Option<Pending>,
     queue: Vec<TaskReport>,
+    /// Names of handlers that were notified, until handlers run.
+    waiting: Vec<(String, bool)>,
     notified: Vec<state::Notice>,
+    /// Roles that ran, with what they were given.
+    roles_run: std::collections::HashSet<Arc<str>>,
     flushes: u32,
     ledger: super::ledger::Ledger,
     /// Ledger entries to plan again before anything else.
@@ -257,7 +261,9 @@ impl Cursor {
             frames: Vec::new(),
             pending: None,
             queue: Vec::new(),
+            waiting: Vec::new(),
             notified: Vec::new(),
+            roles_run: std::collections::HashSet::new(),
             flushes: 0,
             ledger: super::ledger::Ledger::default(),
             reassert: std::collections::VecDeque::new(),

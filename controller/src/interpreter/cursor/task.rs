@@ -446,6 +446,7 @@ impl Cursor {
     /// The play is over for this host, after the proof of what it declared.
     pub(super) fn end_here(&mut self) {
         self.frames.clear();
+        self.waiting.clear();
         self.notified.clear();
         self.stage = match self.stage {
             Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),

@@ -126,6 +126,10 @@ impl Cursor {
                 }
             }
             Item::Block(block) => {
+                // Why: as in Ansible, a role runs once in a play, unless it is given something else the next time.
+                if block.once.as_ref().is_some_and(|once| !self.roles_run.insert(Arc::clone(once))) {
+                    return;
+                }
                 let items = Items::clone(&block.body);
                 self.frames.push(Frame::Block { block, part: Part::Body, failure: None });
                 self.frames.push(Frame::List { items, next: 0 });
@@ -207,7 +211,7 @@ impl Cursor {
         let first = self.failed.is_none();
         self.failed.get_or_insert(failure);
         self.stage = Stage::Finish;
-        if first && self.play.force_handlers && !self.notified.is_empty() {
+        if first && self.play.force_handlers && !self.waiting.is_empty() {
             self.flush_handlers();
         }
     }
@@ -231,8 +235,15 @@ impl Cursor {
     pub(super) fn flush_handlers(&mut self) {
         // Why: a handler that flushes would run handlers of the flush it is in again.
         let flushing = self.frames.iter().any(|frame| matches!(frame, Frame::Handlers { .. }));
-        if self.notified.is_empty() || flushing {
+        if self.waiting.is_empty() || flushing {
             return;
+        }
+        // Why only now: as in Ansible, a handler of the same name that came with a role meanwhile stands for the earlier one.
+        let scope = self.base_scope();
+        for (name, possible) in std::mem::take(&mut self.waiting) {
+            for handler in self.meant(&name, &scope) {
+                self.note(Notice { handler, possible });
+            }
         }
         self.flushes += 1;
         self.frames.push(Frame::Handlers { done: BTreeSet::new() });
@@ -270,45 +281,73 @@ impl Cursor {
         possible: bool,
         scope: &Arc<Scope>,
     ) -> Result<(), String> {
+        let flushing = self.frames.iter().any(|frame| matches!(frame, Frame::Handlers { .. }));
         for name in names {
-            let named = |task: &Arc<Task>| {
-                task.name.as_ref().is_some_and(|own| {
-                    let is = |own: &str| {
-                        own == name
-                            || task.role.as_ref().is_some_and(|role| {
-                                name.strip_prefix(&*role.name).and_then(|rest| rest.strip_prefix(" : "))
-                                    == Some(own)
-                            })
-                    };
-                    own.as_str().is_some_and(is)
-                        || !own.is_settled()
-                            && crate::template::resolve(own, scope)
-                                .is_ok_and(|own| own.as_str().is_some_and(is))
-                })
-            };
-            // Why the last: as in Ansible, a handler of the play stands before one of the same name in a role.
-            let last = self.handlers.iter().rposition(named);
-            let mut meant: Vec<usize> = last.into_iter().collect();
-            let mut listening: Vec<(usize, Option<&Value>)> = Vec::new();
-            for (place, task) in self.handlers.iter().enumerate().rev() {
-                let known =
-                    task.name.is_some() && listening.iter().any(|(_, name)| *name == task.name.as_ref());
-                if task.listen.contains(name) && !known {
-                    listening.push((place, task.name.as_ref()));
-                }
-            }
-            meant.extend(listening.into_iter().map(|(place, _)| place));
+            let meant = self.meant(name, scope);
             if meant.is_empty() {
                 return Err(format!("no handler is called `{name}`"));
             }
-            for handler in meant {
-                let notice = Notice { handler, possible };
-                if !self.notified.contains(&notice) {
-                    self.notified.push(notice);
-                }
+            if flushing {
+                meant.into_iter().for_each(|handler| self.note(Notice { handler, possible }));
+            } else if !self.waiting.contains(&(name.clone(), possible)) {
+                self.waiting.push((name.clone(), possible));
             }
         }
         Ok(())
+    }
+
+    fn note(&mut self, notice: Notice) {
+        if !self.notified.contains(&notice) {
+            self.notified.push(notice);
+        }
+    }
+
+    /// The handlers that a notification means: one by its name, and those that listen.
+    ///
+    /// Source: `search_handlers_by_notification` of ansible-core 2.19: the last file or block that has the name decides,
+    /// and within it the first handler.
+    fn meant(&self, name: &str, scope: &Arc<Scope>) -> Vec<usize> {
+        let place = |task: &Arc<Task>| task.path.rsplit_once('.').map(|(block, _)| block.to_owned());
+        let mut blocks: Vec<Vec<usize>> = Vec::new();
+        for (at, task) in self.handlers.iter().enumerate() {
+            let before = at.checked_sub(1).and_then(|before| self.handlers.get(before));
+            match blocks.last_mut().filter(|_| before.is_some_and(|before| place(before) == place(task))) {
+                Some(block) => block.push(at),
+                None => blocks.push(vec![at]),
+            }
+        }
+        let order = || blocks.iter().rev().flatten().copied();
+        let named = |at: &usize| {
+            let Some(task) = self.handlers.get(*at) else { return false };
+            let is = |own: &str| {
+                own == name
+                    || task.role.as_ref().is_some_and(|role| {
+                        name.strip_prefix(&*role.name).and_then(|rest| rest.strip_prefix(" : ")) == Some(own)
+                    })
+            };
+            task.name.as_ref().is_some_and(|own| {
+                own.as_str().is_some_and(is)
+                    || !own.is_settled()
+                        && crate::template::resolve(own, scope).is_ok_and(|own| own.as_str().is_some_and(is))
+            })
+        };
+        let mut meant: Vec<usize> = order().find(named).into_iter().collect();
+        let mut heard: Vec<&Value> = Vec::new();
+        for at in order() {
+            let Some(task) =
+                self.handlers.get(at).filter(|task| task.listen.iter().any(|topic| topic == name))
+            else {
+                continue;
+            };
+            if let Some(own) = &task.name {
+                if heard.contains(&own) {
+                    continue;
+                }
+                heard.push(own);
+            }
+            meant.push(at);
+        }
+        meant
     }
 
     fn next_stage(&mut self) -> Option<Step> {

@@ -136,8 +136,6 @@ struct Parser<'a> {
     imports: usize,
     /// What is being included, so that nothing is looked into without end.
     under_way: Vec<String>,
-    /// Roles of the play that have run, with what they were given.
-    roles_done: HashSet<String>,
     /// Roles that tasks of the play import.
     imported_roles: Vec<Arc<Role>>,
     /// Their handlers, which come behind those of the play.
@@ -165,7 +163,6 @@ impl<'a> Parser<'a> {
             block_references: Vec::new(),
             imports: 0,
             under_way: Vec::new(),
-            roles_done: HashSet::new(),
             imported_roles: Vec::new(),
             role_handlers_behind: Vec::new(),
             file_names: HashSet::new(),

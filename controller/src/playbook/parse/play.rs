@@ -17,7 +17,6 @@ use crate::yaml::Node;
 impl Parser<'_> {
     pub(super) fn play(&mut self, node: &Node, directory: &str, base: &Base) -> Option<Arc<Play>> {
         directory.clone_into(&mut self.directory);
-        self.roles_done.clear();
         let Some(entries) = node.as_map() else {
             self.error(node.wrong_type("a play", "a mapping with `hosts` and `tasks`"));
             return None;

@@ -56,6 +56,8 @@ pub(super) struct ParsedRole {
     /// Those that it depends on first.
     pub items: Items,
     pub handlers: Vec<Arc<Task>>,
+    /// What it runs once for.
+    pub once: Option<Arc<str>>,
 }
 
 /// Endings of a role's files, in the order in which they are tried.
@@ -125,7 +127,6 @@ impl Parser<'_> {
         let references = self.take_references();
         self.block_references(&references, &own);
         let call = RoleCall { given, params: Arc::new(params), ..RoleCall::named(&name) };
-        // Why: as in Ansible, a role runs once in a play, unless it is given something else the next time.
         let conditions: Vec<&str> = own.when.iter().map(|condition| &*condition.text).collect();
         let key = format!("{name} {:?} {:?} {conditions:?} {:?}", call.given, call.params, entry.get("tags"));
         let parsed = self.role_of(&call, Some(&name_node.span), &own, parents, path, Some(key));
@@ -180,7 +181,7 @@ impl Parser<'_> {
             .as_ref()
             .and_then(|meta| meta.get("allow_duplicates"))
             .is_some_and(|value| value.as_bool() == Some(true));
-        let again = once.is_some_and(|key| !repeats && !self.roles_done.insert(key));
+        let once = once.filter(|_| !repeats).map(Arc::from);
         let below = Arc::new(Role::new(short, &folder, own.clone(), parents, &[]));
         let mut chain = parents.to_vec();
         chain.push(Arc::clone(&below));
@@ -202,14 +203,12 @@ impl Parser<'_> {
         let mut inherited = outer.clone();
         inherited.role = Some(Arc::clone(&role));
         inherited.search = self.role_search(&role);
-        if !again {
-            if call.validate {
-                items.extend(self.argument_check(&folder, meta.as_ref(), call, &inherited, path));
-            }
-            items.extend(self.role_tasks(&folder, call, from, &inherited, path).iter().cloned());
-            handlers.extend(self.role_handlers(&folder, call, from, &inherited, path));
+        if call.validate {
+            items.extend(self.argument_check(&folder, meta.as_ref(), call, &inherited, path));
         }
-        Some(ParsedRole { role, items: items.into(), handlers })
+        items.extend(self.role_tasks(&folder, call, from, &inherited, path).iter().cloned());
+        handlers.extend(self.role_handlers(&folder, call, from, &inherited, path));
+        Some(ParsedRole { role, items: items.into(), handlers, once })
     }
 
     fn role_tasks(
@@ -427,6 +426,7 @@ fn block_of(parsed: &ParsedRole, span: &Span) -> Item {
         name: Some(parsed.role.name.clone()),
         span: span.clone(),
         is_role: true,
+        once: parsed.once.clone(),
         body: Items::clone(&parsed.items),
         rescue: Items::from([]),
         always: Items::from([]),

@@ -318,6 +318,7 @@ impl Parser<'_> {
             name: node.get("name").and_then(|name| self.text("name", name)),
             span,
             is_role: false,
+            once: None,
             body: self.items(body, &own, "block", path),
             rescue: node.get("rescue").map_or_else(
                 || Items::from([]),
