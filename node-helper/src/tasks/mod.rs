@@ -1,11 +1,17 @@
 //! One file a kind that the helper runs without the GPUs.
 
+mod accounts;
+mod cron;
 pub mod exec;
 mod file;
+mod hostname;
 mod kernel_cmdline;
 mod lineinfile;
+mod modprobe;
+mod mount;
 mod nearest;
 mod ownership;
+mod packages;
 mod putfile;
 pub mod reboot;
 mod service;
@@ -13,3 +19,4 @@ mod stat;
 mod sysctl;
 #[cfg(test)]
 pub mod testing;
+mod tool;
