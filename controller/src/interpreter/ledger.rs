@@ -138,9 +138,7 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         (NodeOp::Package(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
         (NodeOp::User(old), NodeOp::User(new)) if old.name == new.name => supersede_user(earlier, new),
         (NodeOp::Group(old), NodeOp::Group(new)) if old.name == new.name => {
-            if new.state == old.state && new.gid.is_none() {
-                old.gid = None;
-            } else {
+            if new.state != old.state || new.gid.is_some() {
                 void(earlier);
             }
         }

@@ -13,6 +13,8 @@ mod nearest;
 mod ownership;
 mod packages;
 mod putfile;
+#[cfg(test)]
+mod real;
 pub mod reboot;
 mod service;
 mod stat;

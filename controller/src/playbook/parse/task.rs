@@ -7,7 +7,7 @@ use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 use super::play::said;
 use super::values::part;
 use super::{Parser, join, keys, words};
-use crate::diagnostic::{Diagnostic, Span, suggest};
+use crate::diagnostic::{Diagnostic, Span, looks_secret, suggest};
 use crate::playbook::names::Reference;
 use crate::playbook::params::{ParamProblem, check_one, whole};
 use crate::playbook::policy::OnInterrupt;
@@ -761,7 +761,9 @@ impl Parser<'_> {
         if let Some(help) = &problem.help {
             error = error.help(help);
         }
-        if secret {
+        // Why: a password may stand in the line that an excerpt would show.
+        let beside = |entry: &Parameter| looks_secret(&entry.name) && matches!(entry.value, Value::Str(_));
+        if secret || entries.iter().any(beside) {
             error = error.without_excerpt();
         }
         self.error(error);

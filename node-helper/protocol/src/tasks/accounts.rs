@@ -128,7 +128,7 @@ fn check_field(parameter: &str, value: Option<&String>) -> Result<(), ParamError
     match value {
         Some(text) if text.contains([':', '\n', '\r']) => Err(ParamError::new(
             parameter,
-            format!("`{parameter}` is a field of /etc/passwd: it can have no colon and no line break"),
+            "a field of /etc/passwd can have no colon and no line break",
         )),
         _ => Ok(()),
     }
@@ -171,14 +171,14 @@ impl Checked for User {
             if hash.contains([':', '\n', '\r']) {
                 return Err(ParamError::new(
                     "password",
-                    "`password` wants the hash of a password, such as `password_hash` makes it",
+                    "a hash is needed, such as `password_hash` makes it",
                 ));
             }
             let none = matches!(hash.trim_start_matches('!'), "" | "*" | "*************");
             if !none && !hash.contains('$') && hash.len() != 13 {
                 return Err(ParamError::new(
                     "password",
-                    "`password` wants the hash of a password, such as `password_hash` makes it; nobody could log in with this one",
+                    "a hash is needed, such as `password_hash` makes it; nobody could log in with this text",
                 ));
             }
         }
@@ -226,7 +226,7 @@ impl Checked for Group {
     fn check(&self) -> Result<(), ParamError> {
         check_name("name", "group", &self.name)?;
         if self.non_unique && self.gid.is_none() {
-            return Err(ParamError::new("non_unique", "`non_unique` wants `gid`"));
+            return Err(ParamError::new("non_unique", "it wants `gid`"));
         }
         Ok(())
     }

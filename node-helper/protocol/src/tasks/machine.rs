@@ -64,7 +64,7 @@ impl Checked for Modprobe {
             return Err(ParamError::new("name", format!("`{}` is not the name of a module", self.name)));
         }
         if self.params.contains('\n') || self.params.split_whitespace().any(|word| word.starts_with('-')) {
-            return Err(ParamError::new("params", "`params` wants words such as `numdummies=2`"));
+            return Err(ParamError::new("params", "it wants words such as `numdummies=2`"));
         }
         Ok(())
     }
@@ -153,14 +153,14 @@ impl Checked for Mount {
         }
         let makes = matches!(self.state, MountState::Mounted | MountState::Present | MountState::Ephemeral);
         if makes && self.src.is_none() {
-            return Err(ParamError::new("src", format!("`state: {}` wants `src`", self.state)));
+            return Err(ParamError::new("src", format!("`state: {}` wants it", self.state)));
         }
         if makes && self.fstype.is_none() {
-            return Err(ParamError::new("fstype", format!("`state: {}` wants `fstype`", self.state)));
+            return Err(ParamError::new("fstype", format!("`state: {}` wants it", self.state)));
         }
         for (name, text) in [("dump", &self.dump), ("passno", &self.passno)] {
             if text.is_empty() || !text.chars().all(|c| c.is_ascii_digit()) {
-                return Err(ParamError::new(name, format!("`{name}` wants a number, got `{text}`")));
+                return Err(ParamError::new(name, format!("a number is needed, got `{text}`")));
             }
         }
         let bad = |text: &str| text.is_empty() || text.contains(char::is_whitespace);
@@ -251,7 +251,7 @@ impl Checked for Cron {
         }
         let present = self.state == CronState::Present;
         if present && self.job.is_none() {
-            return Err(ParamError::new("job", "`state: present` wants `job`"));
+            return Err(ParamError::new("job", "`state: present` wants it"));
         }
         if let Some(job) = &self.job
             && job.trim_matches(['\n', '\r']).contains(['\n', '\r'])
@@ -273,7 +273,7 @@ impl Checked for Cron {
             if self.special_time.is_some() && value != "*" {
                 return Err(ParamError::new(
                     "special_time",
-                    format!("`special_time` and `{name}` cannot be combined"),
+                    format!("it cannot be combined with `{name}`"),
                 ));
             }
         }
@@ -284,7 +284,7 @@ impl Checked for Cron {
             ));
         }
         if present && self.cron_file.is_some() && self.user.is_none() && !self.env {
-            return Err(ParamError::new("user", "`cron_file` wants `user`: whom the job runs as"));
+            return Err(ParamError::new("user", "`cron_file` wants it: whom the job runs as"));
         }
         if self.user.as_ref().is_some_and(|user| {
             user.is_empty() || user.starts_with('-') || user.contains(|c: char| c == '/' || c.is_whitespace())

@@ -198,11 +198,11 @@ impl Checked for Apt {
             if deb.contains("://") {
                 return Err(ParamError::new(
                     "deb",
-                    "`deb` wants a path on the node; `get_url` with `checksum` brings the file there",
+                    "a path on the node is needed; `get_url` with `checksum` brings the file there",
                 ));
             }
             if !deb.starts_with('/') {
-                return Err(ParamError::new("deb", "`deb` wants an absolute path"));
+                return Err(ParamError::new("deb", "an absolute path is needed"));
             }
             if self.state != AptState::Present {
                 return Err(ParamError::new("state", "`deb` goes with `state: present` only"));
@@ -212,11 +212,11 @@ impl Checked for Apt {
         if !self.dpkg_options.chars().all(word) {
             return Err(ParamError::new(
                 "dpkg_options",
-                "`dpkg_options` wants words such as `force-confnew`",
+                "it wants words such as `force-confnew`",
             ));
         }
         if self.default_release.as_ref().is_some_and(|name| name.starts_with('-') || name.is_empty()) {
-            return Err(ParamError::new("default_release", "`default_release` wants the name of a release"));
+            return Err(ParamError::new("default_release", "the name of a release is needed"));
         }
         Ok(())
     }
