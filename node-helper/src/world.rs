@@ -213,6 +213,11 @@ impl World {
         self.overlay.as_ref().map(Overlay::lock)
     }
 
+    /// Whether it is one of predictions, and so not the node itself.
+    pub fn predicts(&self) -> bool {
+        self.overlay.is_some()
+    }
+
     /// Whether a reboot is assumed to have happened.
     pub fn rebooted(&self) -> bool {
         self.assumed().is_some_and(|assumed| assumed.rebooted)

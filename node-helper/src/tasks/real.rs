@@ -134,6 +134,7 @@ fn packages() {
     settled(&task!(Apt, {"deb": old}));
     settled(&task!(Apt, {"name": ["gfpkg=1.1", "gfpkg=1.*", "gfpkg>=1.0", "bash", "awk"]}));
     converge(&bench, &task!(Apt, {"deb": old, "allow_downgrade": true}));
+    bench.forget();
     let refused = bench.run(&task!(Apt, {"name": "gfpkg=7"}), Mode::Predict);
     assert!(matches!(refused.status, OpStatus::Failed { .. }), "{refused:?}");
     converge(&bench, &task!(Apt, {"name": "gfpk*", "state": "absent", "purge": true}));

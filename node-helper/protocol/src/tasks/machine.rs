@@ -145,7 +145,8 @@ impl Checked for Mount {
 
     fn check(&self) -> Result<(), ParamError> {
         let swap = self.fstype.as_deref() == Some("swap") || self.path == "none";
-        if !self.path.starts_with('/') && !(swap && self.state != MountState::Mounted) {
+        let nowhere = swap && self.state != MountState::Mounted;
+        if !nowhere && !self.path.starts_with('/') {
             return Err(ParamError::new("path", format!("`{}` is not an absolute path", self.path)));
         }
         if self.path == "/" && matches!(self.state, MountState::Unmounted | MountState::Absent) {
