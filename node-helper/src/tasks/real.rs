@@ -56,7 +56,8 @@ fn users_and_groups() {
     let Some(bench) = machine() else { return };
     converge(&bench, &task!(Group, {"name": "gfgroup", "gid": 4242, "system": true}));
     converge(&bench, &task!(Group, {"name": "gfgroup", "gid": 4243}));
-    let hash = "$6$saltsalt$qFmFH.bQmmtXzyBY0s9v7Oicd2z4XSIecDzlB5KiA2/jctKu9YterLp8wwnSq.qc.eoxqOmSuNp2xS0ktL3nh/";
+    let hash =
+        "$6$saltsalt$qFmFH.bQmmtXzyBY0s9v7Oicd2z4XSIecDzlB5KiA2/jctKu9YterLp8wwnSq.qc.eoxqOmSuNp2xS0ktL3nh/";
     let ann = json!({
         "name": "gfann", "uid": 4711, "groups": "gfgroup", "shell": "/bin/bash", "comment": "Ann A",
         "password": hash, "home": "/srv/homes/gfann", "expires": 1_893_456_000, "password_expire_max": 90,
@@ -68,7 +69,10 @@ fn users_and_groups() {
     assert!(told("getent", &["shadow", "gfann"]).starts_with(&format!("gfann:{hash}:")));
     converge(&bench, &task!(User, {"name": "gfann", "password_lock": true}));
     converge(&bench, &task!(User, {"name": "gfann", "password_lock": false, "groups": [], "expires": -1}));
-    converge(&bench, &task!(User, {"name": "gfann", "home": "/srv/homes/other", "move_home": true, "group": "gfgroup"}));
+    converge(
+        &bench,
+        &task!(User, {"name": "gfann", "home": "/srv/homes/other", "move_home": true, "group": "gfgroup"}),
+    );
     assert!(Path::new("/srv/homes/other/.profile").exists());
     fs::remove_dir_all("/srv/homes/other").unwrap();
     converge(&bench, &task!(User, {"name": "gfann", "umask": "077"}));
@@ -82,9 +86,11 @@ fn users_and_groups() {
 #[test]
 fn mounts() {
     let Some(bench) = machine() else { return };
-    let scratch = |opts: &str| task!(Mount, {
-        "path": "/gf scratch", "src": "tmpfs", "fstype": "tmpfs", "opts": opts, "state": "mounted",
-    });
+    let scratch = |opts: &str| {
+        task!(Mount, {
+            "path": "/gf scratch", "src": "tmpfs", "fstype": "tmpfs", "opts": opts, "state": "mounted",
+        })
+    };
     converge(&bench, &scratch("size=1m,nodev"));
     assert!(told("findmnt", &["-no", "OPTIONS", "/gf scratch"]).contains("nodev"));
     converge(&bench, &scratch("size=2m,nodev,nosuid"));
@@ -92,7 +98,10 @@ fn mounts() {
     converge(&bench, &task!(Mount, {"path": "/gf scratch", "state": "unmounted"}));
     converge(&bench, &scratch("size=2m,nodev,nosuid"));
     converge(&bench, &task!(Mount, {"path": "/gf scratch", "state": "absent"}));
-    converge(&bench, &task!(Mount, {"path": "/gf2", "src": "tmpfs", "fstype": "tmpfs", "state": "ephemeral"}));
+    converge(
+        &bench,
+        &task!(Mount, {"path": "/gf2", "src": "tmpfs", "fstype": "tmpfs", "state": "ephemeral"}),
+    );
     converge(&bench, &task!(Mount, {"path": "/gf2", "state": "absent"}));
     assert!(!Path::new("/gf2").exists());
 }
@@ -103,10 +112,16 @@ fn crontabs() {
     if bench.roots.tool("crontab").is_none() {
         return;
     }
-    converge(&bench, &task!(Cron, {"name": "a job", "special_time": "daily", "job": "/bin/true", "user": "games"}));
+    converge(
+        &bench,
+        &task!(Cron, {"name": "a job", "special_time": "daily", "job": "/bin/true", "user": "games"}),
+    );
     assert_eq!(told("crontab", &["-u", "games", "-l"]), "#Ansible: a job\n@daily /bin/true\n");
     converge(&bench, &task!(Cron, {"name": "MAILTO", "env": true, "job": "me", "user": "games"}));
-    converge(&bench, &task!(Cron, {"name": "a job", "minute": "*/5", "job": "/bin/true", "user": "games", "backup": true}));
+    converge(
+        &bench,
+        &task!(Cron, {"name": "a job", "minute": "*/5", "job": "/bin/true", "user": "games", "backup": true}),
+    );
     let text = told("crontab", &["-u", "games", "-l"]);
     assert_eq!(text, "MAILTO=\"me\"\n#Ansible: a job\n*/5 * * * * /bin/true\n");
     converge(&bench, &task!(Cron, {"name": "a job", "state": "absent", "user": "games"}));

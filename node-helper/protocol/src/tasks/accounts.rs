@@ -126,10 +126,9 @@ fn check_name(parameter: &str, what: &str, name: &str) -> Result<(), ParamError>
 
 fn check_field(parameter: &str, value: Option<&String>) -> Result<(), ParamError> {
     match value {
-        Some(text) if text.contains([':', '\n', '\r']) => Err(ParamError::new(
-            parameter,
-            "a field of /etc/passwd can have no colon and no line break",
-        )),
+        Some(text) if text.contains([':', '\n', '\r']) => {
+            Err(ParamError::new(parameter, "a field of /etc/passwd can have no colon and no line break"))
+        }
         _ => Ok(()),
     }
 }

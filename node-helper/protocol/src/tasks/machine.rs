@@ -272,10 +272,7 @@ impl Checked for Cron {
                 return Err(ParamError::new(name, format!("`{value}` is no {name} of a crontab")));
             }
             if self.special_time.is_some() && value != "*" {
-                return Err(ParamError::new(
-                    "special_time",
-                    format!("it cannot be combined with `{name}`"),
-                ));
+                return Err(ParamError::new("special_time", format!("it cannot be combined with `{name}`")));
             }
         }
         if self.cron_file.as_deref() == Some("/etc/crontab") {

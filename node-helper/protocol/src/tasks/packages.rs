@@ -210,10 +210,7 @@ impl Checked for Apt {
         }
         let word = |c: char| c.is_ascii_alphanumeric() || "-_,=.".contains(c);
         if !self.dpkg_options.chars().all(word) {
-            return Err(ParamError::new(
-                "dpkg_options",
-                "it wants words such as `force-confnew`",
-            ));
+            return Err(ParamError::new("dpkg_options", "it wants words such as `force-confnew`"));
         }
         if self.default_release.as_ref().is_some_and(|name| name.starts_with('-') || name.is_empty()) {
             return Err(ParamError::new("default_release", "the name of a release is needed"));

@@ -123,7 +123,8 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     let (text, said) = (done.stdout(), done.stderr());
     let (mut actions, older) = transaction(&text);
     let aborted = text.contains("Operation aborted") || said.contains("Operation aborted");
-    if !done.exit.success() && !(aborted && !actions.is_empty()) {
+    let tells = aborted && !actions.is_empty();
+    if !done.exit.success() && !tells {
         let errors: Vec<&str> = said
             .lines()
             .map(str::trim)
