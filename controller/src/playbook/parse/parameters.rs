@@ -7,7 +7,7 @@ use gpufleet_protocol::tasks::KindInfo;
 use super::task::Inherited;
 use super::values::part;
 use super::{Parser, words};
-use crate::diagnostic::{Diagnostic, Span, looks_secret};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::params::{ParamProblem, check_one, whole};
 use crate::playbook::program::{Parameter, Parameters};
 use crate::template::Value;
@@ -278,9 +278,7 @@ impl Parser<'_> {
         if let Some(help) = &problem.help {
             error = error.help(help);
         }
-        // Why: a password may stand in the line that an excerpt would show.
-        let beside = |entry: &Parameter| looks_secret(&entry.name) && matches!(entry.value, Value::Str(_));
-        if secret || entries.iter().any(beside) {
+        if secret {
             error = error.without_excerpt();
         }
         self.error(error);

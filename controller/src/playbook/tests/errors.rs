@@ -130,20 +130,20 @@ fn a_parameter_of_ansible_that_is_refused() {
     error: `user` does not support `generate_ssh_key`
       --> play.yml:3:25
        |
-     3 |     - user: {name: ann, generate_ssh_key: true}
+     3 |     - user: {name: ann, generate_ssh_key: ********
        |                         ^^^^^^^^^^^^^^^^
     help: let a task run `ssh-keygen` with `creates`, or bring the key with `copy`
     error: `apt` does not support `force`
-      --> play.yml:4:49
+      --> play.yml:4:47
        |
      4 |     - apt: {name: "{{ inventory_hostname }}", force: true, force_apt_get: true}
        |                                               ^^^^^
     help: say what is meant: `allow_downgrade`, `allow_unauthenticated` or `allow_change_held_packages`
     error: `mount` does not support `opts_no_log`
-      --> play.yml:5:74
+      --> play.yml:5:76
        |
-     5 |     - ansible.posix.mount: {path: /m, src: s, fstype: xfs, state: mounted, opts_no_log: true}
-       |                                                                          ^^^^^^^^^^^
+     5 |     - ansible.posix.mount: {path: /m, src: s, fstype: xfs, state: mounted, opts_no_log: …
+       |                                                                            ^^^^^^^^^^^
     help: `no_log: true` on the task hides the options; credentials belong in a file that `credentials=` names
     "#);
 }

@@ -331,7 +331,7 @@ impl Checked for Dnf {
     const IGNORED: &'static [&'static str] = &["use_backend", "install_repoquery", "lock_timeout"];
 
     fn check(&self) -> Result<(), ParamError> {
-        check_names(&self.name, " (),%")?;
+        check_names(&self.name, " (),%@")?;
         if let Some(group) = self.name.iter().find(|name| name.starts_with('@')) {
             return Err(ParamError::new("name", format!("`{group}` is a group; name its packages instead")));
         }
