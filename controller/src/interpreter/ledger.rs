@@ -137,10 +137,10 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         (NodeOp::Dnf(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
         (NodeOp::Package(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
         (NodeOp::User(old), NodeOp::User(new)) if old.name == new.name => supersede_user(earlier, new),
-        (NodeOp::Group(old), NodeOp::Group(new)) if old.name == new.name => {
-            if new.state != old.state || new.gid.is_some() {
-                void(earlier);
-            }
+        (NodeOp::Group(old), NodeOp::Group(new))
+            if old.name == new.name && (new.state != old.state || new.gid.is_some()) =>
+        {
+            void(earlier);
         }
         (NodeOp::Cron(old), NodeOp::Cron(new))
             if (&old.name, &old.user, &old.cron_file, old.env)

@@ -76,8 +76,8 @@ impl Declaration for Mount {
             ),
             None => None,
         };
-        let lines = text.as_deref().unwrap_or_default().lines().filter_map(Line::parse);
-        let line = lines.filter(|line| line.same_mount(&self.path, self.src.as_deref())).next_back();
+        let mut lines = text.as_deref().unwrap_or_default().lines().filter_map(Line::parse);
+        let line = lines.rfind(|line| line.same_mount(&self.path, self.src.as_deref()));
         let path = node.roots.proc("self/mountinfo");
         let Some(bytes) = node.world.read(&path)? else {
             return Err(FileError::new("read", path, io::Error::from(io::ErrorKind::NotFound)).into());
@@ -91,7 +91,7 @@ impl Declaration for Mount {
             places.push(real.to_string_lossy().into_owned());
         }
         let at = |mounted: &Mounted| places.contains(&mounted.path);
-        let mut mounted = info.lines().filter_map(Mounted::parse).filter(at).next_back();
+        let mut mounted = info.lines().filter_map(Mounted::parse).rfind(at);
         if let (None, true, Some(line)) = (&mounted, node.world.rebooted(), &line)
             && !line.opts.split(',').any(|option| option == "noauto")
         {
