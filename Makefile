@@ -13,7 +13,7 @@ RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 CHAOS_SCHEDULES ?= 100000
 CHAOS_ENGINE_SCHEDULES ?= 2000
 
-.PHONY: demo test test-systems chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
+.PHONY: demo test test-systems test-tools chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -27,6 +27,10 @@ test: setup
 ## test-systems: installs real schedulers, boots real machines, and runs the tests against them
 test-systems: targets
 	@tests/scripts/systems.sh
+
+## test-tools: runs the kinds that change a machine with its real useradd, mount, apt-get, … in a root that is thrown away; wants root
+test-tools: targets
+	@tests/scripts/real-tools.sh
 
 ## chaos: random schedules of simulated fleets, then kills of the controller at every record of its journal and at random instants; CHAOS_EVERY=20 takes a sample
 # Why optimised: what `make test` kills is not, and each of them meets races that the other one is too slow or too fast for.

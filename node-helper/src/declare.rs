@@ -28,6 +28,8 @@ pub enum Trouble {
         kind: FailureKind,
         message: String,
     },
+    /// What the declaration builds upon is not there; a package that an earlier task installs may bring it.
+    Missing(String),
     /// Only the run can tell, because an earlier task brings what this one reads.
     Possible,
 }
@@ -40,6 +42,11 @@ impl Trouble {
     /// The declaration cannot be had on this node.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::failed(FailureKind::Invalid, message)
+    }
+
+    /// What the declaration builds upon is not on this node.
+    pub fn missing(message: impl Into<String>) -> Self {
+        Self::Missing(message.into())
     }
 
     pub fn io(message: impl Into<String>) -> Self {
@@ -59,13 +66,15 @@ impl Trouble {
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {
             Self::Failed { kind, message } => OpStatus::Failed { kind, message },
+            Self::Missing(message) => OpStatus::Failed { kind: FailureKind::Invalid, message },
             Self::Possible => OpStatus::Possible,
         })
     }
 
     /// The same for a prediction, where a failed reading is a state that nobody knows.
-    fn predicted(self) -> OpOutcome {
+    fn predicted(self, world: &World) -> OpOutcome {
         match self {
+            Self::Missing(_) if world.brings_packages() => Self::Possible.outcome(),
             Self::Failed { kind: FailureKind::Io | FailureKind::Exit | FailureKind::TimedOut, message } => {
                 OpOutcome::new(OpStatus::Unknown { reason: message })
             }
@@ -92,7 +101,7 @@ impl From<ReadError> for Trouble {
 impl From<UserError> for Trouble {
     fn from(error: UserError) -> Self {
         let kind = match error {
-            UserError::NoUser(_) | UserError::NoGroup(_) => FailureKind::Invalid,
+            UserError::NoUser(_) | UserError::NoGroup(_) => return Self::Missing(error.to_string()),
             UserError::NotRoot(_) => FailureKind::Refused,
             UserError::Read { .. } | UserError::Switch { .. } => FailureKind::Io,
         };
@@ -182,6 +191,20 @@ pub trait Declaration: Sync {
     type State: Send;
     type Step: Send;
 
+    /// Whether what the node knows of the world, such as its lists of packages, has to be renewed before a plan counts.
+    fn is_stale(&self, _state: &Self::State) -> bool {
+        false
+    }
+
+    /// Renews it, and nothing that is declared; gives what `register` gets. Called before an apply only, and once: what is
+    /// observed afterwards counts.
+    ///
+    /// # Errors
+    /// It could not be renewed.
+    fn refresh(&self, _node: &Node<'_>, _state: &Self::State) -> Result<Map<String, Value>, Trouble> {
+        Ok(Map::new())
+    }
+
     /// Reads what the plan compares; writes nothing.
     ///
     /// # Errors
@@ -234,13 +257,15 @@ pub fn drive<D: Declaration>(
     allowed: Disruption,
     gate: Gate<'_>,
 ) -> OpOutcome {
+    let world = match mode {
+        Mode::Predict => World::overlaid(overlay),
+        Mode::Apply => World::real(),
+    };
+    let users = node.users.seen_in(&world);
     let node = Node {
         roots: node.roots,
-        users: node.users,
-        world: match mode {
-            Mode::Predict => World::overlaid(overlay),
-            Mode::Apply => World::real(),
-        },
+        users: &users,
+        world,
         user: node.user.clone(),
         environment: node.environment,
         deadline: node.deadline,
@@ -248,13 +273,16 @@ pub fn drive<D: Declaration>(
         progress: node.progress,
     };
     match mode {
-        Mode::Predict => predict(declaration, &node, overlay).unwrap_or_else(Trouble::predicted),
+        Mode::Predict => {
+            predict(declaration, &node, overlay).unwrap_or_else(|trouble| trouble.predicted(&node.world))
+        }
         Mode::Apply => apply(declaration, &node, allowed, gate).unwrap_or_else(Trouble::outcome),
     }
 }
 
 fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
-    let status = if plan.steps.is_empty() { OpStatus::Ok } else { OpStatus::Changed };
+    let idle = plan.steps.is_empty() && plan.changes.is_empty();
+    let status = if idle { OpStatus::Ok } else { OpStatus::Changed };
     let mut outcome = OpOutcome::new(status);
     outcome.changes.clone_from(&plan.changes);
     outcome.awaiting.clone_from(&plan.awaiting);
@@ -280,10 +308,19 @@ fn apply<D: Declaration>(
     allowed: Disruption,
     gate: Gate<'_>,
 ) -> Result<OpOutcome, Trouble> {
-    let before = declaration.observe(node)?;
+    let mut before = declaration.observe(node)?;
+    let mut renewed = Map::new();
+    if declaration.is_stale(&before) {
+        node.check_time()?;
+        gate(Disruption::Live)?;
+        renewed = declaration.refresh(node, &before)?;
+        before = declaration.observe(node)?;
+    }
     let plan = declaration.plan(&before)?;
     if plan.steps.is_empty() {
-        return Ok(outcome(&plan, declaration.data(&before)));
+        let mut answer = outcome(&plan, declaration.data(&before));
+        answer.data.extend(renewed);
+        return Ok(answer);
     }
     if plan.needs > allowed {
         let mut answer = OpOutcome::new(OpStatus::NeedsPermit { class: plan.needs });
@@ -305,6 +342,7 @@ fn apply<D: Declaration>(
     }
     let mut answer = outcome(&plan, declaration.data(&now));
     answer.awaiting = left.awaiting;
+    answer.data.extend(renewed);
     answer.data.extend(done);
     Ok(answer)
 }

@@ -1,6 +1,6 @@
 //! The node as a prediction sees it: as it is, overlaid by what earlier predictions of the session assumed.
 //!
-//! Owns the overlay: paths, kernel parameters, units, and whether a reboot is assumed. Reading goes through
+//! Owns the overlay: paths, kernel parameters, units, packages, and whether a reboot is assumed. Reading goes through
 //! [`World`]; a world without an overlay is the node itself. It knows no task kinds and writes nothing to the node.
 
 use std::{
@@ -122,6 +122,11 @@ pub enum Effect {
         name: String,
         view: UnitView,
     },
+    /// Version of a package; none once it is removed.
+    Package {
+        name: String,
+        version: Option<String>,
+    },
 }
 
 /// What predictions assumed so far.
@@ -130,6 +135,7 @@ struct Assumed {
     paths: BTreeMap<PathBuf, Entry>,
     parameters: HashMap<String, String>,
     units: HashMap<String, UnitView>,
+    packages: HashMap<String, Option<String>>,
     rebooted: bool,
 }
 
@@ -157,7 +163,9 @@ impl Overlay {
             assumed.parameters.clear();
             assumed.units.clear();
             // What is in memory only does not outlive a boot.
-            assumed.paths.retain(|path, _| !path.starts_with("/run") && !path.starts_with("/dev/shm"));
+            assumed.paths.retain(|path, _| {
+                !["/run", "/dev/shm", "/proc"].iter().any(|memory| path.starts_with(memory))
+            });
         }
     }
 
@@ -176,6 +184,9 @@ impl Overlay {
                 }
                 Effect::Unit { name, view } => {
                     assumed.units.insert(name, view);
+                }
+                Effect::Package { name, version } => {
+                    assumed.packages.insert(name, version);
                 }
             }
         }
@@ -202,6 +213,11 @@ impl World {
         self.overlay.as_ref().map(Overlay::lock)
     }
 
+    /// Whether it is one of predictions, and so not the node itself.
+    pub fn predicts(&self) -> bool {
+        self.overlay.is_some()
+    }
+
     /// Whether a reboot is assumed to have happened.
     pub fn rebooted(&self) -> bool {
         self.assumed().is_some_and(|assumed| assumed.rebooted)
@@ -213,6 +229,16 @@ impl World {
 
     pub fn unit(&self, name: &str) -> Option<UnitView> {
         self.assumed()?.units.get(name).cloned()
+    }
+
+    /// Packages that are assumed to be installed in a version, or removed.
+    pub fn packages(&self) -> HashMap<String, Option<String>> {
+        self.assumed().map_or_else(HashMap::new, |assumed| assumed.packages.clone())
+    }
+
+    /// Whether an earlier task installs a package: what is missing may come with it.
+    pub fn brings_packages(&self) -> bool {
+        self.assumed().is_some_and(|assumed| assumed.packages.values().any(Option::is_some))
     }
 
     fn assumed_entry(&self, path: &Path) -> Option<Entry> {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::op::GpuTask;
-use gpufleet_protocol::tasks::{File, FileState, ServiceState};
+use gpufleet_protocol::tasks::{
+    AccountState, AptState, AptUpgrade, File, FileState, ModulePersistence, MountState, PackageState,
+    ServiceState, User,
+};
 use gpufleet_protocol::{Awaiting, Disruption, NodeOp};
 
 use super::action::{BlobNeed, RunAs};
@@ -79,14 +82,94 @@ fn lasting(op: NodeOp) -> Option<NodeOp> {
             Some(NodeOp::File(file))
         }
         NodeOp::Stat(_) => None,
+        // Why not `latest`: repositories may offer something newer at any time.
+        NodeOp::Apt(mut apt) => {
+            (apt.update_cache, apt.cache_valid_time) = (None, 0);
+            (apt.clean, apt.autoclean, apt.autoremove) = (false, false, false);
+            apt.upgrade = AptUpgrade::No;
+            apt.name.retain(|name| name != "*");
+            if apt.state == AptState::Latest {
+                apt.state = AptState::Present;
+            }
+            (!apt.name.is_empty() || apt.deb.is_some()).then_some(NodeOp::Apt(apt))
+        }
+        NodeOp::Dnf(mut dnf) => {
+            (dnf.update_cache, dnf.autoremove) = (false, false);
+            dnf.name.retain(|name| name != "*");
+            if dnf.state == PackageState::Latest {
+                dnf.state = PackageState::Present;
+            }
+            (!dnf.name.is_empty()).then_some(NodeOp::Dnf(dnf))
+        }
+        NodeOp::Package(mut package) => {
+            package.update_cache = false;
+            if package.state == PackageState::Latest {
+                package.state = PackageState::Present;
+            }
+            Some(NodeOp::Package(package))
+        }
+        NodeOp::Mount(mount) if mount.state == MountState::Remounted => None,
         op if op.is_declarative() => Some(op),
         _ => None,
     }
 }
 
+/// The name of a package without version and architecture.
+fn package(name: &str) -> &str {
+    name.split(['=', '>', '<', ' ', ':']).next().unwrap_or(name)
+}
+
+/// The packages that an operation declares.
+fn packages(op: &NodeOp) -> &[String] {
+    match op {
+        NodeOp::Apt(apt) => &apt.name,
+        NodeOp::Dnf(dnf) => &dnf.name,
+        NodeOp::Package(package) => &package.name,
+        _ => &[],
+    }
+}
+
 /// Takes out of an earlier operation what a later one declares otherwise.
 fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
+    let later_packages = packages(later);
     match (&mut *earlier, later) {
+        (NodeOp::Apt(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
+        (NodeOp::Dnf(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
+        (NodeOp::Package(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
+        (NodeOp::User(old), NodeOp::User(new)) if old.name == new.name => supersede_user(earlier, new),
+        (NodeOp::Group(old), NodeOp::Group(new))
+            if old.name == new.name && (new.state != old.state || new.gid.is_some()) =>
+        {
+            void(earlier);
+        }
+        (NodeOp::Cron(old), NodeOp::Cron(new))
+            if (&old.name, &old.user, &old.cron_file, old.env)
+                == (&new.name, &new.user, &new.cron_file, new.env) =>
+        {
+            void(earlier);
+        }
+        (NodeOp::Hostname(_), NodeOp::Hostname(_)) => void(earlier),
+        (NodeOp::Modprobe(old), NodeOp::Modprobe(new))
+            if old.name.replace('-', "_") == new.name.replace('-', "_") =>
+        {
+            if new.persistent == ModulePersistence::Disabled {
+                old.state = new.state;
+            } else {
+                void(earlier);
+            }
+        }
+        (NodeOp::Mount(old), NodeOp::Mount(new)) if old.path == new.path && old.src == new.src => {
+            void(earlier);
+        }
+        (NodeOp::Mount(old), NodeOp::Mount(new))
+            if old.path == new.path && old.path.starts_with('/') && new.state != MountState::Remounted =>
+        {
+            // Why: unmounting leaves the line in fstab, and a line alone leaves what is mounted.
+            match (old.state, new.state) {
+                (MountState::Mounted, MountState::Unmounted) => old.state = MountState::Present,
+                _ => void(earlier),
+            }
+        }
         (NodeOp::Sysctl(old), NodeOp::Sysctl(new)) if old.name == new.name => void(earlier),
         (NodeOp::Service(old), NodeOp::Service(new)) if unit(&old.name) == unit(&new.name) => {
             if new.state.is_some() {
@@ -152,6 +235,38 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
     }
 }
 
+fn leave_out(names: &mut Vec<String>, later: &[String]) {
+    names.retain(|name| !later.iter().any(|new| package(new) == package(name)));
+}
+
+/// Fields of a user that a later task of the same name declares again.
+fn supersede_user(earlier: &mut NodeOp, new: &User) {
+    let NodeOp::User(old) = earlier else { return };
+    if new.state != old.state || new.state == AccountState::Absent {
+        void(earlier);
+        return;
+    }
+    macro_rules! given {
+        ($($field:ident),*) => {$( if new.$field.is_some() { old.$field = None; } )*};
+    }
+    given!(
+        uid,
+        group,
+        groups,
+        comment,
+        home,
+        shell,
+        password,
+        password_lock,
+        expires,
+        password_expire_max,
+        password_expire_min,
+        password_expire_warn,
+        password_expire_account_disable
+    );
+    old.create_home = old.create_home && new.create_home;
+}
+
 fn unit(name: &str) -> &str {
     name.strip_suffix(".service").unwrap_or(name)
 }
@@ -192,6 +307,9 @@ fn is_void(op: &NodeOp) -> bool {
         NodeOp::Service(service) => {
             service.state.is_none() && service.enabled.is_none() && service.masked.is_none()
         }
+        NodeOp::Apt(apt) => apt.name.is_empty() && apt.deb.is_none(),
+        NodeOp::Dnf(dnf) => dnf.name.is_empty(),
+        NodeOp::Package(package) => package.name.is_empty(),
         NodeOp::KernelCmdline(words) => words.add.is_empty() && words.remove.is_empty(),
         NodeOp::GpuGroup(group) => group.members.is_empty(),
         _ => false,

@@ -41,6 +41,15 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
     }
     let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
     let error = (kind.parse)(alone).err()?;
+    if let Some(instead) = error.instead {
+        return Some(ParamProblem {
+            parameter: Some(name.to_owned()),
+            message: error.message,
+            help: Some(instead.to_owned()),
+            name_is_wrong: true,
+            incomplete: false,
+        });
+    }
     if error.parameter.is_some() || error.message.starts_with("missing field") {
         return None;
     }
@@ -119,14 +128,15 @@ pub(super) fn whole(kind: &KindInfo, error: ParamError) -> ParamProblem {
         };
     }
     let message = match &error.parameter {
+        Some(_) if error.instead.is_some() => error.message.clone(),
         Some(parameter) => format!("`{parameter}`: {}", error.message),
         None => format!("`{}`: {}", kind.name, error.message),
     };
     ParamProblem {
         parameter: error.parameter,
         message,
-        help: Some(format!("for example `{}`", kind.example)),
-        name_is_wrong: false,
+        help: Some(error.instead.map_or_else(|| format!("for example `{}`", kind.example), str::to_owned)),
+        name_is_wrong: error.instead.is_some(),
         incomplete: false,
     }
 }

@@ -53,6 +53,15 @@ pub fn kind_text(name: &str) -> Option<String> {
     if kind.open_keys {
         out.push_str("  any name  (any value)\n      Each key is a variable.\n");
     }
+    if !kind.ignored.is_empty() {
+        let _ = writeln!(out, "\nof Ansible's, these change nothing here\n  {}", kind.ignored.join(", "));
+    }
+    if !kind.refused.is_empty() {
+        out.push_str("\nof Ansible's, these are refused\n");
+    }
+    for (name, instead) in kind.refused {
+        let _ = writeln!(out, "  {name}\n      {instead}");
+    }
     let _ = write!(out, "\nexample\n  - {}\n", kind.example);
     Some(out)
 }
@@ -90,6 +99,17 @@ pub fn kinds_markdown() -> String {
                 let docs = parameter.docs.replace('|', "\\|");
                 let _ = writeln!(out, "| `{}` | {} | {docs} |", parameter.name, brief(&parameter));
             }
+        }
+        if !kind.ignored.is_empty() {
+            let names: Vec<String> = kind.ignored.iter().map(|name| format!("`{name}`")).collect();
+            let _ =
+                writeln!(out, "\nOf Ansible's parameters these change nothing here: {}.", names.join(", "));
+        }
+        if !kind.refused.is_empty() {
+            out.push_str("\n| refused parameter of Ansible | instead |\n|---|---|\n");
+        }
+        for (name, instead) in kind.refused {
+            let _ = writeln!(out, "| `{name}` | {} |", instead.replace('|', "\\|"));
         }
     }
     out

@@ -174,6 +174,49 @@ pub fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Resu
     d.deserialize_any(OneOrMany(std::marker::PhantomData))
 }
 
+/// A list of words, also given as one text with commas between them, as Ansible reads lists.
+///
+/// # Errors
+/// Mappings, and lists of anything but words and numbers.
+pub fn comma_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Word(#[serde(deserialize_with = "text")] String);
+    let words: Vec<Word> = one_or_many(deserializer)?;
+    let parts = words.iter().flat_map(|word| word.0.split(',')).map(str::trim);
+    Ok(parts.filter(|part| !part.is_empty()).map(str::to_owned).collect())
+}
+
+/// The same, where the parameter may be left out or null.
+///
+/// # Errors
+/// As [`comma_list`].
+pub fn optional_comma_list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "comma_list")] Vec<String>);
+    Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
+}
+
+/// A whole number of either sign, also given as text or with a fraction, which is dropped; it may be left out or null.
+///
+/// # Errors
+/// Anything that is not a number.
+pub fn optional_i64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct Whole(i64);
+    impl<'de> Deserialize<'de> for Whole {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let number = deserializer.deserialize_any(NumberVisitor)?;
+            if number.is_finite() && number.abs() < 9.0e15 {
+                return Ok(Self(number.floor() as i64));
+            }
+            Err(de::Error::invalid_value(de::Unexpected::Float(number), &"a number"))
+        }
+    }
+    Ok(Option::<Whole>::deserialize(deserializer)?.map(|whole| whole.0))
+}
+
 /// Seconds, also given as `90`, `90s`, `20m`, `2h` or `1d`.
 ///
 /// # Errors

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::HealthRequest;
 use crate::tasks::{
-    File, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, KernelCmdline,
-    LineInFile, Service, Stat, Sysctl,
+    Apt, Cron, Dnf, File, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, Group,
+    Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Service, Stat, Sysctl, User,
 };
 
 /// One operation on a node.
@@ -19,6 +19,15 @@ pub enum NodeOp {
     File(File),
     LineInFile(LineInFile),
     Service(Service),
+    Package(Package),
+    Apt(Apt),
+    Dnf(Dnf),
+    User(Box<User>),
+    Group(Group),
+    Cron(Box<Cron>),
+    Hostname(Hostname),
+    Modprobe(Modprobe),
+    Mount(Mount),
     Stat(Stat),
     /// `copy` and `template`, their content resolved by the controller.
     PutFile(PutFile),
@@ -52,6 +61,15 @@ impl NodeOp {
                 | Self::File(_)
                 | Self::LineInFile(_)
                 | Self::Service(_)
+                | Self::Package(_)
+                | Self::Apt(_)
+                | Self::Dnf(_)
+                | Self::User(_)
+                | Self::Group(_)
+                | Self::Cron(_)
+                | Self::Hostname(_)
+                | Self::Modprobe(_)
+                | Self::Mount(_)
                 | Self::Stat(_)
                 | Self::PutFile(_)
         )

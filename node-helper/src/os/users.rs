@@ -4,7 +4,7 @@
 //! program cannot load the node's name services.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -14,7 +14,11 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-use crate::{deadline::Deadline, process::Run};
+use crate::{
+    deadline::Deadline,
+    process::Run,
+    world::{ReadError, World},
+};
 
 /// Why nobody was found.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +121,8 @@ pub struct Users {
     etc: PathBuf,
     /// Whether `getent` is asked for names that the files lack.
     services: bool,
+    /// Where the files are read; a prediction sees users that an earlier task would make.
+    world: World,
 }
 
 struct Entry {
@@ -145,17 +151,35 @@ fn group_line(line: &str) -> Option<(&str, u32, &str)> {
 
 impl Users {
     pub fn of(etc: &Path) -> Self {
-        Self { etc: etc.to_owned(), services: etc == Path::new("/etc") }
+        Self { etc: etc.to_owned(), services: etc == Path::new("/etc"), world: World::real() }
+    }
+
+    /// The same users as another world has them.
+    #[must_use]
+    pub fn seen_in(&self, world: &World) -> Self {
+        Self { world: world.clone(), ..self.clone() }
     }
 
     fn read(&self, name: &str) -> Result<String, UserError> {
         let path = self.etc.join(name);
-        let bytes = fs::read(&path).map_err(|source| UserError::Read { path, source })?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        match self.world.read(&path) {
+            Ok(Some(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Ok(None) => Err(UserError::Read { path, source: io::ErrorKind::NotFound.into() }),
+            Err(ReadError::File(error)) => Err(UserError::Read { path, source: error.source }),
+            Err(error) => Err(UserError::Read { path, source: io::Error::other(error) }),
+        }
     }
 
-    fn getent(&self, database: &str, key: &str) -> Option<String> {
-        if !self.services || key.starts_with('-') {
+    /// Whether an earlier task of a prediction would remove a line that the node still has.
+    fn removed(&self, database: &str, key: &str) -> bool {
+        let real = || std::fs::read(self.etc.join(database)).unwrap_or_default();
+        self.world.predicts()
+            && String::from_utf8_lossy(&real()).lines().any(|line| line.split(':').next() == Some(key))
+    }
+
+    /// A line of a database that the files lack, such as one of LDAP; none where nothing but the files counts.
+    pub fn getent(&self, database: &str, key: &str) -> Option<String> {
+        if !self.services || key.starts_with('-') || self.removed(database, key) {
             return None;
         }
         let done = Run::new("getent")
@@ -259,6 +283,8 @@ impl Users {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn sample() -> (tempfile::TempDir, Users) {

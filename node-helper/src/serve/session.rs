@@ -386,7 +386,11 @@ impl Session {
         if allowed.needs_permit() {
             reboot::refuse_inside_job(&self.roots)?;
         }
-        let user = request.run_as.as_deref().map(|name| self.users.identity(name)).transpose()?;
+        let users = match request.mode {
+            Mode::Predict => self.users.seen_in(&World::overlaid(&self.overlay)),
+            Mode::Apply => self.users.clone(),
+        };
+        let user = request.run_as.as_deref().map(|name| users.identity(name)).transpose()?;
         if let Some(user) = &user {
             user.can_act()?;
         }
@@ -471,6 +475,15 @@ impl Session {
             NodeOp::File(task) => declared.run(task),
             NodeOp::LineInFile(task) => declared.run(task),
             NodeOp::Service(task) => declared.run(task),
+            NodeOp::Package(task) => declared.run(task),
+            NodeOp::Apt(task) => declared.run(task),
+            NodeOp::Dnf(task) => declared.run(task),
+            NodeOp::User(task) => declared.run(&**task),
+            NodeOp::Group(task) => declared.run(task),
+            NodeOp::Cron(task) => declared.run(&**task),
+            NodeOp::Hostname(task) => declared.run(task),
+            NodeOp::Modprobe(task) => declared.run(task),
+            NodeOp::Mount(task) => declared.run(task),
             NodeOp::Stat(task) => declared.run(task),
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {

@@ -98,7 +98,7 @@ fn not_found(node: &Node<'_>, systemctl: &PathBuf, unit: &str) -> Trouble {
     let text = listed.map(|done| done.stdout()).unwrap_or_default();
     let names = text.lines().filter_map(|line| line.split_whitespace().next());
     let hint = nearest(unit, names).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-    Trouble::invalid(format!("there is no unit `{unit}` on this node{hint}"))
+    Trouble::missing(format!("there is no unit `{unit}` on this node{hint}"))
 }
 
 /// Whether an earlier task of a prediction brings the file of a unit.

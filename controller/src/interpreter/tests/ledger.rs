@@ -117,6 +117,73 @@ fn acts_are_not_declared() {
     assert_eq!((service.state, service.daemon_reload), (Some(ServiceState::Started), false));
 }
 
+/// What the kinds that Ansible has too leave to be verified, in a few words.
+fn summary(tasks: &str) -> Vec<String> {
+    let one = |op: &NodeOp| match op {
+        NodeOp::Apt(op) => format!("apt {} {}", op.name.join(","), op.state),
+        NodeOp::Dnf(op) => format!("dnf {} {}", op.name.join(","), op.state),
+        NodeOp::Package(op) => format!("package {} {}", op.name.join(","), op.state),
+        NodeOp::User(op) => format!("user {} {} {:?} {:?}", op.name, op.state, op.uid, op.shell.as_deref()),
+        NodeOp::Group(op) => format!("group {} {} {:?}", op.name, op.state, op.gid),
+        NodeOp::Cron(op) => format!("cron {} {}", op.name, op.state),
+        NodeOp::Hostname(op) => format!("hostname {}", op.name),
+        NodeOp::Modprobe(op) => format!("modprobe {} {} {}", op.name, op.state, op.persistent),
+        NodeOp::Mount(op) => format!("mount {} {}", op.path, op.state),
+        other => words(other),
+    };
+    declared(tasks).iter().map(one).collect()
+}
+
+#[test]
+fn packages_are_declared_one_by_one_and_never_as_the_latest() {
+    let tasks = "
+    - apt: {name: [a=1, b, c], state: latest, update_cache: true}
+    - apt: {update_cache: true}
+    - apt: {upgrade: dist}
+    - apt: {name: '*', state: latest}
+    - package: {name: a, state: absent}
+    - dnf: {name: [c, d], update_cache: true}
+";
+    assert_eq!(summary(tasks), ["apt b present", "package a absent", "dnf c,d present"]);
+}
+
+#[test]
+fn what_a_later_task_says_of_a_machine_replaces_the_earlier_word() {
+    let tasks = "
+    - group: {name: g, gid: 5}
+    - group: {name: g}
+    - user: {name: u, uid: 7, shell: /bin/a}
+    - user: {name: u, shell: /bin/b}
+    - user: {name: v}
+    - user: {name: v, state: absent}
+    - hostname: {name: one}
+    - hostname: {name: two}
+    - cron: {name: c, job: x}
+    - cron: {name: c, state: absent}
+    - modprobe: {name: a-b, persistent: present}
+    - modprobe: {name: a_b, state: absent}
+    - mount: {path: /m, src: s, fstype: tmpfs, state: mounted}
+    - mount: {path: /m, state: unmounted}
+    - mount: {path: /n, state: remounted}
+";
+    assert_eq!(
+        summary(tasks),
+        [
+            "group g present Some(5)",
+            "group g present None",
+            "user u present Some(7) None",
+            "user u present None Some(\"/bin/b\")",
+            "user v absent None None",
+            "hostname two",
+            "cron c absent",
+            "modprobe a-b absent present",
+            "modprobe a_b absent disabled",
+            "mount /m present",
+            "mount /m unmounted",
+        ]
+    );
+}
+
 #[test]
 fn a_service_keeps_what_a_later_task_does_not_name() {
     let tasks = |later: &str| {

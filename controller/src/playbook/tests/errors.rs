@@ -119,6 +119,68 @@ fn an_unknown_parameter_beside_a_template() {
 }
 
 #[test]
+fn a_parameter_of_ansible_that_is_refused() {
+    let text = r#"- hosts: all
+  tasks:
+    - user: {name: ann, generate_ssh_key: true}
+    - apt: {name: "{{ inventory_hostname }}", force: true, force_apt_get: true}
+    - ansible.posix.mount: {path: /m, src: s, fstype: xfs, state: mounted, opts_no_log: true}
+"#;
+    insta::assert_snapshot!(errors_of(text), @r#"
+    error: `user` does not support `generate_ssh_key`
+      --> play.yml:3:25
+       |
+     3 |     - user: {name: ann, generate_ssh_key: ********
+       |                         ^^^^^^^^^^^^^^^^
+    help: let a task run `ssh-keygen` with `creates`, or bring the key with `copy`
+    error: `apt` does not support `force`
+      --> play.yml:4:47
+       |
+     4 |     - apt: {name: "{{ inventory_hostname }}", force: true, force_apt_get: true}
+       |                                               ^^^^^
+    help: say what is meant: `allow_downgrade`, `allow_unauthenticated` or `allow_change_held_packages`
+    error: `mount` does not support `opts_no_log`
+      --> play.yml:5:76
+       |
+     5 |     - ansible.posix.mount: {path: /m, src: s, fstype: xfs, state: mounted, opts_no_log: …
+       |                                                                            ^^^^^^^^^^^
+    help: `no_log: true` on the task hides the options; credentials belong in a file that `credentials=` names
+    "#);
+}
+
+#[test]
+fn what_is_wrong_with_the_kinds_of_a_machine() {
+    let text = r#"- hosts: all
+  tasks:
+    - user: {name: ann, password: hunter2}
+    - group: {name: "a:b"}
+    - apt: {name: a, upgrade: dist}
+    - dnf: {name: "@development"}
+    - package: {}
+    - mount: {path: /m, state: mounted, src: s}
+    - cron: {name: a, job: x, special_time: daily, hour: 3}
+    - cron: {name: a, job: x, cron_file: y}
+    - modprobe: {name: a b}
+    - hostname: {name: a_b}
+"#;
+    let all = errors_of(text);
+    assert!(!all.contains("hunter2"), "{all}");
+    let heads: Vec<&str> = all.lines().filter(|line| line.starts_with("error")).collect();
+    insta::assert_snapshot!(heads.join("\n"), @r#"
+    error: `password`: a hash is needed, such as `password_hash` makes it; nobody could log in with this text
+    error: `name`: `a:b` cannot be the name of a group
+    error: `name`: only one of `name`, `deb` and `upgrade` can be given
+    error: `name`: `@development` is a group; name its packages instead
+    error: `package` needs `name`
+    error: `fstype`: `state: mounted` wants it
+    error: `special_time`: it cannot be combined with `hour`
+    error: `user`: `cron_file` wants it: whom the job runs as
+    error: `name`: `a b` is not the name of a module
+    error: `name`: `a_b` cannot be the name of a node
+    "#);
+}
+
+#[test]
 fn a_missing_parameter() {
     let text = r#"- hosts: all
   tasks:

@@ -3,14 +3,18 @@
 //! A kind is one parameter type in one file here, one line in [`kinds!`] below, and one file on the side that runs
 //! it. Parser, checks, reference, JSON schema and completion derive from the registry.
 
+mod accounts;
 mod control;
 mod files;
 mod gpu;
+mod machine;
+mod packages;
 mod process;
 mod session;
 mod system;
 mod words;
 
+pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
 pub use control::{
     Assert, Debug, Fail, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
@@ -21,6 +25,11 @@ pub use gpu::{
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
     PersistenceMode,
 };
+pub use machine::{
+    Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
+    MountState,
+};
+pub use packages::{Apt, AptState, AptUpgrade, Dnf, Package, PackageManager, PackageState};
 pub use process::{Command, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
 pub use system::{KernelCmdline, Service, ServiceState, Sysctl, SysctlState};
@@ -59,6 +68,10 @@ pub struct KindInfo {
     pub free_form: Option<&'static str>,
     /// Whether any key is a parameter, as for `set_fact`.
     pub open_keys: bool,
+    /// Parameters of Ansible that change nothing here.
+    pub ignored: &'static [&'static str],
+    /// Parameters of Ansible that this kind refuses, each with what to do instead.
+    pub refused: &'static [(&'static str, &'static str)],
     /// Reads rendered parameters.
     pub parse: fn(Value) -> Result<Params, ParamError>,
     /// JSON schema of the parameters, with their documentation.
@@ -73,27 +86,45 @@ pub struct ParamError {
     /// The parameter meant, where one alone is at fault.
     pub parameter: Option<String>,
     pub message: String,
+    /// What to do instead of a parameter that Ansible has and the kind refuses, whatever its value is.
+    pub instead: Option<&'static str>,
 }
 
 impl ParamError {
     pub fn new(parameter: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { parameter: Some(parameter.into()), message: message.into() }
+        Self { parameter: Some(parameter.into()), message: message.into(), instead: None }
     }
 }
 
 impl From<serde_json::Error> for ParamError {
     fn from(error: serde_json::Error) -> Self {
-        Self { parameter: None, message: error.to_string() }
+        Self { parameter: None, message: error.to_string(), instead: None }
     }
 }
 
 /// What holds beyond the types of single parameters, such as "one of two".
 pub trait Checked {
+    /// Parameters of Ansible that change nothing here.
+    const IGNORED: &'static [&'static str] = &[];
+    /// Parameters of Ansible that this kind refuses, each with what to do instead.
+    const REFUSED: &'static [(&'static str, &'static str)] = &[];
+
     /// # Errors
     /// The first rule that the parameters break.
     fn check(&self) -> Result<(), ParamError> {
         Ok(())
     }
+}
+
+/// The parameters without those that change nothing.
+fn known<T: Checked>(kind: &str, mut value: Value) -> Result<Value, ParamError> {
+    let Some(map) = value.as_object_mut() else { return Ok(value) };
+    if let Some((name, instead)) = T::REFUSED.iter().find(|(name, _)| map.contains_key(*name)) {
+        let message = format!("`{kind}` does not support `{name}`");
+        return Err(ParamError { parameter: Some((*name).to_owned()), message, instead: Some(instead) });
+    }
+    map.retain(|name, _| !T::IGNORED.contains(&name.as_str()));
+    Ok(value)
 }
 
 macro_rules! kinds {
@@ -115,8 +146,10 @@ macro_rules! kinds {
             example: $example,
             free_form: $free_form,
             open_keys: $open,
+            ignored: <$type as Checked>::IGNORED,
+            refused: <$type as Checked>::REFUSED,
             parse: |value| {
-                let parameters: $type = serde_json::from_value(value)?;
+                let parameters: $type = serde_json::from_value(known::<$type>($name, value)?)?;
                 parameters.check()?;
                 Ok(Params::$variant(parameters))
             },
@@ -177,6 +210,52 @@ kinds! {
         class: Node, disruption: Live, free_form: None, open_keys: false,
         summary: "Starts, stops, restarts, enables or masks a systemd unit.",
         example: "service: {name: chrony, state: started, enabled: true}"
+    }
+    Package(Package) {
+        name: "package", aliases: ["ansible.builtin.package"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Installs, updates or removes packages with the package manager that the node has.",
+        example: "package: {name: [chrony, numactl]}"
+    }
+    Apt(Apt) {
+        name: "apt", aliases: ["ansible.builtin.apt"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Installs, updates or removes packages of Debian and Ubuntu.",
+        example: "apt: {name: [chrony, numactl], update_cache: true, cache_valid_time: 3600}"
+    }
+    Dnf(Dnf) {
+        name: "dnf", aliases: ["ansible.builtin.dnf", "yum", "ansible.builtin.yum", "dnf5", "ansible.builtin.dnf5"],
+        class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Installs, updates or removes packages of the Red Hat family.",
+        example: "dnf: {name: [chrony, numactl]}"
+    }
+    User(User) {
+        name: "user", aliases: ["ansible.builtin.user"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Declares a user: number, groups, home, shell, password.",
+        example: "user: {name: slurm, uid: 981, system: true, shell: /usr/sbin/nologin}"
+    }
+    Group(Group) {
+        name: "group", aliases: ["ansible.builtin.group"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Declares a group of users.",
+        example: "group: {name: slurm, gid: 981, system: true}"
+    }
+    Cron(Cron) {
+        name: "cron", aliases: ["ansible.builtin.cron"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Declares a cron job or a variable of a crontab.",
+        example: "cron: {name: scrub, special_time: daily, job: /usr/local/bin/scrub}"
+    }
+    Hostname(Hostname) {
+        name: "hostname", aliases: ["ansible.builtin.hostname"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Names the node, now and for every boot.",
+        example: "hostname: {name: gpu001}"
+    }
+    Modprobe(Modprobe) {
+        name: "modprobe", aliases: ["community.general.modprobe"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Loads or unloads a module of the kernel, now and for every boot.",
+        example: "modprobe: {name: nvidia_peermem, persistent: present}"
+    }
+    Mount(Mount) {
+        name: "mount", aliases: ["ansible.posix.mount"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Declares a mount, now and in /etc/fstab.",
+        example: "mount: {path: /scratch, src: /dev/nvme0n1, fstype: xfs, state: mounted}"
     }
     File(File) {
         name: "file", aliases: ["ansible.builtin.file"], class: Node, disruption: Live, free_form: None, open_keys: false,

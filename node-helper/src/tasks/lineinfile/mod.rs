@@ -65,7 +65,7 @@ impl Declaration for LineInFile {
             None if self.state == LineState::Absent => Edited::default(),
             None if self.create => rule.apply(b""),
             None => {
-                return Err(Trouble::invalid(format!(
+                return Err(Trouble::missing(format!(
                     "there is no file {}; `create: true` would make it",
                     self.path
                 )));

@@ -1,0 +1,381 @@
+//! Parameters of the kinds that install packages.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Checked, ParamError, words::words};
+use crate::lenient;
+
+words! { #[derive(Default)] AptState {
+    #[default] Present: "present" | "installed", Latest: "latest", Absent: "absent" | "removed", BuildDep: "build-dep", Fixed: "fixed",
+} }
+
+words! { #[derive(Default)] AptUpgrade { #[default] No: "no", Yes: "yes", Safe: "safe", Full: "full", Dist: "dist" } }
+
+words! { #[derive(Default)] PackageState { #[default] Present: "present" | "installed", Latest: "latest", Absent: "absent" | "removed" } }
+
+fn lock_timeout() -> u32 {
+    60
+}
+fn retries() -> u32 {
+    5
+}
+fn retry_delay() -> u32 {
+    12
+}
+fn dpkg_options() -> String {
+    "force-confdef,force-confold".to_owned()
+}
+fn yes() -> bool {
+    true
+}
+
+/// Declares packages of a Debian or Ubuntu node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Apt {
+    /// Packages, also as `name=version`, `name=1.2*` or `name>=version`, and with `*` for several.
+    #[serde(default, alias = "pkg", alias = "package", deserialize_with = "lenient::comma_list")]
+    pub name: Vec<String>,
+    /// `present` (default), `latest`, `absent`, `build-dep` (what a source package needs), or `fixed` (broken
+    /// dependencies are repaired).
+    #[serde(default)]
+    pub state: AptState,
+    /// Whether the package lists are updated first.
+    #[serde(
+        default,
+        alias = "update-cache",
+        deserialize_with = "lenient::optional_flag",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub update_cache: Option<bool>,
+    /// Age in seconds that the package lists may have; older ones are updated.
+    #[serde(default, deserialize_with = "lenient::u32")]
+    pub cache_valid_time: u32,
+    /// How often an update of the lists is tried.
+    #[serde(default = "retries", deserialize_with = "lenient::u32")]
+    pub update_cache_retries: u32,
+    /// The longest wait between two tries, in seconds.
+    #[serde(default = "retry_delay", deserialize_with = "lenient::u32")]
+    pub update_cache_retry_max_delay: u32,
+    /// Whether `absent` removes the configuration files too.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub purge: bool,
+    /// Package file on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deb: Option<String>,
+    /// Release that packages come from where several have them.
+    #[serde(default, alias = "default-release", skip_serializing_if = "Option::is_none")]
+    pub default_release: Option<String>,
+    /// Whether recommended packages come too; the node decides where it is left out.
+    #[serde(
+        default,
+        alias = "install-recommends",
+        deserialize_with = "lenient::optional_flag",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub install_recommends: Option<bool>,
+    /// Upgrades all packages: `yes` or `safe` without removing any, `dist` or `full` also removing some.
+    #[serde(default)]
+    pub upgrade: AptUpgrade,
+    /// Options of dpkg, comma-separated, without their dashes.
+    #[serde(default = "dpkg_options")]
+    pub dpkg_options: String,
+    /// Whether packages that nothing needs any more are removed.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub autoremove: bool,
+    /// Whether package files that can no longer be downloaded are removed.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub autoclean: bool,
+    /// Whether all downloaded package files are removed.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub clean: bool,
+    /// Whether to fail instead of removing a package.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub fail_on_autoremove: bool,
+    /// Whether packages that are not installed are left alone.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub only_upgrade: bool,
+    /// Whether packages without a valid signature are installed.
+    #[serde(default, alias = "allow-unauthenticated", deserialize_with = "lenient::flag")]
+    pub allow_unauthenticated: bool,
+    /// Whether an older version may replace a newer one.
+    #[serde(
+        default,
+        alias = "allow-downgrade",
+        alias = "allow_downgrades",
+        alias = "allow-downgrades",
+        deserialize_with = "lenient::flag"
+    )]
+    pub allow_downgrade: bool,
+    /// Whether packages that are held may change.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub allow_change_held_packages: bool,
+    /// How long another user of the package manager is waited for, in seconds.
+    #[serde(default = "lock_timeout", deserialize_with = "lenient::u32")]
+    pub lock_timeout: u32,
+}
+
+impl Apt {
+    /// These packages in this state, all else as it is by default.
+    pub fn of(name: Vec<String>, state: AptState) -> Self {
+        Self {
+            name,
+            state,
+            update_cache: None,
+            cache_valid_time: 0,
+            update_cache_retries: retries(),
+            update_cache_retry_max_delay: retry_delay(),
+            purge: false,
+            deb: None,
+            default_release: None,
+            install_recommends: None,
+            upgrade: AptUpgrade::No,
+            dpkg_options: dpkg_options(),
+            autoremove: false,
+            autoclean: false,
+            clean: false,
+            fail_on_autoremove: false,
+            only_upgrade: false,
+            allow_unauthenticated: false,
+            allow_downgrade: false,
+            allow_change_held_packages: false,
+            lock_timeout: lock_timeout(),
+        }
+    }
+}
+
+/// Names that could be taken for options or end a word are out.
+fn check_names(names: &[String], open: &str) -> Result<(), ParamError> {
+    for name in names {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "+-._:~*?[]=<>/^".contains(c) || open.contains(c);
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(legal) {
+            return Err(ParamError::new("name", format!("`{name}` is not the name of a package")));
+        }
+    }
+    Ok(())
+}
+
+impl Checked for Apt {
+    const REFUSED: &'static [(&'static str, &'static str)] = &[
+        (
+            "force",
+            "say what is meant: `allow_downgrade`, `allow_unauthenticated` or `allow_change_held_packages`",
+        ),
+        ("policy_rc_d", "let a task write /usr/sbin/policy-rc.d before this one, and remove it after it"),
+    ];
+    const IGNORED: &'static [&'static str] = &["force_apt_get", "auto_install_module_deps"];
+
+    fn check(&self) -> Result<(), ParamError> {
+        check_names(&self.name, "")?;
+        if self.name.iter().any(|name| name.ends_with('-') || name.ends_with('+') && !name.ends_with("++")) {
+            return Err(ParamError::new(
+                "name",
+                "a package name with `-` or `+` behind it would mean something else to apt; use `state`",
+            ));
+        }
+        if self.name.iter().any(|name| name.matches('=').count() > 1) {
+            return Err(ParamError::new("name", "a package has one version"));
+        }
+        let asks = [!self.name.is_empty(), self.deb.is_some(), self.upgrade != AptUpgrade::No];
+        if asks.iter().filter(|asked| **asked).count() > 1 {
+            return Err(ParamError::new("name", "only one of `name`, `deb` and `upgrade` can be given"));
+        }
+        let acts = [
+            self.autoremove,
+            self.autoclean,
+            self.clean,
+            self.update_cache == Some(true) || self.cache_valid_time > 0,
+            self.state == AptState::Fixed,
+        ];
+        if !asks.contains(&true) && !acts.contains(&true) {
+            return Err(ParamError::new(
+                "name",
+                "one of `name`, `deb`, `upgrade`, `update_cache` and `autoremove` is needed",
+            ));
+        }
+        if let Some(deb) = &self.deb {
+            if deb.contains("://") {
+                return Err(ParamError::new(
+                    "deb",
+                    "a path on the node is needed; `get_url` with `checksum` brings the file there",
+                ));
+            }
+            if !deb.starts_with('/') {
+                return Err(ParamError::new("deb", "an absolute path is needed"));
+            }
+            if self.state != AptState::Present {
+                return Err(ParamError::new("state", "`deb` goes with `state: present` only"));
+            }
+        }
+        let word = |c: char| c.is_ascii_alphanumeric() || "-_,=.".contains(c);
+        if !self.dpkg_options.chars().all(word) {
+            return Err(ParamError::new("dpkg_options", "it wants words such as `force-confnew`"));
+        }
+        if self.default_release.as_ref().is_some_and(|name| name.starts_with('-') || name.is_empty()) {
+            return Err(ParamError::new("default_release", "the name of a release is needed"));
+        }
+        Ok(())
+    }
+}
+
+/// Declares packages of a node of the Red Hat family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Dnf {
+    /// Packages, also as `name-version`, `name >= version`, a path of the node or a URL.
+    #[serde(default, alias = "pkg", deserialize_with = "lenient::comma_list")]
+    pub name: Vec<String>,
+    /// `present` (default), `latest` or `absent`.
+    #[serde(default)]
+    pub state: PackageState,
+    /// Repositories to use though they are disabled.
+    #[serde(default, deserialize_with = "lenient::comma_list", skip_serializing_if = "Vec::is_empty")]
+    pub enablerepo: Vec<String>,
+    /// Repositories not to use.
+    #[serde(default, deserialize_with = "lenient::comma_list", skip_serializing_if = "Vec::is_empty")]
+    pub disablerepo: Vec<String>,
+    /// Packages to leave alone.
+    #[serde(default, deserialize_with = "lenient::comma_list", skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+    /// What to leave out of the configuration's own excludes: `all`, `main` or a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disable_excludes: Option<String>,
+    /// Whether expired lists of packages are fetched first.
+    #[serde(default, alias = "expire-cache", deserialize_with = "lenient::flag")]
+    pub update_cache: bool,
+    /// Whether packages that are not installed are left alone.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub update_only: bool,
+    /// Whether `latest` takes security fixes only.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub security: bool,
+    /// Whether `latest` takes bug fixes only.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub bugfix: bool,
+    /// Whether packages that nothing needs any more are removed.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub autoremove: bool,
+    /// Whether packages without a valid signature are installed.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub disable_gpg_check: bool,
+    /// Whether certificates of repositories are checked.
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub sslverify: bool,
+    /// Whether packages that cannot be had are left out rather than failing.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub skip_broken: bool,
+    /// Whether another candidate may be taken where the best one cannot be installed.
+    #[serde(default, deserialize_with = "lenient::optional_flag", skip_serializing_if = "Option::is_none")]
+    pub nobest: Option<bool>,
+    /// Whether packages may be removed for the ones that come.
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub allowerasing: bool,
+    /// Whether an older version may replace a newer one.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub allow_downgrade: bool,
+    /// Whether weak dependencies come too.
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub install_weak_deps: bool,
+    /// Whether packages are only downloaded.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub cacheonly: bool,
+    /// Release that packages come from.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub releasever: Option<String>,
+    /// Configuration file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conf_file: Option<String>,
+}
+
+impl Dnf {
+    /// These packages in this state, all else as it is by default.
+    pub fn of(name: Vec<String>, state: PackageState) -> Self {
+        Self {
+            name,
+            state,
+            enablerepo: Vec::new(),
+            disablerepo: Vec::new(),
+            exclude: Vec::new(),
+            disable_excludes: None,
+            update_cache: false,
+            update_only: false,
+            security: false,
+            bugfix: false,
+            autoremove: false,
+            disable_gpg_check: false,
+            sslverify: true,
+            skip_broken: false,
+            nobest: None,
+            allowerasing: true,
+            allow_downgrade: false,
+            install_weak_deps: true,
+            cacheonly: false,
+            releasever: None,
+            conf_file: None,
+        }
+    }
+}
+
+impl Checked for Dnf {
+    const REFUSED: &'static [(&'static str, &'static str)] = &[
+        ("list", "`command: rpm -qa` lists packages"),
+        ("installroot", "packages are declared for the node itself"),
+        ("download_only", "`command: dnf download` downloads packages"),
+        ("download_dir", "`command: dnf download` downloads packages"),
+        ("enable_plugin", "set plug-ins in /etc/dnf/plugins"),
+        ("disable_plugin", "set plug-ins in /etc/dnf/plugins"),
+        ("validate_certs", "`sslverify` is about repositories; `get_url` fetches single files"),
+    ];
+    const IGNORED: &'static [&'static str] = &["use_backend", "install_repoquery", "lock_timeout"];
+
+    fn check(&self) -> Result<(), ParamError> {
+        check_names(&self.name, " (),%@")?;
+        if let Some(group) = self.name.iter().find(|name| name.starts_with('@')) {
+            return Err(ParamError::new("name", format!("`{group}` is a group; name its packages instead")));
+        }
+        let all = self.name.iter().any(|name| name == "*");
+        if all && (self.name.len() > 1 || self.state != PackageState::Latest) {
+            return Err(ParamError::new("name", "`*` stands alone and goes with `state: latest`"));
+        }
+        if self.name.is_empty() && !self.autoremove && !self.update_cache {
+            return Err(ParamError::new("name", "one of `name`, `autoremove` and `update_cache` is needed"));
+        }
+        if self.name.is_empty() && self.state == PackageState::Absent {
+            return Err(ParamError::new("name", "`state: absent` wants names"));
+        }
+        Ok(())
+    }
+}
+
+words! { #[derive(Default)] PackageManager { #[default] Auto: "auto", Apt: "apt", Dnf: "dnf" | "dnf4" | "dnf5" | "yum" } }
+
+/// Declares packages with the node's own package manager.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    /// Packages, as the node's package manager calls them.
+    #[serde(alias = "pkg", deserialize_with = "lenient::comma_list")]
+    pub name: Vec<String>,
+    /// `present` (default), `latest` or `absent`.
+    #[serde(default)]
+    pub state: PackageState,
+    /// The package manager: `apt`, `dnf`, or `auto` (default): the one that the node has.
+    #[serde(default, rename = "use")]
+    pub manager: PackageManager,
+    /// Whether the package lists are updated first.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub update_cache: bool,
+}
+
+impl Checked for Package {
+    fn check(&self) -> Result<(), ParamError> {
+        check_names(&self.name, " (),%")?;
+        if self.name.is_empty() {
+            return Err(ParamError::new("name", "the name of a package is needed"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! `cron`: a job or a variable of a user's crontab, or of a file in /etc/cron.d.
+//!
+//! Files are written here; a user's crontab goes through `crontab`, which checks it and wakes the daemon.
+
+mod table;
+
+use std::{fs, path::PathBuf, time::SystemTime};
+
+use gpufleet_protocol::{
+    Change, Disruption,
+    tasks::{Cron, CronState},
+};
+use serde_json::{Map, Value, json};
+
+use self::table::Table;
+use crate::{
+    declare::{Declaration, Node, Plan, Trouble},
+    os::{
+        civil, diff,
+        files::{self, At, Ownership},
+    },
+    process::Exit,
+    tasks::tool,
+    world::{Content, Effect, Entry, Owned},
+};
+
+/// Where crontabs of users lie, the first that exists.
+const SPOOLS: &[&str] = &["/var/spool/cron/crontabs", "/var/spool/cron"];
+const BRINGS: &str = "the package `cron` or `cronie` brings it";
+
+#[derive(Debug)]
+pub struct State {
+    table: Table,
+    /// What the file holds, for messages and to see whether its last line ends.
+    text: String,
+    /// The file, also where `crontab` writes it.
+    path: PathBuf,
+    user: String,
+    /// Whether `crontab` has to be told whose crontab is meant.
+    named: bool,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Write(String),
+    Remove,
+}
+
+fn listed(node: &Node<'_>, user: Option<&str>) -> Result<String, Trouble> {
+    let program = tool::find(node, "crontab", BRINGS)?;
+    let run = tool::run(node, program);
+    let run = match user {
+        Some(user) => run.args(["-u", user, "-l"]),
+        None => run.arg("-l"),
+    };
+    let done = tool::ask(node, &run)?;
+    match done.exit {
+        Exit::Code(0) => Ok(done.stdout()),
+        Exit::Code(1) if done.stderr().contains("no crontab for") => Ok(String::new()),
+        _ => Err(Trouble::io(done.complaint("crontab -l"))),
+    }
+}
+
+impl Declaration for Cron {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        if let Some(file) = &self.cron_file {
+            let path = match file.contains('/') {
+                true => node.roots.path(file),
+                false => node.roots.etc("cron.d").join(file),
+            };
+            let text = node.world.read(&path)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let table = Table::parse(&text, false);
+            return Ok(State {
+                table,
+                text,
+                path,
+                user: self.user.clone().unwrap_or_default(),
+                named: false,
+            });
+        }
+        let acting = match &node.user {
+            Some(user) => user.name.clone(),
+            None => {
+                let uid = rustix::process::geteuid().as_raw();
+                node.users.user_name(uid).unwrap_or_else(|| uid.to_string())
+            }
+        };
+        let user = self.user.clone().unwrap_or_else(|| acting.clone());
+        node.users.uid(&user)?;
+        let named = user != acting;
+        let spool = SPOOLS.iter().map(|folder| node.roots.path(folder)).find(|folder| folder.is_dir());
+        let path = spool.unwrap_or_else(|| node.roots.path("/var/spool/cron")).join(&user);
+        let assumed = match node.world.entry(&path) {
+            Ok(Entry::File { content: Content::Known(bytes), .. }) => {
+                Some(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            _ => None,
+        };
+        let text = match assumed {
+            Some(text) => text,
+            None => listed(node, named.then_some(user.as_str()))?,
+        };
+        let table = Table::parse(&text, true);
+        Ok(State { text: table_text(&table, &text), table, path, user, named })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        let mut plan = Plan::default();
+        let present = self.state == CronState::Present;
+        let place = match &self.cron_file {
+            Some(_) => state.path.display().to_string(),
+            None => format!("crontab of {}", state.user),
+        };
+        let (what, from, to, table) = if self.env {
+            let value = self.job.as_deref().filter(|_| present);
+            let beside = self.insertafter.as_deref().map(|name| (name, true));
+            let beside = beside.or(self.insertbefore.as_deref().map(|name| (name, false)));
+            let table = state.table.with_variable(&self.name, value, beside).map_err(|other| {
+                Trouble::invalid(format!("there is no variable `{other}` in the {place}"))
+            })?;
+            let from = state.table.variable(&self.name).map(str::to_owned);
+            let to = table.variable(&self.name).map(str::to_owned);
+            (format!("{} in the {place}", self.name), from, to, table)
+        } else {
+            let job = present.then(|| self.line(&state.user));
+            let table = state.table.with_job(&self.name, job.as_deref());
+            let from = state.table.job(&self.name).map(str::to_owned);
+            (format!("job `{}` in the {place}", self.name), from, job, table)
+        };
+        let text = table.text();
+        if table == state.table && (state.text.is_empty() || state.text.ends_with('\n')) {
+            return Ok(plan);
+        }
+        let mut change = Change::new(what, from, to.unwrap_or_else(|| "absent".to_owned()), Disruption::Live);
+        change.diff = Some(diff::unified(&place, &state.text, &text));
+        let step = match table.is_empty() && self.cron_file.is_some() && !present {
+            true => Step::Remove,
+            false => Step::Write(text),
+        };
+        plan.push(step, change);
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let mode = if self.cron_file.is_some() { 0o644 } else { 0o600 };
+        let entry = |step: &Step| match step {
+            Step::Remove => Entry::Absent,
+            Step::Write(text) => Entry::File {
+                owned: Owned { uid: 0, gid: 0, mode },
+                content: Content::Known(text.as_bytes().into()),
+            },
+        };
+        plan.steps.iter().map(|step| Effect::Path { path: state.path.clone(), entry: entry(step) }).collect()
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        let mut data = Map::new();
+        if self.backup && !state.text.is_empty() && !plan.steps.is_empty() {
+            let stamp = civil::stamp(SystemTime::now());
+            let copy = match &self.cron_file {
+                Some(_) => files::back_up(&state.path, &stamp)?,
+                None => {
+                    let copy = node.roots.path(format!("/var/tmp/crontab.{}.{stamp}", state.user));
+                    if let Some(folder) = copy.parent() {
+                        fs::create_dir_all(folder).at("make", folder)?;
+                    }
+                    let private = Ownership { mode: Some(0o600), ..Ownership::default() };
+                    files::replace(&copy, state.text.as_bytes(), private)?;
+                    copy
+                }
+            };
+            data.insert("backup_file".to_owned(), json!(copy));
+        }
+        for step in &plan.steps {
+            match (step, &self.cron_file) {
+                (Step::Remove, _) => fs::remove_file(&state.path).at("remove", &state.path)?,
+                (Step::Write(text), Some(_)) => {
+                    if let Some(folder) = state.path.parent() {
+                        fs::create_dir_all(folder).at("make", folder)?;
+                    }
+                    files::replace(&state.path, text.as_bytes(), Ownership::default())?;
+                }
+                (Step::Write(text), None) => {
+                    let program = tool::find(node, "crontab", BRINGS)?;
+                    let run = tool::run(node, program);
+                    let run = if state.named { run.args(["-u", &state.user]) } else { run };
+                    let run = run.arg("-").stdin(text.as_bytes());
+                    tool::act(node, &run, &format!("crontab of {}", state.user))?;
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let mut data = Map::new();
+        data.insert("jobs".to_owned(), json!(state.table.jobs()));
+        data.insert("envs".to_owned(), json!(state.table.variables()));
+        if self.cron_file.is_some() {
+            data.insert("cron_file".to_owned(), json!(state.path));
+        }
+        data
+    }
+}
+
+/// The text without what `crontab` wrote on top, its missing last line end kept missing.
+fn table_text(table: &Table, text: &str) -> String {
+    let ends = text.is_empty() || text.ends_with('\n');
+    let lines = table.lines.join("\n");
+    if ends && !lines.is_empty() { format!("{lines}\n") } else { lines }
+}
+
+/// The line that a crontab gets.
+trait Line {
+    fn line(&self, user: &str) -> String;
+}
+
+impl Line for Cron {
+    fn line(&self, user: &str) -> String {
+        let mut words: Vec<&str> = Vec::new();
+        let special = self.special_time.map(|time| format!("@{time}"));
+        match &special {
+            Some(time) => words.push(time),
+            None => words.extend([
+                self.minute.as_str(),
+                self.hour.as_str(),
+                self.day.as_str(),
+                self.month.as_str(),
+                self.weekday.as_str(),
+            ]),
+        }
+        if self.cron_file.is_some() {
+            words.push(user);
+        }
+        words.push(self.job.as_deref().unwrap_or_default().trim_matches(['\r', '\n']));
+        format!("{}{}", if self.disabled { "#" } else { "" }, words.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{OpStatus, message::Mode};
+
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    /// A crontab that keeps the tables in a folder and logs each write.
+    const FAKE: &str = r#"#!/bin/sh
+d=$(dirname "$0")/../..
+user=me
+[ "$1" = -u ] && { user=$2; shift 2; }
+if [ "$1" = -l ]; then
+  [ -e $d/broken ] && { echo "must be privileged to use -u" >&2; exit 1; }
+  [ -e $d/tabs/$user ] || { echo "no crontab for $user" >&2; exit 1; }
+  cat $d/tabs/$user; exit 0
+fi
+echo "$user" >> $d/log
+cat > $d/tabs/$user
+"#;
+
+    fn bench() -> Bench {
+        let bench = Bench::new();
+        bench.script("usr/bin/crontab", FAKE);
+        bench.write("tabs/none", "");
+        bench.write("log", "");
+        bench
+    }
+
+    fn cron(value: Value) -> Cron {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_set_once_and_goes() {
+        let bench = bench();
+        let task =
+            cron(json!({"name": "scrub", "minute": 5, "hour": "*/2", "job": "/bin/scrub -q", "user": "ann"}));
+        let before = bench.snapshot();
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(bench.snapshot(), before);
+        assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        assert_eq!(done.changes[0].what, "job `scrub` in the crontab of ann");
+        assert_eq!(bench.read("tabs/ann"), "#Ansible: scrub\n5 */2 * * * /bin/scrub -q\n");
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(done.data["jobs"], json!(["scrub"]));
+        let off = cron(
+            json!({"name": "scrub", "special_time": "daily", "job": "x", "user": "ann", "disabled": true}),
+        );
+        assert_eq!(bench.run(&off, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.read("tabs/ann"), "#Ansible: scrub\n#@daily x\n");
+        let gone = cron(json!({"name": "scrub", "state": "absent", "user": "ann", "backup": true}));
+        assert_eq!(bench.run(&gone, Mode::Apply).changes[0].to, "absent");
+        assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(bench.read("log"), "ann\nann\nann\n");
+    }
+
+    #[test]
+    fn a_file_of_its_own_names_the_user_and_goes_with_its_last_job() {
+        let bench = bench();
+        let task = cron(json!({
+            "name": "scrub", "special_time": "reboot", "job": "scrub", "user": "ann", "cron_file": "gpu",
+        }));
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.read("etc/cron.d/gpu"), "#Ansible: scrub\n@reboot ann scrub\n");
+        let path =
+            cron(json!({"name": "PATH", "env": true, "job": "/bin", "user": "ann", "cron_file": "gpu"}));
+        assert_eq!(bench.run(&path, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.read("etc/cron.d/gpu"), "PATH=\"/bin\"\n#Ansible: scrub\n@reboot ann scrub\n");
+        assert_eq!(bench.run(&path, Mode::Apply).status, OpStatus::Ok);
+        for (name, env) in [("PATH", true), ("scrub", false)] {
+            let gone = cron(json!({"name": name, "env": env, "state": "absent", "cron_file": "gpu"}));
+            assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Changed);
+            assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
+        }
+        assert!(!bench.path("etc/cron.d/gpu").exists());
+    }
+
+    #[test]
+    fn variables_have_their_place_and_missing_neighbours_are_named() {
+        let bench = bench();
+        bench.write("tabs/ann", "A=1\nB=2");
+        let task = |place: &str, other: &str| {
+            cron(json!({"name": "C", "env": true, "job": "3", "user": "ann", place: other}))
+        };
+        let failed = bench.run(&task("insertafter", "Z"), Mode::Apply);
+        let OpStatus::Failed { message, .. } = failed.status else { panic!("{failed:?}") };
+        assert_eq!(message, "there is no variable `Z` in the crontab of ann");
+        assert_eq!(bench.run(&task("insertafter", "A"), Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.read("tabs/ann"), "A=1\nC=\"3\"\nB=2\n");
+    }
+
+    #[test]
+    fn a_crontab_that_cannot_be_read_is_unknown() {
+        let bench = bench();
+        bench.write("broken", "");
+        let task = cron(json!({"name": "x", "job": "x", "user": "ann"}));
+        let outcome = bench.run(&task, Mode::Predict);
+        let OpStatus::Unknown { reason } = outcome.status else { panic!("{outcome:?}") };
+        assert_eq!(reason, "crontab -l: exit status 1: must be privileged to use -u");
+    }
+}

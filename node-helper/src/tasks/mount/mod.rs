@@ -1,0 +1,494 @@
+//! `mount`: what is mounted now, and what /etc/fstab mounts at boot.
+//!
+//! /proc/self/mountinfo tells what is mounted; `mount` and `umount` change it, with fstab written first.
+
+mod fstab;
+
+use std::{fs, io, path::PathBuf, time::SystemTime};
+
+use gpufleet_protocol::{
+    Change, Disruption,
+    tasks::{Mount, MountState},
+};
+use serde_json::{Map, Value, json};
+
+use self::fstab::{Line, Mounted};
+use crate::{
+    declare::{Declaration, Node, Plan, Trouble},
+    os::{
+        civil, diff,
+        files::{self, At, FileError, Ownership},
+    },
+    tasks::tool,
+    world::{Content, Effect, Entry, Owned},
+};
+
+const BRINGS: &str = "the package `mount` or `util-linux` brings it";
+
+#[derive(Debug)]
+pub struct State {
+    fstab: PathBuf,
+    text: Option<String>,
+    line: Option<Line>,
+    /// What lies uppermost at the path.
+    mounted: Option<Mounted>,
+    mountinfo: (PathBuf, String),
+    directory: PathBuf,
+    /// What the directory is before anything is mounted there.
+    entry: Entry,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    Fstab(String),
+    MakeDirectory,
+    Mount,
+    Remount,
+    Unmount,
+    RemoveDirectory,
+}
+
+fn slim(path: &str) -> &str {
+    if path == "/" { path } else { path.trim_end_matches('/') }
+}
+
+/// Whether what is mounted comes from elsewhere than declared. Sources that cannot be compared count as equal.
+fn other_source(mounted: &Mounted, src: &str, opts: &str) -> bool {
+    let bind = opts.split(',').any(|option| matches!(option, "bind" | "rbind"));
+    let virtual_ = !src.contains('/');
+    if bind || virtual_ || src.contains('=') && !src.starts_with('/') || src.starts_with("/dev/disk/by-") {
+        return false;
+    }
+    let real = |path: &str| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(slim(path)));
+    mounted.source != src && real(&mounted.source) != real(src)
+}
+
+impl Declaration for Mount {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let fstab = node.roots.path(&self.fstab);
+        let text = match node.world.read(&fstab)? {
+            Some(bytes) => Some(
+                String::from_utf8(bytes)
+                    .map_err(|_| Trouble::invalid(format!("{} is not UTF-8 text", self.fstab)))?,
+            ),
+            None => None,
+        };
+        let mut lines = text.as_deref().unwrap_or_default().lines().filter_map(Line::parse);
+        let line = lines.rfind(|line| line.same_mount(&self.path, self.src.as_deref()));
+        let path = node.roots.proc("self/mountinfo");
+        let Some(bytes) = node.world.read(&path)? else {
+            return Err(FileError::new("read", path, io::Error::from(io::ErrorKind::NotFound)).into());
+        };
+        let info = String::from_utf8_lossy(&bytes).into_owned();
+        let directory = node.roots.path(&self.path);
+        let mut places = vec![slim(&self.path).to_owned()];
+        if node.roots.is_real()
+            && let Ok(real) = fs::canonicalize(&directory)
+        {
+            places.push(real.to_string_lossy().into_owned());
+        }
+        let at = |mounted: &Mounted| places.contains(&mounted.path);
+        let mut mounted = info.lines().filter_map(Mounted::parse).rfind(at);
+        if let (None, true, Some(line)) = (&mounted, node.world.rebooted(), &line)
+            && !line.opts.split(',').any(|option| option == "noauto")
+        {
+            mounted = Some(Mounted {
+                path: self.path.clone(),
+                root: "/".to_owned(),
+                fstype: line.fstype.clone(),
+                source: line.src.clone(),
+            });
+        }
+        let entry = node.world.follow(&directory)?.1;
+        Ok(State { fstab, text, line, mounted, mountinfo: (path, info), directory, entry })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, true)
+    }
+
+    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, false)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let file = |path: &PathBuf, text: String| Effect::Path {
+            path: path.clone(),
+            entry: Entry::File {
+                owned: Owned { uid: 0, gid: 0, mode: 0o644 },
+                content: Content::Known(text.into_bytes().into()),
+            },
+        };
+        let (mountinfo, info) = &state.mountinfo;
+        let mut effects = Vec::new();
+        for step in &plan.steps {
+            match step {
+                Step::Fstab(text) => effects.push(file(&state.fstab, text.clone())),
+                Step::MakeDirectory => effects.push(Effect::Path {
+                    path: state.directory.clone(),
+                    entry: Entry::Directory { owned: Owned { uid: 0, gid: 0, mode: 0o755 } },
+                }),
+                Step::Mount => {
+                    let mounted = Mounted {
+                        path: slim(&self.path).to_owned(),
+                        root: "/".to_owned(),
+                        fstype: self.fstype.clone().unwrap_or_default(),
+                        source: self.src.clone().unwrap_or_default(),
+                    };
+                    effects.push(file(mountinfo, format!("{info}{}", mounted.line())));
+                }
+                Step::Unmount => {
+                    let gone = |line: &&str| {
+                        Mounted::parse(line).is_none_or(|mounted| {
+                            state.mounted.as_ref().is_none_or(|ours| ours.path != mounted.path)
+                        })
+                    };
+                    let kept: String = info.lines().filter(gone).map(|line| format!("{line}\n")).collect();
+                    effects.push(file(mountinfo, kept));
+                }
+                Step::RemoveDirectory => {
+                    effects.push(Effect::Path { path: state.directory.clone(), entry: Entry::Absent });
+                }
+                Step::Remount => {}
+            }
+        }
+        effects
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        let mut data = Map::new();
+        let mut made = false;
+        let path = self.path.as_str();
+        for step in &plan.steps {
+            node.check_time()?;
+            match step {
+                Step::Fstab(text) => {
+                    if self.backup && state.text.is_some() {
+                        let copy = files::back_up(&state.fstab, &civil::stamp(SystemTime::now()))?;
+                        data.insert("backup_file".to_owned(), json!(copy));
+                    }
+                    files::replace(&state.fstab, text.as_bytes(), Ownership::default())?;
+                }
+                Step::MakeDirectory => {
+                    fs::create_dir_all(&state.directory).at("make", &state.directory)?;
+                    made = true;
+                }
+                Step::Mount => {
+                    let program = tool::find(node, "mount", BRINGS)?;
+                    let mut run = tool::run(node, program);
+                    run = match (&self.src, &self.fstype, self.state) {
+                        (Some(src), Some(fstype), MountState::Ephemeral) => {
+                            run.args(["-t", fstype, "-o", &self.options(), src, path])
+                        }
+                        _ if self.fstab == "/etc/fstab" => run.arg(path),
+                        _ => run.args(["-T", &self.fstab, path]),
+                    };
+                    let done = tool::act(node, &run, &format!("mount {path}"));
+                    if let (Err(_), true) = (&done, made) {
+                        // Why the result is dropped: the mount's own failure is what counts.
+                        let _ = fs::remove_dir(&state.directory);
+                    }
+                    done?;
+                }
+                Step::Remount => {
+                    let program = tool::find(node, "mount", BRINGS)?;
+                    let run = tool::run(node, program);
+                    let run = match (self.state, self.opts.is_empty()) {
+                        (MountState::Remounted, false) => {
+                            run.args(["-o", &format!("remount,{}", self.options()), path])
+                        }
+                        _ if self.fstab == "/etc/fstab" => run.args(["-o", "remount", path]),
+                        _ => run.args(["-T", &self.fstab, "-o", "remount", path]),
+                    };
+                    tool::act(node, &run, &format!("mount -o remount {path}"))?;
+                }
+                Step::Unmount => {
+                    let program = tool::find(node, "umount", BRINGS)?;
+                    tool::act(node, &tool::run(node, program).arg(path), &format!("umount {path}"))?;
+                }
+                Step::RemoveDirectory => {
+                    fs::remove_dir(&state.directory).map_err(|error| match error.kind() {
+                        io::ErrorKind::DirectoryNotEmpty => Trouble::invalid(format!(
+                            "{path} was unmounted, but the directory below is not empty; `state: unmounted` leaves it"
+                        )),
+                        _ => FileError::new("remove", &state.directory, error).into(),
+                    })?;
+                }
+            }
+        }
+        Ok(data)
+    }
+
+    fn data(&self, _: &State) -> Map<String, Value> {
+        let mut data = Map::new();
+        let mut set = |name: &str, value: Value| data.insert(name.to_owned(), value);
+        set("name", json!(self.path));
+        set("fstab", json!(self.fstab));
+        set("opts", json!(self.options()));
+        set("dump", json!(self.dump));
+        set("passno", json!(self.passno));
+        set("boot", json!(if self.boot { "yes" } else { "no" }));
+        if let Some(src) = &self.src {
+            set("src", json!(src));
+        }
+        if let Some(fstype) = &self.fstype {
+            set("fstype", json!(fstype));
+        }
+        data
+    }
+}
+
+fn shown(line: &Line) -> String {
+    format!("{} {} {}", line.src, line.fstype, line.opts)
+}
+
+fn fstab_step(task: &Mount, state: &State, wanted: Option<&Line>, plan: &mut Plan<Step>) {
+    if state.line.as_ref() == wanted {
+        return;
+    }
+    let old = state.text.as_deref().unwrap_or_default();
+    let text = fstab::edited(old, &task.path, task.src.as_deref(), wanted);
+    let name = if task.path == "none" { task.src.as_deref().unwrap_or("swap") } else { &task.path };
+    let (from, to) = (state.line.as_ref().map(shown), wanted.map_or_else(|| "absent".to_owned(), shown));
+    let mut change = Change::new(format!("{name} in {}", task.fstab), from, to, Disruption::Live);
+    change.diff = Some(diff::unified(&task.fstab, old, &text));
+    plan.push(Step::Fstab(text), change);
+}
+
+/// `acts` leaves out what is asked for each time: remounting.
+fn plan_as(task: &Mount, state: &State, acts: bool) -> Result<Plan<Step>, Trouble> {
+    let mut plan = Plan::default();
+    let change = |from: String, to: &str| Change::new(&task.path, Some(from), to, Disruption::Live);
+    let now = |mounted: &Mounted| format!("{} mounted", mounted.source);
+    let declared = Line {
+        src: task.src.clone().unwrap_or_default(),
+        path: task.path.clone(),
+        fstype: task.fstype.clone().unwrap_or_default(),
+        opts: task.options(),
+        dump: task.dump.clone(),
+        passno: task.passno.clone(),
+    };
+    match task.state {
+        MountState::Present => fstab_step(task, state, Some(&declared), &mut plan),
+        MountState::AbsentFromFstab => fstab_step(task, state, None, &mut plan),
+        MountState::Mounted | MountState::Ephemeral => {
+            if task.state == MountState::Mounted {
+                fstab_step(task, state, Some(&declared), &mut plan);
+            }
+            let src = declared.src.as_str();
+            match &state.mounted {
+                None => {
+                    match &state.entry {
+                        Entry::Absent => plan.steps.push(Step::MakeDirectory),
+                        Entry::Directory { .. } | Entry::File { .. } => {}
+                        other => {
+                            return Err(Trouble::invalid(format!("{} is a {}", task.path, other.what())));
+                        }
+                    }
+                    plan.push(Step::Mount, change("not mounted".to_owned(), &format!("{src} mounted")));
+                }
+                Some(mounted) if other_source(mounted, src, &declared.opts) => {
+                    if task.state == MountState::Ephemeral {
+                        return Err(Trouble::invalid(format!(
+                            "{} is mounted on {} already; `state: unmounted` before this task would take it away",
+                            mounted.source, task.path
+                        )));
+                    }
+                    plan.steps.push(Step::Unmount);
+                    plan.push(Step::Mount, change(now(mounted), &format!("{src} mounted")));
+                }
+                Some(mounted) => {
+                    let options_differ = state.line.as_ref().is_some_and(|line| line.opts != declared.opts);
+                    if options_differ && task.state == MountState::Mounted {
+                        let to = format!("remounted with {}", declared.opts);
+                        plan.push(Step::Remount, change(now(mounted), &to));
+                    }
+                }
+            }
+        }
+        MountState::Unmounted | MountState::Absent => {
+            if task.state == MountState::Absent {
+                fstab_step(task, state, None, &mut plan);
+            }
+            if let Some(mounted) = &state.mounted {
+                plan.push(Step::Unmount, change(now(mounted), "not mounted"));
+            }
+            let swap = !task.path.starts_with('/');
+            if task.state == MountState::Absent && !swap && matches!(state.entry, Entry::Directory { .. }) {
+                plan.push(Step::RemoveDirectory, change("directory".to_owned(), "absent"));
+            }
+        }
+        MountState::Remounted => match &state.mounted {
+            None => {
+                return Err(Trouble::invalid(format!(
+                    "nothing is mounted on {}, so nothing can be remounted",
+                    task.path
+                )));
+            }
+            Some(mounted) if acts => plan.push(Step::Remount, change(now(mounted), "remounted")),
+            Some(_) => {}
+        },
+    }
+    Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
+
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    /// A mount that looks its paths up in fstab, and an umount; both log what they are told.
+    const MOUNT: &str = r#"#!/bin/sh
+d=$(dirname "$0")/../..
+echo "mount $*" >> $d/log
+[ -e $d/broken ] && { echo "mount: /scratch: unknown filesystem type 'xfs'." >&2; exit 32; }
+case "$*" in *remount*) exit 0;; esac
+if [ "$1" = -t ]; then fstype=$2 src=$5 path=$6; else
+path=$1; set -- $(grep " $path " $d/etc/fstab); src=$1 fstype=$3; fi
+echo "1 1 0:1 / $path rw - $fstype $src rw" >> $d/proc/self/mountinfo
+"#;
+    const UMOUNT: &str = r#"#!/bin/sh
+d=$(dirname "$0")/../..
+echo "umount $*" >> $d/log
+grep -v " $1 " $d/proc/self/mountinfo > $d/new; mv $d/new $d/proc/self/mountinfo
+"#;
+
+    fn bench() -> Bench {
+        let bench = Bench::new();
+        bench.script("usr/bin/mount", MOUNT);
+        bench.script("usr/bin/umount", UMOUNT);
+        bench.write("proc/self/mountinfo", "1 1 0:1 / / rw - ext4 /dev/sda1 rw\n");
+        bench.write("etc/fstab", "# static\nUUID=1 / ext4 errors=remount-ro 0 1\n");
+        bench.write("log", "");
+        bench
+    }
+
+    fn mount(value: Value) -> Mount {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn message(outcome: &OpOutcome) -> &str {
+        match &outcome.status {
+            OpStatus::Failed { message, .. } => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn scratch(state: &str) -> Mount {
+        mount(
+            json!({"path": "/scratch", "src": "/dev/nvme0n1", "fstype": "xfs", "opts": "noatime", "state": state}),
+        )
+    }
+
+    #[test]
+    fn a_mount_comes_once_and_goes() {
+        let bench = bench();
+        let before = bench.snapshot();
+        let predicted = bench.run(&scratch("mounted"), Mode::Predict);
+        assert_eq!(bench.snapshot(), before);
+        assert_eq!(bench.run(&scratch("mounted"), Mode::Predict).status, OpStatus::Ok);
+        let done = bench.run(&scratch("mounted"), Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        let shown: Vec<_> =
+            done.changes.iter().map(|c| (c.what.as_str(), c.from.as_deref(), c.to.as_str())).collect();
+        assert_eq!(
+            shown,
+            [
+                ("/scratch in /etc/fstab", None, "/dev/nvme0n1 xfs noatime"),
+                ("/scratch", Some("not mounted"), "/dev/nvme0n1 mounted")
+            ]
+        );
+        assert_eq!(
+            bench.read("etc/fstab"),
+            "# static\nUUID=1 / ext4 errors=remount-ro 0 1\n/dev/nvme0n1 /scratch xfs noatime 0 0\n"
+        );
+        assert!(bench.path("scratch").is_dir());
+        let settled = bench.snapshot();
+        assert_eq!(bench.run(&scratch("mounted"), Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(bench.snapshot(), settled);
+        let gone = mount(json!({"path": "/scratch", "state": "absent"}));
+        assert_eq!(bench.run(&gone, Mode::Apply).changes.len(), 3);
+        assert_eq!(bench.read("etc/fstab"), "# static\nUUID=1 / ext4 errors=remount-ro 0 1\n");
+        assert!(!bench.path("scratch").exists());
+        assert_eq!(bench.run(&gone, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(bench.read("log"), "mount /scratch\numount /scratch\n");
+    }
+
+    #[test]
+    fn other_options_are_remounted_and_another_source_is_mounted_again() {
+        let bench = bench();
+        bench.run(&scratch("mounted"), Mode::Apply);
+        let other = mount(json!({
+            "path": "/scratch", "src": "/dev/nvme0n1", "fstype": "xfs", "opts": ["noatime", "nodev"],
+            "state": "mounted", "backup": true,
+        }));
+        let done = bench.run(&other, Mode::Apply);
+        assert_eq!(done.changes[1].to, "remounted with noatime,nodev");
+        assert!(done.data["backup_file"].as_str().is_some());
+        let moved =
+            mount(json!({"path": "/scratch", "src": "/dev/md0", "fstype": "xfs", "state": "mounted"}));
+        assert_eq!(bench.run(&moved, Mode::Apply).changes[1].from.as_deref(), Some("/dev/nvme0n1 mounted"));
+        assert_eq!(bench.run(&moved, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(
+            bench.read("log"),
+            "mount /scratch\nmount -o remount /scratch\numount /scratch\nmount /scratch\n"
+        );
+    }
+
+    #[test]
+    fn the_other_states_do_what_they_say() {
+        let bench = bench();
+        assert_eq!(bench.run(&scratch("present"), Mode::Apply).changes.len(), 1);
+        assert_eq!(bench.run(&scratch("present"), Mode::Apply).status, OpStatus::Ok);
+        let plain = |state: &str| mount(json!({"path": "/scratch", "state": state}));
+        assert_eq!(bench.run(&plain("unmounted"), Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(
+            message(&bench.run(&plain("remounted"), Mode::Apply)),
+            "nothing is mounted on /scratch, so nothing can be remounted"
+        );
+        assert_eq!(bench.run(&plain("absent_from_fstab"), Mode::Apply).changes.len(), 1);
+        assert_eq!(bench.run(&scratch("ephemeral"), Mode::Apply).changes.len(), 1);
+        assert_eq!(bench.run(&scratch("ephemeral"), Mode::Apply).status, OpStatus::Ok);
+        assert!(!bench.read("etc/fstab").contains("scratch"));
+        assert_eq!(bench.run(&plain("remounted"), Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.run(&plain("remounted"), Mode::Apply).status, OpStatus::Changed);
+        let other =
+            mount(json!({"path": "/scratch", "src": "/dev/md0", "fstype": "xfs", "state": "ephemeral"}));
+        assert!(message(&bench.run(&other, Mode::Predict)).contains("is mounted on /scratch already"));
+    }
+
+    #[test]
+    fn a_mount_that_fails_leaves_no_directory_and_an_unreadable_table_is_unknown() {
+        let bench = bench();
+        bench.write("broken", "");
+        assert_eq!(
+            message(&bench.run(&scratch("mounted"), Mode::Apply)),
+            "mount /scratch: exit status 32: mount: /scratch: unknown filesystem type 'xfs'."
+        );
+        assert!(!bench.path("scratch").exists());
+        fs::remove_file(bench.path("proc/self/mountinfo")).unwrap();
+        assert!(matches!(bench.run(&scratch("mounted"), Mode::Predict).status, OpStatus::Unknown { .. }));
+    }
+
+    #[test]
+    fn swap_is_known_by_its_source() {
+        let bench = bench();
+        bench.write("etc/fstab", "/dev/sda2 none swap sw 0 0\n");
+        let swap = mount(
+            json!({"path": "none", "src": "/dev/sda3", "fstype": "swap", "opts": "sw", "state": "present"}),
+        );
+        assert_eq!(bench.run(&swap, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(bench.read("etc/fstab"), "/dev/sda2 none swap sw 0 0\n/dev/sda3 none swap sw 0 0\n");
+        assert_eq!(bench.run(&swap, Mode::Apply).status, OpStatus::Ok);
+    }
+}

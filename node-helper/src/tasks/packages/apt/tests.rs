@@ -1,0 +1,261 @@
+//! apt on a node in a directory, whose dpkg and apt-get know five packages.
+
+use gpufleet_protocol::{
+    Certainty, FailureKind, OpOutcome, OpStatus,
+    message::Mode,
+    tasks::{Apt, Package, Service},
+};
+use serde_json::{Value, json};
+
+use super::output;
+use crate::tasks::testing::Bench;
+
+/// dpkg-query, dpkg, dpkg-deb, apt-cache and apt-get in one. `pool` has what lists offer, `db` what is installed.
+const TOOL: &str = r#"#!/usr/bin/python3
+import fnmatch, os, sys
+d = os.path.join(os.path.dirname(sys.argv[0]), "..", "..")
+tool = os.path.basename(sys.argv[0])
+def read(n): return dict(l.split() for l in open(d + "/" + n)) if os.path.exists(d + "/" + n) else {}
+db, pool = read("db"), read("pool")
+if tool == "dpkg-query":
+    if os.path.exists(d + "/broken"): sys.exit("dpkg-query: error: the database is locked")
+    for n, v in db.items():
+        print(n, "amd64", "config-files" if v == "-" else "installed", v, "mail-agent (= 1)" if n == "postfix" else "", sep="\t")
+    sys.exit()
+if tool == "dpkg":
+    a, op, b = sys.argv[2:]
+    sys.exit(0 if {"ge": a >= b, "lt": a < b}[op] else 1)
+if tool == "dpkg-deb": print("Package: hello\nVersion: 3.0"); sys.exit()
+if tool == "apt-cache":
+    print("\n".join(n for n in pool if n.startswith(sys.argv[2]))); sys.exit()
+args, simulate, opts, words = sys.argv[1:], False, set(), []
+while args:
+    a = args.pop(0)
+    if a == "-s": simulate = True
+    elif a in ("-o", "-t"): args.pop(0)
+    elif a.startswith("-"): opts.add(a)
+    else: words.append(a)
+verb, names = words[0], words[1:]
+if not simulate:
+    with open(d + "/log", "a") as f: f.write(" ".join(words) + "\n")
+if verb == "update":
+    if os.path.exists(d + "/offline"): sys.exit("E: Failed to fetch http://mirror/InRelease")
+    if os.path.exists(d + "/newpool"): os.rename(d + "/newpool", d + "/pool")
+    sys.exit()
+if verb in ("upgrade", "dist-upgrade"): names = [n for n in db if n in pool and pool[n] != db[n]]; verb = "install"
+if verb == "autoremove": verb, names = "remove", [n for n in db if n.startswith("old")]
+if verb == "install" and "hello" in db and names == [] and "--fix-broken" in opts: sys.exit()
+for n in names:
+    name, _, version = n.partition("=")
+    if verb == "install":
+        if name.startswith("/"): name, pool["hello"] = "hello", "3.0"
+        if name not in pool: sys.exit("Reading...\nE: Unable to locate package " + name)
+        if version and not fnmatch.fnmatch(pool[name], version): sys.exit("E: Version '%s' for '%s' was not found" % (version, name))
+        if db.get(name) == pool[name]: continue
+        old = "" if db.get(name, "-") == "-" else "[%s] " % db[name]
+        if simulate: print("Inst %s %s(%s Debian:12/stable [amd64])" % (name, old, pool[name])); print("Conf %s" % name)
+        db[name] = pool[name]
+    else:
+        if simulate: print(("Purg " if "--purge" in opts else "Remv ") + name + " [%s]" % db[name])
+        if "--purge" in opts: del db[name]
+        else: db[name] = "-"
+if not simulate:
+    print("Setting up " + " ".join(names))
+    open(d + "/db", "w").write("".join("%s %s\n" % i for i in db.items()))
+"#;
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    for tool in ["dpkg-query", "dpkg", "dpkg-deb", "apt-cache", "apt-get"] {
+        bench.script(&format!("usr/bin/{tool}"), TOOL);
+    }
+    bench.write("db", "postfix 3.7\nhello 2.1\nold-lib 1\ngone -\n");
+    bench.write("pool", "hello 2.1\nchrony 4.3\nchrony-doc 4.3\nnvidia-driver-570 570.86\n");
+    bench.write("var/lib/apt/lists/lock", "");
+    bench.write("log", "");
+    bench
+}
+
+fn apt(value: Value) -> Apt {
+    serde_json::from_value(value).unwrap()
+}
+
+fn shown(outcome: &OpOutcome) -> Vec<String> {
+    let from = |from: &Option<String>| from.clone().unwrap_or_else(|| "-".to_owned());
+    outcome.changes.iter().map(|c| format!("{}: {} -> {}", c.what, from(&c.from), c.to)).collect()
+}
+
+fn message(outcome: &OpOutcome) -> &str {
+    match &outcome.status {
+        OpStatus::Failed { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+macro_rules! converges {
+    ($bench:expr, $task:expr) => {{
+        let (bench, task) = ($bench, $task);
+        bench.forget();
+        let before = bench.snapshot();
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(bench.snapshot(), before, "a prediction writes nothing");
+        assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok, "predicted twice");
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        let settled = bench.snapshot();
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(bench.snapshot(), settled, "the second time nothing is set");
+        done
+    }};
+}
+
+#[test]
+fn packages_come_and_go() {
+    let bench = bench();
+    let done = converges!(&bench, apt(json!({"name": ["chrony", "hello"]})));
+    assert_eq!(shown(&done), ["package chrony: - -> 4.3"]);
+    assert_eq!(done.data["stdout"], "Setting up chrony\n");
+    assert_eq!(done.data["cache_updated"], false);
+    let done = converges!(&bench, apt(json!({"pkg": "chrony,hello", "state": "absent"})));
+    assert_eq!(shown(&done), ["package chrony: 4.3 -> absent", "package hello: 2.1 -> absent"]);
+    converges!(&bench, apt(json!({"name": "hello", "state": "absent", "purge": true})));
+    assert!(!bench.read("db").contains("hello"));
+    assert_eq!(bench.read("log"), "install chrony\nremove chrony hello\nremove hello\n");
+}
+
+#[test]
+fn versions_patterns_and_virtual_packages() {
+    let bench = bench();
+    let settled = |value: Value| assert_eq!(bench.run(&apt(value), Mode::Apply).status, OpStatus::Ok);
+    settled(json!({"name": ["hello=2.*", "hello>=2.0", "mail-agent"]}));
+    settled(json!({"name": "chrony", "only_upgrade": true}));
+    settled(json!({"name": "nosuch*", "state": "absent"}));
+    let done = converges!(&bench, apt(json!({"name": "chrony*"})));
+    assert_eq!(shown(&done), ["package chrony: - -> 4.3", "package chrony-doc: - -> 4.3"]);
+    bench.forget();
+    assert_eq!(
+        message(&bench.run(&apt(json!({"name": "hello=9"})), Mode::Predict)),
+        "Version '9' for 'hello' was not found; `update_cache: true` would update the package lists first"
+    );
+    converges!(&bench, apt(json!({"name": "chrony*", "state": "absent"})));
+}
+
+#[test]
+fn newer_packages_are_taken_when_asked_for() {
+    let bench = bench();
+    bench.write("pool", "hello 2.2\npostfix 3.7\n");
+    let plain = apt(json!({"name": "hello"}));
+    assert_eq!(bench.run(&plain, Mode::Apply).status, OpStatus::Ok);
+    let done = converges!(&bench, apt(json!({"name": "hello", "state": "latest"})));
+    assert_eq!(shown(&done), ["package hello: 2.1 -> 2.2"]);
+    bench.write("pool", "hello 2.3\npostfix 3.8\n");
+    converges!(&bench, apt(json!({"upgrade": "dist"})));
+    converges!(&bench, apt(json!({"autoremove": true, "purge": true})));
+    assert_eq!(bench.read("log"), "install hello\ndist-upgrade\nautoremove\n");
+}
+
+#[test]
+fn lists_are_updated_before_the_plan_counts() {
+    let bench = bench();
+    bench.write("newpool", "hello 2.2\nfresh 1\n");
+    let task = apt(json!({"name": "fresh", "update_cache": true}));
+    let predicted = bench.run(&task, Mode::Predict);
+    assert_eq!(predicted.changes[0].certainty, Certainty::Possible);
+    assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
+    bench.forget();
+    let done = bench.run(&task, Mode::Apply);
+    assert_eq!((&done.status, shown(&done)), (&OpStatus::Changed, vec!["package fresh: - -> 1".to_owned()]));
+    assert_eq!(done.data["cache_updated"], true);
+    let again = bench.run(&task, Mode::Apply);
+    assert_eq!((&again.status, &again.data["cache_updated"]), (&OpStatus::Ok, &json!(true)));
+    let young = apt(json!({"name": "fresh", "cache_valid_time": 3600}));
+    assert_eq!(bench.run(&young, Mode::Apply).data["cache_updated"], false);
+    let alone = apt(json!({"update_cache": true}));
+    assert_eq!(bench.run(&alone, Mode::Apply).changes[0].what, "package lists");
+    let alone = apt(json!({"update_cache": true, "cache_valid_time": 3600}));
+    assert_eq!(bench.run(&alone, Mode::Apply).status, OpStatus::Ok);
+    assert_eq!(bench.read("log"), "update\ninstall fresh\nupdate\nupdate\n");
+    bench.write("offline", "");
+    let task = apt(json!({"name": "fresh", "update_cache": true, "update_cache_retries": 1}));
+    assert_eq!(
+        message(&bench.run(&task, Mode::Apply)),
+        "apt-get update: Failed to fetch http://mirror/InRelease"
+    );
+}
+
+#[test]
+fn package_files_are_compared_with_what_is_installed() {
+    let bench = bench();
+    assert_eq!(
+        message(&bench.run(&apt(json!({"deb": "/tmp/hello.deb"})), Mode::Predict)),
+        "there is no file /tmp/hello.deb on this node"
+    );
+    bench.write("tmp/hello.deb", "");
+    let done = converges!(&bench, apt(json!({"deb": "/tmp/hello.deb"})));
+    assert_eq!(shown(&done), ["package hello: 2.1 -> 3.0"]);
+}
+
+#[test]
+fn drivers_wait_for_a_reboot_and_say_so() {
+    let bench = bench();
+    let done = bench.run(&apt(json!({"name": "nvidia-driver-570"})), Mode::Apply);
+    assert_eq!(
+        done.warnings,
+        ["nvidia-driver-570: the kernel and the driver that run now stay until the node reboots"]
+    );
+}
+
+#[test]
+fn a_prediction_leaves_to_the_run_what_a_package_may_bring() {
+    let bench = bench();
+    bench.script("usr/bin/systemctl", "#!/bin/sh\necho LoadState=not-found\n");
+    let service: Service = serde_json::from_value(json!({"name": "chrony", "state": "started"})).unwrap();
+    let failed = bench.run(&service, Mode::Predict);
+    assert!(matches!(failed.status, OpStatus::Failed { kind: FailureKind::Invalid, .. }), "{failed:?}");
+    bench.run(&apt(json!({"name": "chrony"})), Mode::Predict);
+    assert_eq!(bench.run(&service, Mode::Predict).status, OpStatus::Possible);
+}
+
+#[test]
+fn a_database_that_cannot_be_read_is_unknown_and_a_missing_package_is_named() {
+    let bench = bench();
+    assert_eq!(
+        message(&bench.run(&apt(json!({"name": "nosuch"})), Mode::Predict)),
+        "Unable to locate package nosuch; `update_cache: true` would update the package lists first"
+    );
+    bench.write("broken", "");
+    let unknown = bench.run(&apt(json!({"name": "hello"})), Mode::Predict);
+    let OpStatus::Unknown { reason } = unknown.status else { panic!("{unknown:?}") };
+    assert_eq!(reason, "dpkg-query: exit status 1: dpkg-query: error: the database is locked");
+}
+
+#[test]
+fn a_package_task_takes_the_manager_of_the_node() {
+    let package = |value: Value| -> Package { serde_json::from_value(value).unwrap() };
+    let bench = bench();
+    let done = converges!(&bench, package(json!({"name": "chrony"})));
+    assert_eq!(shown(&done), ["package chrony: - -> 4.3"]);
+    let none = Bench::new().run(&package(json!({"name": "chrony"})), Mode::Predict);
+    assert_eq!(message(&none), "this node has neither apt nor dnf, and no other package manager is known");
+}
+
+#[test]
+fn what_apt_prints_is_read() {
+    let text = "NOTE: This is only a simulation!\n\
+                Remv mawk [1.3-3] [gawk:amd64 ]\n\
+                Purg mawk [1.3-3]\n\
+                Inst libc6:i386 [2.36-9] (2.36-10 Debian:12.5/stable [i386]) []\n\
+                Inst gawk (1:5.2.1-2 Debian:12.5/stable [amd64])\n\
+                Conf gawk (1:5.2.1-2 Debian:12.5/stable [amd64])\n";
+    let read: Vec<_> =
+        output::actions(text).into_iter().map(|action| (action.name, action.from, action.to)).collect();
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        read,
+        [
+            ("mawk".to_owned(), some("1.3-3"), None),
+            ("libc6:i386".to_owned(), some("2.36-9"), some("2.36-10")),
+            ("gawk".to_owned(), None, some("1:5.2.1-2")),
+        ]
+    );
+}

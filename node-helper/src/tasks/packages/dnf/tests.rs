@@ -1,0 +1,151 @@
+//! dnf on a node in a directory, whose rpm and dnf know a few packages.
+
+use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode, tasks::Dnf};
+use serde_json::{Value, json};
+
+use super::transaction;
+use crate::tasks::testing::Bench;
+
+/// rpm and dnf in one. `pool` has what repositories offer, `db` what is installed.
+const TOOL: &str = r#"#!/usr/bin/python3
+import os, sys
+d = os.path.join(os.path.dirname(sys.argv[0]), "..", "..")
+def read(n): return dict(l.split() for l in open(d + "/" + n))
+db, pool = read("db"), read("pool")
+if os.path.basename(sys.argv[0]) == "rpm":
+    name = sys.argv[-1]
+    if os.path.exists(d + "/broken"): sys.exit("error: cannot open Packages database in /var/lib/rpm")
+    found = "bash" if "--whatprovides" in sys.argv and name == "/bin/sh" else name
+    if found in db: print(db[found]); sys.exit()
+    print("no package provides " + name if "--whatprovides" in sys.argv else "package %s is not installed" % name); sys.exit(1)
+words = [a for a in sys.argv[1:] if not a.startswith("-")]
+no, verb, names = "--assumeno" in sys.argv, words[0], words[1:]
+if not no:
+    with open(d + "/log", "a") as f: f.write(" ".join(sys.argv[1:]) + "\n")
+if verb == "upgrade" and not names: names = list(db)
+missing = [n for n in names if n not in pool and verb == "install"]
+if missing: sys.exit("Error: Unable to find a match: " + " ".join(missing))
+if verb in ("install", "upgrade"): names = [n for n in names if n in pool and db.get(n) != pool[n]]
+if not names: print("Nothing to do."); sys.exit()
+title = {"install": "Installing", "upgrade": "Upgrading", "remove": "Removing"}[verb]
+if any(n in db and db[n] > pool.get(n, "") for n in names) and verb != "remove": title = "Downgrading"
+print("=" * 20 + "\n Package Arch Version Repository Size\n" + "=" * 20 + "\n" + title + ":")
+for n in names: print(" %s x86_64\n   %s baseos 1.2 M" % (n, db[n] if verb == "remove" else pool[n]))
+print("\nTransaction Summary\n" + "=" * 20)
+if no: print("Operation aborted.", file=sys.stderr); sys.exit(1)
+for n in names:
+    if verb == "remove": del db[n]
+    else: db[n] = pool[n]
+open(d + "/db", "w").write("".join("%s %s\n" % i for i in db.items()))
+"#;
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.script("usr/bin/rpm", TOOL);
+    bench.script("usr/bin/dnf", TOOL);
+    bench.write("db", "bash 5.1-6\nhello 2.1-1\n");
+    bench.write("pool", "bash 5.1-6\nhello 2.2-1\nchrony 4.3-1\n");
+    bench.write("log", "");
+    bench
+}
+
+fn dnf(value: Value) -> Dnf {
+    serde_json::from_value(value).unwrap()
+}
+
+fn shown(outcome: &OpOutcome) -> Vec<String> {
+    let from = |from: &Option<String>| from.clone().unwrap_or_else(|| "-".to_owned());
+    outcome.changes.iter().map(|c| format!("{}: {} -> {}", c.what, from(&c.from), c.to)).collect()
+}
+
+fn message(outcome: &OpOutcome) -> &str {
+    match &outcome.status {
+        OpStatus::Failed { message, .. } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+macro_rules! converges {
+    ($bench:expr, $task:expr) => {{
+        let (bench, task) = ($bench, $task);
+        bench.forget();
+        let before = bench.snapshot();
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(bench.snapshot(), before, "a prediction writes nothing");
+        assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok, "predicted twice");
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+        done
+    }};
+}
+
+#[test]
+fn packages_come_are_upgraded_and_go() {
+    let bench = bench();
+    let done =
+        converges!(&bench, dnf(json!({"name": ["chrony", "hello", "/bin/sh"], "enablerepo": "epel,crb"})));
+    assert_eq!(shown(&done), ["package chrony: - -> 4.3-1"]);
+    assert_eq!(done.data["results"], json!(["Installed: chrony-4.3-1"]));
+    let done = converges!(&bench, dnf(json!({"name": "hello", "state": "latest"})));
+    assert_eq!(shown(&done), ["package hello: 2.1-1 -> 2.2-1"]);
+    let done = converges!(&bench, dnf(json!({"name": "hello", "state": "removed"})));
+    assert_eq!(shown(&done), ["package hello: 2.2-1 -> absent"]);
+    assert_eq!(
+        bench.read("log"),
+        "-y --enablerepo=epel --enablerepo=crb --allowerasing install chrony\n\
+         -y --allowerasing upgrade hello\n\
+         -y --allowerasing --setopt=clean_requirements_on_remove=0 remove hello\n"
+    );
+}
+
+#[test]
+fn what_cannot_be_had_is_told() {
+    let bench = bench();
+    assert_eq!(
+        message(&bench.run(&dnf(json!({"name": "nosuch"})), Mode::Predict)),
+        "dnf: Error: Unable to find a match: nosuch"
+    );
+    bench.write("pool", "hello 1.0-1\n");
+    assert!(
+        message(&bench.run(&dnf(json!({"name": "*", "state": "latest"})), Mode::Predict))
+            .contains("allow_downgrade")
+    );
+    bench.write("broken", "");
+    let unknown = bench.run(&dnf(json!({"name": "hello"})), Mode::Predict);
+    assert!(matches!(unknown.status, OpStatus::Unknown { .. }), "{unknown:?}");
+}
+
+#[test]
+fn a_table_is_read_wherever_its_lines_break() {
+    let text = "\
+Dependencies resolved.
+================================================================================
+ Package            Arch    Version                        Repository       Size
+================================================================================
+Installing:
+ nvidia-driver-with-a-very-long-name
+                    x86_64  3:570.86.15-1.el9              cuda            1.2 M
+Upgrading:
+ glibc              x86_64  2.34-100.el9_4.2               baseos          1.9 M
+     replacing  glibc-old.x86_64 2.34-99
+Removing unused dependencies:
+ old                noarch  1-1                            @appstream       12 k
+
+Transaction Summary
+================================================================================
+Install  1 Package
+";
+    let (actions, older) = transaction(text);
+    let read: Vec<_> =
+        actions.iter().map(|a| (a.name.as_str(), a.from.as_deref(), a.to.as_deref())).collect();
+    assert_eq!(
+        read,
+        [
+            ("nvidia-driver-with-a-very-long-name", None, Some("3:570.86.15-1.el9")),
+            ("glibc", None, Some("2.34-100.el9_4.2")),
+            ("old", Some("1-1"), None),
+        ]
+    );
+    assert!(!older);
+}

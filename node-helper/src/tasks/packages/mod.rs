@@ -1,0 +1,213 @@
+//! `package`, `apt` and `dnf`: what is installed.
+//!
+//! Package managers are asked what they would do, and the answer is the plan; then they are told to do it. What is
+//! installed already is read from the database of packages alone, so that a settled node costs one short process.
+
+mod apt;
+mod dnf;
+
+use gpufleet_protocol::{
+    Certainty, Change, Disruption,
+    tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    declare::{Declaration, Node, Plan, Trouble},
+    world::Effect,
+};
+
+/// What becomes of one package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Action {
+    name: String,
+    from: Option<String>,
+    /// Version afterwards; none when it goes.
+    to: Option<String>,
+}
+
+/// One call of the package manager, and what it would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Order {
+    /// Everything behind the name of the program.
+    arguments: Vec<String>,
+    actions: Vec<Action>,
+    /// Names that the package manager does not know yet: its lists are about to be renewed.
+    unknown: Vec<String>,
+}
+
+/// Packages that the kernel goes on without until a reboot.
+fn needs_reboot(name: &str) -> bool {
+    let name = name.split(':').next().unwrap_or(name);
+    let drivers = [
+        "nvidia-driver",
+        "nvidia-kernel",
+        "nvidia-dkms",
+        "nvidia-open",
+        "nvidia-headless",
+        "cuda-drivers",
+        "linux-image",
+        "linux-modules-nvidia",
+        "kmod-nvidia",
+        "kernel-core",
+        "libnvidia-compute",
+        "nvidia-fabricmanager",
+    ];
+    drivers.iter().any(|prefix| name.starts_with(prefix)) || name == "kernel"
+}
+
+/// Puts orders into a plan; what does nothing is left out.
+fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
+    for order in orders.iter().filter(|order| !order.actions.is_empty() || !order.unknown.is_empty()) {
+        plan.steps.push(order.arguments.clone());
+        for action in &order.actions {
+            let to = action.to.clone().unwrap_or_else(|| "absent".to_owned());
+            let what = format!("package {}", action.name);
+            plan.changes.push(Change::new(what, action.from.clone(), to, Disruption::Live));
+        }
+        for name in &order.unknown {
+            let mut change = Change::new(format!("package {name}"), None, "installed", Disruption::Live);
+            change.certainty = Certainty::Possible;
+            plan.changes.push(change.with_note("the package lists do not have it and are updated first"));
+        }
+        let drivers: Vec<&str> = order
+            .actions
+            .iter()
+            .filter(|action| action.to.is_some() && needs_reboot(&action.name))
+            .map(|action| action.name.as_str())
+            .collect();
+        if !drivers.is_empty() {
+            plan.warnings.push(format!(
+                "{}: the kernel and the driver that run now stay until the node reboots",
+                drivers.join(", ")
+            ));
+        }
+    }
+}
+
+/// What is installed once orders are done.
+fn effects(orders: &[Order]) -> Vec<Effect> {
+    let known = orders
+        .iter()
+        .flat_map(|order| &order.actions)
+        .map(|action| Effect::Package { name: action.name.clone(), version: action.to.clone() });
+    let unknown = orders.iter().flat_map(|order| &order.unknown).map(|name| Effect::Package {
+        name: name.split(['=', '>', '<', ' ']).next().unwrap_or(name).to_owned(),
+        version: Some(String::new()),
+    });
+    known.chain(unknown).collect()
+}
+
+/// What a package manager said, for `register`.
+fn said(stdout: String, stderr: String) -> Map<String, Value> {
+    [("stdout".to_owned(), Value::String(stdout)), ("stderr".to_owned(), Value::String(stderr))]
+        .into_iter()
+        .collect()
+}
+
+/// The node's own package manager with what a `package` task asks of it.
+#[derive(Debug)]
+enum Manager {
+    Apt(Box<Apt>),
+    Dnf(Box<Dnf>),
+}
+
+#[derive(Debug)]
+pub enum State {
+    Apt(Delegate<Apt>),
+    Dnf(Delegate<Dnf>),
+}
+
+/// A package manager's task with its state.
+#[derive(Debug)]
+pub struct Delegate<D: Declaration>
+where
+    D::State: std::fmt::Debug,
+{
+    task: Box<D>,
+    state: D::State,
+}
+
+fn manager(task: &Package, node: &Node<'_>) -> Result<Manager, Trouble> {
+    let has = |name: &str| node.roots.tool(name).is_some();
+    let names = task.name.clone();
+    let apt = match task.manager {
+        PackageManager::Apt => true,
+        PackageManager::Dnf => false,
+        PackageManager::Auto if has("apt-get") => true,
+        PackageManager::Auto if has("dnf") || has("yum") => false,
+        PackageManager::Auto => {
+            return Err(Trouble::invalid(
+                "this node has neither apt nor dnf, and no other package manager is known",
+            ));
+        }
+    };
+    Ok(if apt {
+        let state = match task.state {
+            PackageState::Present => AptState::Present,
+            PackageState::Latest => AptState::Latest,
+            PackageState::Absent => AptState::Absent,
+        };
+        let mut apt = Apt::of(names, state);
+        apt.update_cache = task.update_cache.then_some(true);
+        Manager::Apt(Box::new(apt))
+    } else {
+        let mut dnf = Dnf::of(names, task.state);
+        dnf.update_cache = task.update_cache;
+        Manager::Dnf(Box::new(dnf))
+    })
+}
+
+macro_rules! with {
+    ($state:expr, $one:ident => $body:expr) => {
+        match $state {
+            State::Apt($one) => $body,
+            State::Dnf($one) => $body,
+        }
+    };
+}
+
+impl Declaration for Package {
+    type State = State;
+    type Step = Vec<String>;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        Ok(match manager(self, node)? {
+            Manager::Apt(task) => State::Apt(Delegate { state: task.observe(node)?, task }),
+            Manager::Dnf(task) => State::Dnf(Delegate { state: task.observe(node)?, task }),
+        })
+    }
+
+    fn is_stale(&self, state: &State) -> bool {
+        with!(state, one => one.task.is_stale(&one.state))
+    }
+
+    fn refresh(&self, node: &Node<'_>, state: &State) -> Result<Map<String, Value>, Trouble> {
+        with!(state, one => one.task.refresh(node, &one.state))
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
+        with!(state, one => one.task.plan(&one.state))
+    }
+
+    fn left(&self, state: &State) -> Result<Plan<Vec<String>>, Trouble> {
+        with!(state, one => one.task.left(&one.state))
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Vec<String>>) -> Vec<Effect> {
+        with!(state, one => one.task.after(&one.state, plan))
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Vec<String>>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        with!(state, one => one.task.apply(node, &one.state, plan))
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        with!(state, one => one.task.data(&one.state))
+    }
+}

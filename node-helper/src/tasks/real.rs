@@ -1,0 +1,164 @@
+//! The kinds that change a machine, with its real tools, in a root that is thrown away.
+//!
+//! `tests/scripts/real-tools.sh` makes that root and runs these tests in it; anywhere else they do nothing.
+
+use std::{fs, path::Path, process::Command};
+
+use gpufleet_protocol::{
+    OpOutcome, OpStatus,
+    message::Mode,
+    tasks::{Apt, Cron, Group, Hostname, Mount, User},
+};
+use serde_json::json;
+
+use super::testing::Bench;
+use crate::{
+    declare::Declaration,
+    os::{roots::Roots, users::Users},
+};
+
+/// Says that the root is one to throw away.
+const MARK: &str = "/gpufleet-throwaway-root";
+
+fn machine() -> Option<Bench> {
+    Path::new(MARK).exists().then(|| {
+        let mut bench = Bench::new();
+        bench.roots = Roots::real();
+        bench.users = Users::of(Path::new("/etc"));
+        bench
+    })
+}
+
+/// Applies as predicted, then again for nothing.
+fn converge<D: Declaration>(bench: &Bench, task: &D) -> OpOutcome {
+    bench.forget();
+    let predicted = bench.run(task, Mode::Predict);
+    assert_eq!(predicted.status, OpStatus::Changed, "{predicted:?}");
+    assert_eq!(bench.run(task, Mode::Predict).status, OpStatus::Ok, "predicted twice");
+    let done = bench.run(task, Mode::Apply);
+    assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes), "{done:?}");
+    let again = bench.run(task, Mode::Apply);
+    assert_eq!(again.status, OpStatus::Ok, "{again:?}");
+    done
+}
+
+macro_rules! task {
+    ($kind:ty, $($json:tt)+) => { serde_json::from_value::<$kind>(json!($($json)+)).unwrap() };
+}
+
+fn told(program: &str, arguments: &[&str]) -> String {
+    let done = Command::new(program).args(arguments).output().unwrap();
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+#[test]
+fn users_and_groups() {
+    let Some(bench) = machine() else { return };
+    converge(&bench, &task!(Group, {"name": "gfgroup", "gid": 4242, "system": true}));
+    converge(&bench, &task!(Group, {"name": "gfgroup", "gid": 4243}));
+    let hash =
+        "$6$saltsalt$qFmFH.bQmmtXzyBY0s9v7Oicd2z4XSIecDzlB5KiA2/jctKu9YterLp8wwnSq.qc.eoxqOmSuNp2xS0ktL3nh/";
+    let ann = json!({
+        "name": "gfann", "uid": 4711, "groups": "gfgroup", "shell": "/bin/bash", "comment": "Ann A",
+        "password": hash, "home": "/srv/homes/gfann", "expires": 1_893_456_000, "password_expire_max": 90,
+    });
+    let done = converge(&bench, &serde_json::from_value::<User>(ann).unwrap());
+    assert_eq!(done.data["uid"], 4711);
+    assert!(Path::new("/srv/homes/gfann/.profile").exists());
+    assert_eq!(told("id", &["-nG", "gfann"]), "gfann gfgroup\n");
+    assert!(told("getent", &["shadow", "gfann"]).starts_with(&format!("gfann:{hash}:")));
+    converge(&bench, &task!(User, {"name": "gfann", "password_lock": true}));
+    converge(&bench, &task!(User, {"name": "gfann", "password_lock": false, "groups": [], "expires": -1}));
+    converge(
+        &bench,
+        &task!(User, {"name": "gfann", "home": "/srv/homes/other", "move_home": true, "group": "gfgroup"}),
+    );
+    assert!(Path::new("/srv/homes/other/.profile").exists());
+    fs::remove_dir_all("/srv/homes/other").unwrap();
+    converge(&bench, &task!(User, {"name": "gfann", "umask": "077"}));
+    converge(&bench, &task!(User, {"name": "gfsys", "system": true, "create_home": false, "password": "*"}));
+    converge(&bench, &task!(User, {"name": "gfsys", "state": "absent"}));
+    converge(&bench, &task!(User, {"name": "gfann", "state": "absent", "remove": true, "force": true}));
+    converge(&bench, &task!(Group, {"name": "gfgroup", "state": "absent"}));
+    assert_eq!(told("getent", &["passwd", "gfann"]), "");
+}
+
+#[test]
+fn mounts() {
+    let Some(bench) = machine() else { return };
+    let scratch = |opts: &str| {
+        task!(Mount, {
+            "path": "/gf scratch", "src": "tmpfs", "fstype": "tmpfs", "opts": opts, "state": "mounted",
+        })
+    };
+    converge(&bench, &scratch("size=1m,nodev"));
+    assert!(told("findmnt", &["-no", "OPTIONS", "/gf scratch"]).contains("nodev"));
+    converge(&bench, &scratch("size=2m,nodev,nosuid"));
+    assert!(told("findmnt", &["-no", "OPTIONS", "/gf scratch"]).contains("nosuid"));
+    converge(&bench, &task!(Mount, {"path": "/gf scratch", "state": "unmounted"}));
+    converge(&bench, &scratch("size=2m,nodev,nosuid"));
+    converge(&bench, &task!(Mount, {"path": "/gf scratch", "state": "absent"}));
+    converge(
+        &bench,
+        &task!(Mount, {"path": "/gf2", "src": "tmpfs", "fstype": "tmpfs", "state": "ephemeral"}),
+    );
+    converge(&bench, &task!(Mount, {"path": "/gf2", "state": "absent"}));
+    assert!(!Path::new("/gf2").exists());
+}
+
+#[test]
+fn crontabs() {
+    let Some(bench) = machine() else { return };
+    if bench.roots.tool("crontab").is_none() {
+        return;
+    }
+    converge(
+        &bench,
+        &task!(Cron, {"name": "a job", "special_time": "daily", "job": "/bin/true", "user": "games"}),
+    );
+    assert_eq!(told("crontab", &["-u", "games", "-l"]), "#Ansible: a job\n@daily /bin/true\n");
+    converge(&bench, &task!(Cron, {"name": "MAILTO", "env": true, "job": "me", "user": "games"}));
+    converge(
+        &bench,
+        &task!(Cron, {"name": "a job", "minute": "*/5", "job": "/bin/true", "user": "games", "backup": true}),
+    );
+    let text = told("crontab", &["-u", "games", "-l"]);
+    assert_eq!(text, "MAILTO=\"me\"\n#Ansible: a job\n*/5 * * * * /bin/true\n");
+    converge(&bench, &task!(Cron, {"name": "a job", "state": "absent", "user": "games"}));
+}
+
+#[test]
+fn packages() {
+    let Some(bench) = machine() else { return };
+    let build = |version: &str| -> String {
+        let folder = format!("/tmp/gfpkg-{version}");
+        fs::create_dir_all(format!("{folder}/DEBIAN")).unwrap();
+        let control = format!(
+            "Package: gfpkg\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: a test\n"
+        );
+        fs::write(format!("{folder}/DEBIAN/control"), control).unwrap();
+        let file = format!("/tmp/gfpkg_{version}.deb");
+        told("dpkg-deb", &["-b", &folder, &file]);
+        file
+    };
+    let (old, new) = (build("1.0"), build("1.1"));
+    let done = converge(&bench, &task!(Apt, {"deb": old}));
+    assert_eq!((done.changes[0].what.as_str(), done.changes[0].to.as_str()), ("package gfpkg", "1.0"));
+    assert_eq!(converge(&bench, &task!(Apt, {"deb": new})).changes[0].from.as_deref(), Some("1.0"));
+    let settled = |task: &Apt| assert_eq!(bench.run(task, Mode::Apply).status, OpStatus::Ok);
+    settled(&task!(Apt, {"deb": old}));
+    settled(&task!(Apt, {"name": ["gfpkg=1.1", "gfpkg=1.*", "gfpkg>=1.0", "bash", "awk"]}));
+    converge(&bench, &task!(Apt, {"deb": old, "allow_downgrade": true}));
+    bench.forget();
+    let refused = bench.run(&task!(Apt, {"name": "gfpkg=7"}), Mode::Predict);
+    assert!(matches!(refused.status, OpStatus::Failed { .. }), "{refused:?}");
+    converge(&bench, &task!(Apt, {"name": "gfpk*", "state": "absent", "purge": true}));
+    settled(&task!(Apt, {"name": "gfpkg", "state": "absent"}));
+}
+
+#[test]
+fn host_names() {
+    let Some(bench) = machine() else { return };
+    converge(&bench, &task!(Hostname, {"name": "gf-node.cluster"}));
+    assert_eq!(told("uname", &["-n"]), "gf-node.cluster\n");
+}

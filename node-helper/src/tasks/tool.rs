@@ -1,0 +1,53 @@
+//! The distribution's own programs, as kinds call them: with messages in English, the task's environment and user, and
+//! an end at the deadline.
+
+use std::{ffi::OsStr, path::PathBuf, time::Duration};
+
+use gpufleet_protocol::FailureKind;
+
+use crate::{
+    declare::{Node, Trouble},
+    process::{Finished, Run},
+};
+
+/// How long a program may take to tell something.
+const ANSWER: Duration = Duration::from_secs(180);
+
+/// The path of a program.
+///
+/// # Errors
+/// The node does not have it; `brings` says what would bring it.
+pub fn find(node: &Node<'_>, name: &str, brings: &str) -> Result<PathBuf, Trouble> {
+    let missing = || Trouble::missing(format!("there is no program `{name}` on this node; {brings}"));
+    node.roots.tool(name).ok_or_else(missing)
+}
+
+/// A program with what the task says about its surroundings.
+pub fn run(node: &Node<'_>, program: impl AsRef<OsStr>) -> Run {
+    let mut run = Run::new(program).user(node.user.clone()).env("LC_ALL", "C").env("LANGUAGE", "C");
+    for (name, value) in node.environment {
+        run = run.env(name, value);
+    }
+    run
+}
+
+/// Runs a program that tells something and changes nothing.
+///
+/// # Errors
+/// It cannot be run, or does not answer in time. Its exit status is for the caller.
+pub fn ask(node: &Node<'_>, run: &Run) -> Result<Finished, Trouble> {
+    Ok(run.finish(&node.deadline.within(ANSWER))?)
+}
+
+/// Runs a program that changes something; `what` is for messages.
+///
+/// # Errors
+/// It cannot be run, does not end in time, or fails.
+pub fn act(node: &Node<'_>, run: &Run, what: &str) -> Result<Finished, Trouble> {
+    (node.progress)(what.to_owned());
+    let done = run.finish(node.deadline)?;
+    if done.exit.success() {
+        return Ok(done);
+    }
+    Err(Trouble::failed(FailureKind::Exit, done.complaint(what)))
+}
