@@ -30,6 +30,7 @@ use tokio::sync::mpsc;
 use super::{
     args::{AuditArgs, Connection, Format, PlanArgs, PlaybookSource, RunArgs},
     contexts::{Shared, contexts},
+    disk::Disk,
     environment::Environment,
     error::CommandError,
     experience,
@@ -505,7 +506,7 @@ fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
+        files: Arc::new(CachedFiles::with_keyring(Disk, Arc::clone(&loaded.keyring))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -5,6 +5,7 @@
 mod adhoc;
 mod args;
 mod contexts;
+mod disk;
 mod doc;
 mod engine;
 mod environment;

@@ -8,6 +8,7 @@
 mod approval;
 pub(crate) mod convert;
 mod drain;
+mod fetch;
 mod gate;
 mod hooks;
 mod learned;
@@ -18,6 +19,7 @@ mod message;
 mod neighbours;
 mod node;
 mod past;
+mod pause;
 mod play;
 mod power;
 mod reboot;
@@ -29,7 +31,7 @@ mod slot;
 mod tests;
 mod verdict;
 
-pub use approval::{Approval, Confirm, Forecast, Refusal};
+pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal};
 pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;

@@ -152,7 +152,7 @@ impl NodeTask {
         if self.slot.facts.is_some() {
             return Ok(());
         }
-        let outcome = self.simple(NodeOp::Facts(FactsRequest { gpus: true }), READING).await?;
+        let outcome = self.simple(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), READING).await?;
         if let Some(facts) = outcome.facts {
             self.emit(What::FactsRead { host: self.slot.name.clone(), facts: facts.clone() }).await;
             self.slot.facts = Some(Arc::from(facts));
@@ -464,6 +464,8 @@ impl NodeTask {
                 }
                 Ok(Fed::Done)
             }
+            Work::Fetch(fetch) => self.fetch(action, fetch).await,
+            Work::Pause(pause) => Ok(self.pause_play(pause).await),
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
                     if let Some((link, _)) = self.slot.link.take() {
@@ -540,7 +542,7 @@ impl NodeTask {
     }
 
     /// The user for one operation, given whom the helper runs as.
-    fn run_as(&self, wanted: &RunAs) -> Option<String> {
+    pub(super) fn run_as(&self, wanted: &RunAs) -> Option<String> {
         match wanted {
             // Why only where the helper is root: elsewhere it is the login user already.
             RunAs::Login => self.purpose.r#become.then(|| gpufleet_protocol::message::LOGIN_USER.to_owned()),
@@ -567,7 +569,7 @@ impl NodeTask {
         answer
     }
 
-    async fn take_place(&mut self) {
+    pub(super) async fn take_place(&mut self) {
         if self.place.is_none() {
             self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
         }

@@ -27,6 +27,19 @@ pub struct FileContent {
     pub sha256: Arc<str>,
     /// Whether it was encrypted where it was read.
     pub secret: bool,
+    /// Permission bits, where they are known.
+    pub mode: Option<u32>,
+}
+
+/// One path of a directory.
+#[derive(Clone)]
+pub struct TreeFile {
+    /// Below the directory.
+    pub path: String,
+    /// `None` for a directory.
+    pub content: Option<FileContent>,
+    /// Target of a link that is kept as it is.
+    pub link: Option<String>,
 }
 
 /// Gives the content of files that playbooks name.
@@ -36,7 +49,25 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// One sentence for people: where it was looked for and why there is nothing.
     fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
+
+    /// Everything in a directory, each path after the one it is in; `None` where `name` is no directory.
+    ///
+    /// # Errors
+    /// A file in it that cannot be read.
+    fn tree(
+        &self,
+        kind: FileKind,
+        directory: &str,
+        name: &str,
+        follow: bool,
+    ) -> Result<Option<Vec<TreeFile>>, String> {
+        let _ = (kind, directory, name, follow);
+        Ok(None)
+    }
 }
+
+/// More paths than this below one directory are refused rather than held.
+const MOST_PATHS: usize = 20_000;
 
 type Cache = HashMap<(FileKind, String, String), Result<FileContent, String>>;
 
@@ -66,7 +97,7 @@ impl<R: Reader> CachedFiles<R> {
         Ok(FileContent { secret: true, ..FileContent::new(path, plain.as_slice()) })
     }
 
-    fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
+    fn candidates(kind: FileKind, directory: &str, name: &str) -> Vec<String> {
         let folder = match kind {
             FileKind::File => "files",
             FileKind::Template => "templates",
@@ -74,14 +105,21 @@ impl<R: Reader> CachedFiles<R> {
         let below = |part: &str| {
             if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
         };
-        let candidates = if name.starts_with('/') {
+        if name.starts_with('/') {
             vec![name.to_owned()]
         } else {
             vec![below(&format!("{folder}/{name}")), below(name)]
-        };
+        }
+    }
+
+    fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
+        let candidates = Self::candidates(kind, directory, name);
         for path in &candidates {
             match self.reader.read(path) {
-                Ok(bytes) => return self.opened(path, bytes),
+                Ok(bytes) => {
+                    let mode = self.reader.mode(path);
+                    return Ok(FileContent { mode, ..self.opened(path, bytes)? });
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(format!("cannot read {path}: {error}")),
             }
@@ -103,6 +141,51 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
         }
         found
     }
+
+    fn tree(
+        &self,
+        kind: FileKind,
+        directory: &str,
+        name: &str,
+        follow: bool,
+    ) -> Result<Option<Vec<TreeFile>>, String> {
+        let name = name.trim_end_matches('/');
+        let candidates = Self::candidates(kind, directory, name);
+        let Some((root, first)) = candidates
+            .into_iter()
+            .find_map(|path| self.reader.list(&path).ok().map(|listed| (path, listed)))
+        else {
+            return Ok(None);
+        };
+        let mut found = Vec::new();
+        let mut folders = vec![(String::new(), first)];
+        while let Some((folder, listed)) = folders.pop() {
+            for entry in listed {
+                let path =
+                    if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
+                if found.len() >= MOST_PATHS {
+                    return Err(format!("more than {MOST_PATHS} paths are below {root}"));
+                }
+                let full = format!("{root}/{path}");
+                let mut file = TreeFile { path: path.clone(), content: None, link: None };
+                match entry.link {
+                    Some(target) if !follow => file.link = Some(target),
+                    _ => match self.reader.list(&full) {
+                        Ok(below) => folders.push((path, below)),
+                        Err(_) => {
+                            let bytes =
+                                self.reader.read(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                            let mode = self.reader.mode(&full);
+                            file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
+                        }
+                    },
+                }
+                found.push(file);
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Some(found))
+    }
 }
 
 impl FileContent {
@@ -113,6 +196,6 @@ impl FileContent {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        Self { path: path.into(), bytes, sha256: sha256.into(), secret: false }
+        Self { path: path.into(), bytes, sha256: sha256.into(), secret: false, mode: None }
     }
 }

@@ -10,12 +10,13 @@ mod action;
 mod cursor;
 mod files;
 mod ledger;
+mod placing;
 mod prepare;
 mod report;
 
-pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
+pub use action::{Action, BlobNeed, FetchFile, Mode, OpId, Phase, RunAs, Work};
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
-pub use files::{CachedFiles, FileContent, FileKind, Files};
+pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use report::{Status, TaskReport};
 
 #[cfg(test)]

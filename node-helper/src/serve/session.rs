@@ -39,7 +39,11 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{exec, reboot},
+    tasks::{
+        exec, geturl, puttree, reading, reboot, tempfile,
+        unarchive::Unpacking,
+        waiting,
+    },
     world::{Overlay, World},
 };
 
@@ -468,6 +472,20 @@ impl Session {
             NodeOp::LineInFile(task) => declared.run(task),
             NodeOp::Service(task) => declared.run(task),
             NodeOp::Stat(task) => declared.run(task),
+            NodeOp::BlockInFile(task) => declared.run(task),
+            NodeOp::Replace(task) => declared.run(task),
+            NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
+            NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
+            NodeOp::PutTree(task) => puttree::run(task, &node, |part| match part {
+                puttree::Part::Directory(file) => declared.run(&**file),
+                puttree::Part::File(file) => declared.run(&**file),
+            }),
+            NodeOp::TempFile(task) => declared.act(|| tempfile::run(task, &node, request.mode, &gate)),
+            NodeOp::Slurp(task) => declared.act(|| reading::slurp(task, &node)),
+            NodeOp::Find(task) => declared.act(|| reading::find(task, &node)),
+            NodeOp::ReadPiece(task) => declared.act(|| reading::piece(task, &node)),
+            NodeOp::WaitFor(task) => declared.act(|| waiting::run(task, &node, request.mode)),
+            NodeOp::Ping(task) => Ok(reading::ping(task)),
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;
@@ -606,6 +624,17 @@ struct Declared<'a> {
 }
 
 impl Declared<'_> {
+    /// Does something that is no declaration with the rights of the task's user.
+    fn act(
+        &self,
+        work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send,
+    ) -> Result<OpOutcome, Trouble> {
+        match &self.node.user {
+            Some(user) => user.with_rights(work)?,
+            None => work(),
+        }
+    }
+
     fn run<D: Declaration>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
         let work =
             || drive(declaration, self.node, self.mode, &self.session.overlay, self.allowed, self.gate);

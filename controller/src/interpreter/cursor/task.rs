@@ -238,18 +238,38 @@ impl Cursor {
         item: Option<u32>,
     ) -> Option<Raw> {
         let work = match ready.deed {
-            Deed::Say(message) | Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
+            Deed::Told { failed, message, data } => {
+                let status = if failed { Status::Failed } else { Status::Ok };
+                return Some(Raw { status: Some(status), message, data, ..Raw::default() });
+            }
+            Deed::Pause(pause) if self.mode == Mode::Predict => {
+                return Some(match pause.wait_s() {
+                    Some(_) => Raw::because(Status::Skipped, "waits only in a run"),
+                    None => Raw::because(Status::Possible, "asks only in a run"),
+                });
+            }
+            Deed::Pause(pause) => Work::Pause(pause),
+            // Why: as in Ansible; a prediction writes nothing on this machine either.
+            Deed::Fetch(_) if self.mode == Mode::Predict => {
+                return Some(Raw::because(Status::Skipped, "brings files only in a run"));
+            }
+            Deed::Fetch(fetch) => Work::Fetch(fetch),
             Deed::SetFacts(facts) => {
                 let set = Arc::make_mut(&mut self.vars.set);
                 let sealed = self.sealed.contains(&task.path);
+                let mut told = Map::new();
                 for (name, value) in facts {
+                    if !value.has_unknown() {
+                        told.insert(name.to_string(), value.to_json());
+                    }
                     let value = if sealed { value.sealed() } else { value };
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.note(&name, &value);
                     }
                     set.insert(name, value);
                 }
-                return Some(Raw::of(Status::Ok));
+                let data = [("ansible_facts".to_owned(), Json::Object(told))].into_iter().collect();
+                return Some(Raw { data, ..Raw::of(Status::Ok) });
             }
             Deed::Meta(action) => return self.meta(action, task, scope, round),
             Deed::Node { .. } if self.mode == Mode::Predict && task.kind.class == Class::Command => {
@@ -347,7 +367,16 @@ impl Cursor {
         let (scope, label) = self.item_scope(active);
         let (task, round) = (Arc::clone(&active.task), active.round);
         let item = label.map(|label| (u32::try_from(active.next).unwrap_or(u32::MAX), label));
-        let end = self.judge(&task, &scope, round, item, raw);
+        let mut end = self.judge(&task, &scope, round, item, raw);
+        if let (Some(looped), Some(Frame::Task(active))) = (&task.looped, self.frames.last())
+            && let Some(value) = active.items.as_ref().and_then(|items| items.get(active.next))
+            && let Value::Map(result) = &mut end.result
+        {
+            let result = Arc::make_mut(result);
+            for (name, value) in Self::item_layer(looped, active.next, value).iter() {
+                result.insert(Arc::clone(name), value.clone());
+            }
+        }
         if end.report.item.is_some() {
             self.queue.push(end.report.clone());
         }
@@ -627,7 +656,11 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     result.insert("failed", Value::Bool(status == Status::Failed));
     if status == Status::Skipped {
         result.insert("skipped", Value::Bool(true));
-        result.insert("skip_reason", Value::str(message.unwrap_or_default()));
+        let reason = match message {
+            Some("the condition does not hold") => "Conditional result was False",
+            other => other.unwrap_or_default(),
+        };
+        result.insert("skip_reason", Value::str(reason));
     }
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));

@@ -26,6 +26,29 @@ pub trait Reader {
     /// # Errors
     /// Whatever keeps it from being read; the message goes into the diagnostic.
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>>;
+
+    /// What is in a directory.
+    ///
+    /// # Errors
+    /// There is none, or this reader knows no directories.
+    fn list(&self, path: &str) -> std::io::Result<Vec<Listed>> {
+        let _ = path;
+        Err(std::io::ErrorKind::NotADirectory.into())
+    }
+
+    /// Permission bits of a file, where the reader knows them.
+    fn mode(&self, path: &str) -> Option<u32> {
+        let _ = path;
+        None
+    }
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    /// Target, for a link.
+    pub link: Option<String>,
 }
 
 impl<F: Fn(&str) -> std::io::Result<Vec<u8>>> Reader for F {
