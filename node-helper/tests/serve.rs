@@ -189,6 +189,7 @@ fn put(dest: &Path, bytes: &[u8]) -> NodeOp {
         secret: false,
         follow: false,
         checksum: None,
+        directory_mode: None,
     })
 }
 

@@ -97,7 +97,12 @@ fn outcome(fetch: &FetchFile, found: &Local, changed: bool) -> Fed {
         tell("remote_checksum", json!(found.sha1));
         tell("remote_md5sum", Value::Null);
         let what = format!("{} here", fetch.dest);
-        outcome.changes.push(Change::new(what, None, format!("as {} on the node", fetch.src), Disruption::Live));
+        outcome.changes.push(Change::new(
+            what,
+            None,
+            format!("as {} on the node", fetch.src),
+            Disruption::Live,
+        ));
     } else {
         tell("file", json!(fetch.src));
     }
@@ -105,7 +110,13 @@ fn outcome(fetch: &FetchFile, found: &Local, changed: bool) -> Fed {
 }
 
 impl NodeTask {
-    async fn piece(&mut self, action: &Action, path: &str, offset: u64, length: u64) -> Result<Result<OpOutcome, Fed>, Cut> {
+    async fn piece(
+        &mut self,
+        action: &Action,
+        path: &str,
+        offset: u64,
+        length: u64,
+    ) -> Result<Result<OpOutcome, Fed>, Cut> {
         let link = self.link().await?;
         let request = OpRequest {
             op: NodeOp::ReadPiece(ReadPiece { path: path.to_owned(), offset, length }),
@@ -163,7 +174,8 @@ impl NodeTask {
                 Ok(piece) => piece,
                 Err(fed) => return Ok(fed),
             };
-            let Some(bytes) = text(&piece, "content").and_then(decoded).filter(|bytes| !bytes.is_empty()) else {
+            let Some(bytes) = text(&piece, "content").and_then(decoded).filter(|bytes| !bytes.is_empty())
+            else {
                 break;
             };
             offset += bytes.len() as u64;
@@ -180,7 +192,9 @@ impl NodeTask {
         }
         match read_local(place).await {
             Ok(Some(found)) if found.sha256 == digest => Ok(outcome(fetch, &found, true)),
-            _ => Ok(failed(FailureKind::Unconverged, format!("{} does not hold what was written", fetch.dest))),
+            _ => {
+                Ok(failed(FailureKind::Unconverged, format!("{} does not hold what was written", fetch.dest)))
+            }
         }
     }
 }
@@ -223,7 +237,9 @@ mod tests {
 
     #[test]
     fn base64_is_read() {
-        for (text, wanted) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("aGkyCg==", "hi2\n")] {
+        for (text, wanted) in
+            [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("aGkyCg==", "hi2\n")]
+        {
             assert_eq!(decoded(text).as_deref(), Some(wanted.as_bytes()), "{text}");
         }
         for bad in ["Zg", "Zg=", "Z!==", "===="] {

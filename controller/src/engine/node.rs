@@ -152,7 +152,9 @@ impl NodeTask {
         if self.slot.facts.is_some() {
             return Ok(());
         }
-        let outcome = self.simple(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), READING).await?;
+        let outcome = self
+            .simple(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), READING)
+            .await?;
         if let Some(facts) = outcome.facts {
             self.emit(What::FactsRead { host: self.slot.name.clone(), facts: facts.clone() }).await;
             self.slot.facts = Some(Arc::from(facts));

@@ -151,9 +151,8 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     ) -> Result<Option<Vec<TreeFile>>, String> {
         let name = name.trim_end_matches('/');
         let candidates = Self::candidates(kind, directory, name);
-        let Some((root, first)) = candidates
-            .into_iter()
-            .find_map(|path| self.reader.list(&path).ok().map(|listed| (path, listed)))
+        let Some((root, first)) =
+            candidates.into_iter().find_map(|path| self.reader.list(&path).ok().map(|listed| (path, listed)))
         else {
             return Ok(None);
         };
@@ -173,8 +172,10 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
                     _ => match self.reader.list(&full) {
                         Ok(below) => folders.push((path, below)),
                         Err(_) => {
-                            let bytes =
-                                self.reader.read(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                            let bytes = self
+                                .reader
+                                .read(&full)
+                                .map_err(|error| format!("cannot read {full}: {error}"))?;
                             let mode = self.reader.mode(&full);
                             file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
                         }

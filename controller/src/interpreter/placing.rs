@@ -110,6 +110,7 @@ impl Surroundings<'_> {
             secret,
             follow: copy.follow,
             checksum: copy.checksum.clone(),
+            directory_mode: copy.directory_mode.clone(),
         };
         let content = match (&copy.src, &copy.content) {
             (Some(src), _) if copy.remote_src => {
@@ -139,7 +140,8 @@ impl Surroundings<'_> {
         let dest = if src.ends_with('/') { dest.to_owned() } else { format!("{dest}/{}", base(src)) };
         let (mut entries, mut needs) = (Vec::new(), Vec::new());
         for file in files {
-            let mut entry = TreeEntry { path: file.path, blob: None, link: file.link, mode: None, preview: None };
+            let mut entry =
+                TreeEntry { path: file.path, blob: None, link: file.link, mode: None, preview: None };
             if let Some(content) = &file.content {
                 if content.secret {
                     template::met_secret();
@@ -191,7 +193,8 @@ impl Surroundings<'_> {
             variable: (params.variable_start_string.clone(), params.variable_end_string.clone()),
             comment: (params.comment_start_string.clone(), params.comment_end_string.clone()),
         };
-        let (syntax, text) = syntax.from_header(text).map_err(|why| fail(format!("{}:1: {why}", source.path)))?;
+        let (syntax, text) =
+            syntax.from_header(text).map_err(|why| fail(format!("{}:1: {why}", source.path)))?;
         let mut rendered = match template::render_document_as(text, scope, &syntax) {
             Ok(Some(text)) => text,
             Ok(None) => return Err(unknown()),
@@ -225,6 +228,7 @@ impl Surroundings<'_> {
             secret,
             follow: params.follow,
             checksum: None,
+            directory_mode: None,
         };
         Ok(put_file(put, &FileContent::new("", rendered.into_bytes())))
     }
@@ -243,7 +247,9 @@ impl Surroundings<'_> {
         let dest = match fetch.flat {
             true if fetch.dest.ends_with('/') => format!("{}{}", fetch.dest, base(&fetch.src)),
             true => fetch.dest.clone(),
-            false => format!("{}/{host}/{}", fetch.dest.trim_end_matches('/'), fetch.src.trim_start_matches('/')),
+            false => {
+                format!("{}/{host}/{}", fetch.dest.trim_end_matches('/'), fetch.src.trim_start_matches('/'))
+            }
         };
         let (src, fail_on_missing) = (fetch.src.clone(), fetch.fail_on_missing);
         Ok(Deed::Fetch(FetchFile { src, dest: below(&dest), fail_on_missing }))
@@ -261,6 +267,9 @@ mod tests {
         let text = |value: Json| content_text(&value);
         assert_eq!(text(json!({"a": 1, "b": ["x", null, true]})), r#"{"a": 1, "b": ["x", null, true]}"#);
         assert_eq!(text(json!(["\u{e9}\u{1f600}\n"])), r#"["\u00e9\ud83d\ude00\n"]"#);
-        assert_eq!((text(json!("{}")), text(json!(true)), text(json!(7))), ("{}".into(), "True".into(), "7".into()));
+        assert_eq!(
+            (text(json!("{}")), text(json!(true)), text(json!(7))),
+            ("{}".into(), "True".into(), "7".into())
+        );
     }
 }

@@ -28,14 +28,27 @@ pub(super) struct Ready {
 }
 
 pub(super) enum Deed {
-    Node { op: NodeOp, blobs: Vec<BlobNeed> },
+    Node {
+        op: NodeOp,
+        blobs: Vec<BlobNeed>,
+    },
     Gpu(GpuTask),
-    Reboot { when: RebootWhen, timeout_s: u64 },
-    WaitForConnection { timeout_s: u64, delay_s: u64 },
+    Reboot {
+        when: RebootWhen,
+        timeout_s: u64,
+    },
+    WaitForConnection {
+        timeout_s: u64,
+        delay_s: u64,
+    },
     Fetch(FetchFile),
     Pause(Pause),
     /// What the controller itself found out.
-    Told { failed: bool, message: Option<String>, data: Map<String, Json> },
+    Told {
+        failed: bool,
+        message: Option<String>,
+        data: Map<String, Json>,
+    },
     SetFacts(Vec<(Arc<str>, Value)>),
     Meta(MetaAction),
 }
@@ -372,7 +385,8 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
             Truth::False => {
                 let why = format!("`{text}` does not hold");
                 let told = assert.fail_msg.clone().unwrap_or_else(|| "Assertion failed".to_owned());
-                let message = assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})"));
+                let message =
+                    assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})"));
                 let mut data = Map::new();
                 data.insert("msg".to_owned(), told.into());
                 data.insert("assertion".to_owned(), text.into());

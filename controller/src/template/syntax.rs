@@ -29,8 +29,13 @@ impl Default for Syntax {
     }
 }
 
-fn marks(given: &(Option<String>, Option<String>), begin: &'static str, end: &'static str) -> [Cow<'static, str>; 2] {
-    let one = |given: &Option<String>, own: &'static str| given.clone().map_or(Cow::Borrowed(own), Cow::Owned);
+fn marks(
+    given: &(Option<String>, Option<String>),
+    begin: &'static str,
+    end: &'static str,
+) -> [Cow<'static, str>; 2] {
+    let one =
+        |given: &Option<String>, own: &'static str| given.clone().map_or(Cow::Borrowed(own), Cow::Owned);
     [one(&given.0, begin), one(&given.1, end)]
 }
 
@@ -65,7 +70,8 @@ impl Syntax {
         let Some(rest) = text.strip_prefix("#jinja2:") else { return Ok((self, text)) };
         let (line, body) = rest.split_once('\n').unwrap_or((rest, ""));
         for setting in line.split(',').filter(|setting| !setting.trim().is_empty()) {
-            let (name, value) = setting.split_once(':').ok_or_else(|| format!("`{}` is no setting", setting.trim()))?;
+            let (name, value) =
+                setting.split_once(':').ok_or_else(|| format!("`{}` is no setting", setting.trim()))?;
             let value = value.trim().trim_matches(['\'', '"']);
             let flag = matches!(value.to_ascii_lowercase().as_str(), "true" | "yes" | "on" | "1");
             let mark = Some(value.to_owned());
@@ -91,9 +97,13 @@ mod tests {
 
     #[test]
     fn a_first_line_sets_marks() {
-        let text = "#jinja2: variable_start_string: '[%' , variable_end_string: '%]', trim_blocks: False\nx\n";
+        let text =
+            "#jinja2: variable_start_string: '[%' , variable_end_string: '%]', trim_blocks: False\nx\n";
         let (syntax, body) = Syntax::default().from_header(text).unwrap();
-        assert_eq!((syntax.variable, syntax.trim_blocks, body), ((Some("[%".into()), Some("%]".into())), false, "x\n"));
+        assert_eq!(
+            (syntax.variable, syntax.trim_blocks, body),
+            ((Some("[%".into()), Some("%]".into())), false, "x\n")
+        );
         assert_eq!(Syntax::default().from_header("# plain\n").unwrap(), (Syntax::default(), "# plain\n"));
         assert!(Syntax::default().from_header("#jinja2: nonsense: 1\n").is_err());
     }

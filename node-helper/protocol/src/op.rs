@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::health::HealthRequest;
 use crate::tasks::{
-    BlockInFile, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, KernelCmdline,
-    LineInFile, Ping, Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive, WaitFor,
+    BlockInFile, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence,
+    GpuPower, KernelCmdline, LineInFile, Ping, Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive,
+    WaitFor,
 };
 
 /// One operation on a node.
@@ -153,6 +154,9 @@ pub struct PutFile {
     /// SHA-1 that the content must have.
     #[serde(default)]
     pub checksum: Option<String>,
+    /// Mode of directories, where `remote_src` is one.
+    #[serde(default)]
+    pub directory_mode: Option<crate::tasks::FileMode>,
 }
 
 /// A directory whose content is this.

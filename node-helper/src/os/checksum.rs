@@ -127,7 +127,9 @@ mod tests {
 
     #[test]
     fn base64_is_padded() {
-        for (text, wanted) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("hi2\n", "aGkyCg==")] {
+        for (text, wanted) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("hi2\n", "aGkyCg==")]
+        {
             assert_eq!(base64(text.as_bytes()), wanted);
         }
     }

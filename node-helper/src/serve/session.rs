@@ -17,7 +17,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
-    op::Reboot,
+    op::{PutTree, Reboot},
 };
 
 use super::{
@@ -39,11 +39,7 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{
-        exec, geturl, puttree, reading, reboot, tempfile,
-        unarchive::Unpacking,
-        waiting,
-    },
+    tasks::{exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
     world::{Overlay, World},
 };
 
@@ -417,7 +413,10 @@ impl Session {
         let node = Node {
             roots: &self.roots,
             users: &self.users,
-            world: World::overlaid(&self.overlay),
+            world: match request.mode {
+                Mode::Predict => World::overlaid(&self.overlay),
+                Mode::Apply => World::real(),
+            },
             user,
             environment: &request.environment,
             deadline,
@@ -429,7 +428,10 @@ impl Session {
         match &request.op {
             NodeOp::Sysctl(task) => declared.run(task),
             NodeOp::KernelCmdline(task) => declared.run(task),
-            NodeOp::PutFile(task) => declared.run(task),
+            NodeOp::PutFile(task) => match puttree::of_directory(task, &node)? {
+                Some(tree) => declared.tree(&tree),
+                None => declared.run(task),
+            },
             NodeOp::Exec(task) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
                 exec::run(task, &node, request.mode, state_dir, &gate)
@@ -476,10 +478,7 @@ impl Session {
             NodeOp::Replace(task) => declared.run(task),
             NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
             NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
-            NodeOp::PutTree(task) => puttree::run(task, &node, |part| match part {
-                puttree::Part::Directory(file) => declared.run(&**file),
-                puttree::Part::File(file) => declared.run(&**file),
-            }),
+            NodeOp::PutTree(task) => declared.tree(task),
             NodeOp::TempFile(task) => declared.act(|| tempfile::run(task, &node, request.mode, &gate)),
             NodeOp::Slurp(task) => declared.act(|| reading::slurp(task, &node)),
             NodeOp::Find(task) => declared.act(|| reading::find(task, &node)),
@@ -624,11 +623,15 @@ struct Declared<'a> {
 }
 
 impl Declared<'_> {
+    fn tree(&self, tree: &PutTree) -> Result<OpOutcome, Trouble> {
+        puttree::run(tree, self.node, |part| match part {
+            puttree::Part::Directory(file) => self.run(&**file),
+            puttree::Part::File(file) => self.run(&**file),
+        })
+    }
+
     /// Does something that is no declaration with the rights of the task's user.
-    fn act(
-        &self,
-        work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send,
-    ) -> Result<OpOutcome, Trouble> {
+    fn act(&self, work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send) -> Result<OpOutcome, Trouble> {
         match &self.node.user {
             Some(user) => user.with_rights(work)?,
             None => work(),

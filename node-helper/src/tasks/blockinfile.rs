@@ -170,7 +170,10 @@ mod tests {
         assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&task, Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        assert_eq!((&done.data["msg"], done.data.contains_key("backup_file")), (&json!("Block inserted"), true));
+        assert_eq!(
+            (&done.data["msg"], done.data.contains_key("backup_file")),
+            (&json!("Block inserted"), true)
+        );
         let settled = bench.snapshot();
         let again = bench.run(&task, Mode::Apply);
         assert_eq!((&again.status, &again.data["msg"]), (&OpStatus::Ok, &json!("")));

@@ -39,6 +39,16 @@ impl Request<'_> {
     }
 }
 
+/// An address without the name and password in it.
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest.get(..end).and_then(|host| host.rfind('@')) {
+        Some(at) => format!("{scheme}://{}", rest.get(at + 1..).unwrap_or_default()),
+        None => url.to_owned(),
+    }
+}
+
 /// Text in double quotes, as curl's and wget's settings take it.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
@@ -58,14 +68,16 @@ fn quoted(text: &str) -> String {
 /// # Errors
 /// There is no program to download with, or the server does not give the file.
 pub fn download(request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
-    (node.progress)(format!("downloading {}", request.url));
+    (node.progress)(format!("downloading {}", shown(request.url)));
     if let Some(curl) = node.roots.tool("curl") {
         return with_curl(&curl, request, to, node);
     }
     if let Some(wget) = node.roots.tool("wget") {
         return with_wget(&wget, request, to, node).map(|()| None);
     }
-    Err(Trouble::invalid("this node has neither curl nor wget to download with; install one first, or use `copy`"))
+    Err(Trouble::invalid(
+        "this node has neither curl nor wget to download with; install one first, or use `copy`",
+    ))
 }
 
 fn surroundings(run: Run, node: &Node<'_>) -> Run {
@@ -74,7 +86,7 @@ fn surroundings(run: Run, node: &Node<'_>) -> Run {
 }
 
 fn failed(url: &str, why: &str) -> Trouble {
-    Trouble::failed(FailureKind::Exit, format!("Request failed: {url}: {why}"))
+    Trouble::failed(FailureKind::Exit, format!("Request failed: {}: {why}", shown(url)))
 }
 
 fn with_curl(curl: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
@@ -106,7 +118,8 @@ fn with_curl(curl: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> 
 }
 
 fn with_wget(wget: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<(), Trouble> {
-    let mut run = Run::new(wget).args(["-q", "-T", &request.timeout_s.max(1).to_string(), "-U", request.agent]);
+    let mut run =
+        Run::new(wget).args(["-q", "-T", &request.timeout_s.max(1).to_string(), "-U", request.agent]);
     let mut settings = String::new();
     for line in request.header_lines() {
         settings.push_str(&format!("header = {line}\n"));

@@ -156,7 +156,9 @@ fn program(exec: &Exec, node: &Node<'_>, pushed: Option<&Pushed>) -> Result<(Val
                 let declared = node.environment.iter().chain(&exec.environment).rev();
                 let found = declared.clone().find(|(known, _)| known == name).map(|(_, value)| value.clone());
                 let home = || node.user.as_ref().map(|user| user.home.display().to_string());
-                found.or_else(|| if name == "HOME" { home() } else { None }).or_else(|| std::env::var(name).ok())
+                found
+                    .or_else(|| if name == "HOME" { home() } else { None })
+                    .or_else(|| std::env::var(name).ok())
             };
             let argv: Vec<String> = match exec.expand {
                 true => argv.iter().map(|word| expanded(word, &get)).collect(),
@@ -460,7 +462,9 @@ mod tests {
     #[test]
     fn arguments_take_variables_as_ansible_expands_them() {
         let get = |name: &str| (name == "A").then(|| "x y".to_owned());
-        for (text, wanted) in [("$A", "x y"), ("${A}b", "x yb"), ("$B $", "$B $"), ("a$A.c", "ax y.c"), ("${A", "${A")] {
+        for (text, wanted) in
+            [("$A", "x y"), ("${A}b", "x yb"), ("$B $", "$B $"), ("a$A.c", "ax y.c"), ("${A", "${A")]
+        {
             assert_eq!(expanded(text, &get), wanted);
         }
         let exec = Exec {

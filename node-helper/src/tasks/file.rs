@@ -14,9 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::{
-        files::{self, At, FileError, Ownership},
-    },
+    os::files::{self, At, FileError, Ownership},
     process::Run,
     tasks::ownership::{self, Wanted},
     world::{Content, Effect, Entry, Owned, World},

@@ -24,7 +24,7 @@ use crate::{
         files::{self, Fresh, Ownership},
     },
     tasks::{
-        download::{Request, download},
+        download::{self, Request, download},
         ownership::{self, Wanted},
     },
     world::{Content, Effect, Entry, Owned},
@@ -53,7 +53,10 @@ fn request(task: &GetUrl) -> Request<'_> {
     Request {
         url: &task.url,
         headers: &task.headers,
-        user: task.url_username.as_deref().map(|name| (name, task.url_password.as_deref().unwrap_or_default())),
+        user: task
+            .url_username
+            .as_deref()
+            .map(|name| (name, task.url_password.as_deref().unwrap_or_default())),
         timeout_s: task.timeout,
         validate_certs: task.validate_certs,
         use_proxy: task.use_proxy,
@@ -64,7 +67,8 @@ fn request(task: &GetUrl) -> Request<'_> {
 /// The checksum of the file in a list of them: `CHECKSUM  name`, `CHECKSUM *./name`, `ALGORITHM (name) = CHECKSUM`,
 /// or a checksum alone.
 fn listed(text: &str, name: &str, algorithm: ChecksumAlgorithm) -> Option<String> {
-    let is_digest = |word: &str| word.len() == algorithm.digits() && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_digest =
+        |word: &str| word.len() == algorithm.digits() && word.bytes().all(|b| b.is_ascii_hexdigit());
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if let [line] = lines.as_slice()
         && is_digest(line)
@@ -74,7 +78,8 @@ fn listed(text: &str, name: &str, algorithm: ChecksumAlgorithm) -> Option<String
     lines.iter().find_map(|line| {
         if let Some((named, digest)) = line.rsplit_once(") = ") {
             let file = named.split_once('(').map(|(_, file)| file)?;
-            return (file.rsplit('/').next() == Some(name) && is_digest(digest)).then(|| digest.to_ascii_lowercase());
+            return (file.rsplit('/').next() == Some(name) && is_digest(digest))
+                .then(|| digest.to_ascii_lowercase());
         }
         let (digest, file) = line.split_once(char::is_whitespace)?;
         let file = file.trim_start().trim_start_matches('*');
@@ -110,11 +115,14 @@ impl Declaration for GetUrl {
         if !into && self.dest.ends_with('/') {
             return Err(Trouble::invalid(format!("the directory {} does not exist", self.dest)));
         }
-        let (dest, entry) =
-            if into { node.world.follow(&place.join(self.name()))? } else { (place, there) };
+        let (dest, entry) = if into { node.world.follow(&place.join(self.name()))? } else { (place, there) };
         match &entry {
             Entry::Directory { .. } | Entry::Other { .. } => {
-                return Err(Trouble::invalid(format!("{} is a {}, not a file", dest.display(), entry.what())));
+                return Err(Trouble::invalid(format!(
+                    "{} is a {}, not a file",
+                    dest.display(),
+                    entry.what()
+                )));
             }
             _ => {}
         }
@@ -174,7 +182,12 @@ impl Declaration for GetUrl {
         vec![Effect::Path { path: state.dest.clone(), entry: Entry::File { owned, content } }]
     }
 
-    fn apply(&self, node: &Node<'_>, state: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
         let mut data = Map::new();
         for step in &plan.steps {
             match step {
@@ -191,7 +204,7 @@ impl Declaration for GetUrl {
 
     fn data(&self, state: &State) -> Map<String, Value> {
         let mut data = Map::new();
-        data.insert("url".to_owned(), json!(self.url));
+        data.insert("url".to_owned(), json!(download::shown(&self.url)));
         data.insert("dest".to_owned(), json!(shown(self, state)));
         data.insert("checksum_dest".to_owned(), json!(state.now.as_ref().and_then(|now| now.sha1.clone())));
         data.insert("msg".to_owned(), json!("file already exists"));
@@ -232,7 +245,7 @@ fn plan_as(task: &GetUrl, state: &State, again: bool) -> Result<Plan<Step>, Trou
         };
         let to = match &state.checksum {
             Some((algorithm, wanted, _)) => format!("{algorithm} {}", brief(wanted)),
-            None => format!("what {} gives", task.url),
+            None => format!("what {} gives", download::shown(&task.url)),
         };
         plan.push(Step::Download, Change::new(shown(task, state), from, to, Disruption::Live));
     }
@@ -262,7 +275,7 @@ fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Val
                 FailureKind::Invalid,
                 format!(
                     "The checksum for {} did not match {wanted}; it was {sum}. {} was left as it is.",
-                    task.url,
+                    download::shown(&task.url),
                     shown(task, state)
                 ),
             ));
@@ -374,7 +387,10 @@ printf 200
         assert!(!bench.path("srv/settings").exists(), "a prediction asks nobody");
         let done = run(&bench, &task, Mode::Apply);
         assert_eq!(done.status, OpStatus::Changed, "{done:?}");
-        assert_eq!((&done.data["msg"], &done.data["status_code"], &done.data["mode"]), (&json!("OK (5 bytes)"), &json!(200), &json!("0755")));
+        assert_eq!(
+            (&done.data["msg"], &done.data["status_code"], &done.data["mode"]),
+            (&json!("OK (5 bytes)"), &json!(200), &json!("0755"))
+        );
         assert_eq!(bench.read("opt/tool"), "tool\n");
         let again = run(&bench, &task, Mode::Apply);
         assert_eq!(again.status, OpStatus::Ok);
@@ -402,7 +418,8 @@ printf 200
         let listed = task(json!({"checksum": "sha256:https://example.com/SUMS"}));
         assert_eq!(run(&bench, &listed, Mode::Apply).status, OpStatus::Changed);
         assert_eq!(run(&bench, &listed, Mode::Apply).status, OpStatus::Ok);
-        let named = super::listed(&format!("SHA256 (dist/tool) = {sum}\n"), "tool", ChecksumAlgorithm::Sha256);
+        let named =
+            super::listed(&format!("SHA256 (dist/tool) = {sum}\n"), "tool", ChecksumAlgorithm::Sha256);
         assert_eq!(named, Some(sum.clone()));
         assert_eq!(super::listed(&sum, "any", ChecksumAlgorithm::Sha256), Some(sum));
         assert_eq!(super::listed("nothing here", "tool", ChecksumAlgorithm::Sha256), None);
@@ -438,7 +455,21 @@ printf 200
         let bench = bench();
         fs::remove_file(bench.path("srv/www/tool")).unwrap();
         let done = run(&bench, &task(json!({})), Mode::Apply);
-        assert!(matches!(&done.status, OpStatus::Failed { message, .. } if message.contains("404")), "{done:?}");
+        assert!(
+            matches!(&done.status, OpStatus::Failed { message, .. } if message.contains("404")),
+            "{done:?}"
+        );
+    }
+
+    #[test]
+    fn names_in_addresses_are_not_shown() {
+        for (url, wanted) in [
+            ("https://me:hush@example.com/x@y", "https://example.com/x@y"),
+            ("https://example.com/x", "https://example.com/x"),
+            ("https://me@h?a=b@c", "https://h?a=b@c"),
+        ] {
+            assert_eq!(download::shown(url), wanted);
+        }
     }
 
     #[test]

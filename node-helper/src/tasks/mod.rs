@@ -18,8 +18,8 @@ mod service;
 mod stat;
 mod sysctl;
 pub mod tempfile;
+#[cfg(test)]
+pub mod testing;
 mod textfile;
 pub mod unarchive;
 pub mod waiting;
-#[cfg(test)]
-pub mod testing;

@@ -9,7 +9,11 @@ use std::{
     time::SystemTime,
 };
 
-use gpufleet_protocol::{Change, Disruption, FailureKind, op::PutFile, tasks::{ChecksumAlgorithm, FileMode}};
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind,
+    op::PutFile,
+    tasks::{ChecksumAlgorithm, FileMode},
+};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -210,7 +214,11 @@ impl Declaration for PutFile {
                 (_, Some(_)) if self.secret => Some("other content".to_owned()),
                 (_, now) => now.as_ref().map(|now| brief(&now.sha256, now.size)),
             };
-            let to = if self.secret { "secret content".to_owned() } else { brief(&state.wanted.0, state.wanted.1) };
+            let to = if self.secret {
+                "secret content".to_owned()
+            } else {
+                brief(&state.wanted.0, state.wanted.1)
+            };
             let mut change = Change::new(&state.shown, from, to, Disruption::Live);
             if let (Some(old), Some(new)) = (&state.text, &self.preview)
                 && new.len() <= DIFF_LIMIT
@@ -402,6 +410,7 @@ mod tests {
             secret: false,
             follow: false,
             checksum: None,
+            directory_mode: None,
         }
     }
 

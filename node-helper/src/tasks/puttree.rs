@@ -40,6 +40,32 @@ fn file(path: String, state: FileState) -> File {
     }
 }
 
+/// A file that is a directory on the node, as the tree that it stands for.
+///
+/// # Errors
+/// The node does not tell what it is.
+pub fn of_directory(task: &PutFile, node: &Node<'_>) -> Result<Option<PutTree>, Trouble> {
+    let Some(source) = &task.remote_src else { return Ok(None) };
+    if !matches!(node.world.follow(&node.roots.path(source))?.1, Entry::Directory { .. }) {
+        return Ok(None);
+    }
+    let dest = task.dest.trim_end_matches('/');
+    let dest = if source.ends_with('/') { dest.to_owned() } else { format!("{dest}/{}", task.name) };
+    Ok(Some(PutTree {
+        dest,
+        entries: Vec::new(),
+        remote_src: Some(source.clone()),
+        owner: task.owner.clone(),
+        group: task.group.clone(),
+        mode: task.mode.clone(),
+        directory_mode: task.directory_mode.clone(),
+        backup: task.backup,
+        force: task.force,
+        follow: task.follow,
+        secret: task.secret,
+    }))
+}
+
 /// The paths of a directory of the node, as the controller would list its own.
 fn listed(source: &str, node: &Node<'_>) -> Result<Vec<TreeEntry>, Trouble> {
     let root = node.roots.path(source);
@@ -52,7 +78,8 @@ fn listed(source: &str, node: &Node<'_>) -> Result<Vec<TreeEntry>, Trouble> {
             if found.len() >= MOST_PATHS {
                 return Err(Trouble::invalid(format!("more than {MOST_PATHS} paths are below {source}")));
             }
-            let mut entry = TreeEntry { path: path.clone(), blob: None, link: None, mode: None, preview: None };
+            let mut entry =
+                TreeEntry { path: path.clone(), blob: None, link: None, mode: None, preview: None };
             match node.world.entry(&root.join(&path))? {
                 Entry::Directory { .. } => folders.push(path),
                 Entry::Link { target, .. } => entry.link = Some(target.to_string_lossy().into_owned()),
@@ -99,8 +126,10 @@ pub fn parts(task: &PutTree, node: &Node<'_>) -> Result<Vec<Part>, Trouble> {
         }
         let name = Path::new(&entry.path).file_name().map(|name| name.to_string_lossy().into_owned());
         let preserve = task.mode.as_ref().is_some_and(FileMode::is_preserve);
-        let source = task.remote_src.as_ref().map(|source| format!("{}/{}", source.trim_end_matches('/'), entry.path));
-        let new_mode = if preserve || source.is_some() && task.mode.is_none() { &entry.mode } else { &task.mode };
+        let source =
+            task.remote_src.as_ref().map(|source| format!("{}/{}", source.trim_end_matches('/'), entry.path));
+        let new_mode =
+            if preserve || source.is_some() && task.mode.is_none() { &entry.mode } else { &task.mode };
         parts.push(Part::File(Box::new(PutFile {
             dest,
             name: name.unwrap_or_default(),
@@ -116,6 +145,7 @@ pub fn parts(task: &PutTree, node: &Node<'_>) -> Result<Vec<Part>, Trouble> {
             secret: task.secret,
             follow: task.follow,
             checksum: None,
+            directory_mode: None,
         })));
     }
     Ok(parts)
@@ -190,7 +220,8 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let mut bench = Bench::new();
         bench.write("srv/keep", "");
-        let entry = |path: &str, blob| TreeEntry { path: path.into(), blob, link: None, mode: None, preview: None };
+        let entry =
+            |path: &str, blob| TreeEntry { path: path.into(), blob, link: None, mode: None, preview: None };
         let (one, two) = (bench.put("one"), bench.put("two"));
         let task = tree(vec![entry("a", Some(one)), entry("sub", None), entry("sub/b", Some(two))]);
         let before = bench.snapshot();
@@ -200,10 +231,22 @@ mod tests {
         assert_eq!(all(&bench, &task, Mode::Predict).status, OpStatus::Ok);
         let done = all(&bench, &task, Mode::Apply);
         assert_eq!(done.changes, predicted.changes);
-        assert_eq!((bench.read("srv/new/tree/a"), bench.read("srv/new/tree/sub/b")), ("one".into(), "two".into()));
-        assert_eq!(fs::metadata(bench.path("srv/new/tree/sub")).unwrap().permissions().mode() & 0o7777, 0o750);
+        assert_eq!(
+            (bench.read("srv/new/tree/a"), bench.read("srv/new/tree/sub/b")),
+            ("one".into(), "two".into())
+        );
+        assert_eq!(
+            fs::metadata(bench.path("srv/new/tree/sub")).unwrap().permissions().mode() & 0o7777,
+            0o750
+        );
         assert_eq!(all(&bench, &task, Mode::Apply).status, OpStatus::Ok);
-        let again = PutTree { dest: "/srv/copy".into(), remote_src: Some("/srv/new/tree".into()), ..tree(Vec::new()) };
+        let file = serde_json::json!({"dest": "/srv/copies", "name": "tree", "blob": null, "remote_src": "/srv/new/tree",
+            "preview": null, "owner": null, "group": null, "mode": null, "backup": false, "force": true,
+            "validate": null, "secret": false});
+        let file: PutFile = serde_json::from_value(file).unwrap();
+        let again = bench.node(|node| of_directory(&file, node)).unwrap().expect("a directory");
+        assert_eq!(again.dest, "/srv/copies/tree");
+        let again = PutTree { dest: "/srv/copy".into(), ..again };
         assert_eq!(all(&bench, &again, Mode::Apply).status, OpStatus::Changed);
         assert_eq!(bench.read("srv/copy/sub/b"), "two");
         assert_eq!(all(&bench, &again, Mode::Apply).status, OpStatus::Ok);

@@ -115,9 +115,12 @@ impl<'a> Filter<'a> {
     fn new(task: &'a Find) -> Result<Self, Trouble> {
         let compile = |name: &str, texts: &[String]| -> Result<Vec<Regex>, Trouble> {
             let texts = texts.iter().filter(|_| task.use_regex);
-            texts.map(|text| textfile::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid)).collect()
+            texts
+                .map(|text| textfile::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
+                .collect()
         };
-        let contains = task.contains.as_deref().map(|text| textfile::compile("contains", &format!("^(?:{text})")));
+        let contains =
+            task.contains.as_deref().map(|text| textfile::compile("contains", &format!("^(?:{text})")));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(Self {
             task,
@@ -225,7 +228,11 @@ pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
         }
         folders.extend(below.into_iter().rev());
     }
-    let said = if skipped.is_empty() { "All paths examined" } else { "Not all paths examined, check warnings for details" };
+    let said = if skipped.is_empty() {
+        "All paths examined"
+    } else {
+        "Not all paths examined, check warnings for details"
+    };
     Ok(ok(map([
         ("matched", json!(files.len())),
         ("files", Value::Array(files)),
@@ -259,16 +266,30 @@ mod tests {
     #[test]
     fn find_looks_as_ansible_does() {
         let bench = Bench::new();
-        for (path, text) in [("srv/a.log", "one\ntwo\n"), ("srv/b.txt", ""), ("srv/.c.log", ""), ("srv/sub/d.log", "x")] {
+        for (path, text) in
+            [("srv/a.log", "one\ntwo\n"), ("srv/b.txt", ""), ("srv/.c.log", ""), ("srv/sub/d.log", "x")]
+        {
             bench.write(path, text);
         }
         assert_eq!(found(&bench, json!({"paths": "/srv"})), ["/srv/a.log", "/srv/b.txt"]);
-        assert_eq!(found(&bench, json!({"paths": "/srv", "patterns": "*.log", "recurse": true})), ["/srv/a.log", "/srv/sub/d.log"]);
-        assert_eq!(found(&bench, json!({"paths": "/srv", "hidden": true, "excludes": ["a*", "b*"]})), ["/srv/.c.log"]);
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "patterns": "*.log", "recurse": true})),
+            ["/srv/a.log", "/srv/sub/d.log"]
+        );
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "hidden": true, "excludes": ["a*", "b*"]})),
+            ["/srv/.c.log"]
+        );
         assert_eq!(found(&bench, json!({"paths": "/srv", "file_type": "directory"})), ["/srv/sub"]);
         assert_eq!(found(&bench, json!({"paths": "/srv", "contains": "tw"})), ["/srv/a.log"]);
-        assert_eq!(found(&bench, json!({"paths": "/srv", "size": "1", "recurse": true})), ["/srv/a.log", "/srv/sub/d.log"]);
-        assert_eq!(found(&bench, json!({"paths": "/srv", "patterns": ["b.t", "a"], "use_regex": true})).len(), 2);
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "size": "1", "recurse": true})),
+            ["/srv/a.log", "/srv/sub/d.log"]
+        );
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "patterns": ["b.t", "a"], "use_regex": true})).len(),
+            2
+        );
         assert_eq!(found(&bench, json!({"paths": "/srv", "age": "1d"})), Vec::<String>::new());
         assert_eq!(found(&bench, json!({"paths": ["/none", "/srv"], "age": "-1d"})).len(), 2);
     }
@@ -279,7 +300,9 @@ mod tests {
         bench.write("etc/x", "hi2\n");
         let read = |src: &str| bench.node(|node| slurp(&Slurp { src: src.into() }, node));
         assert_eq!(read("/etc/x").unwrap().data["content"], "aGkyCg==");
-        assert!(matches!(read("/etc/none"), Err(Trouble::Failed { message, .. }) if message == "File not found: /etc/none"));
+        assert!(
+            matches!(read("/etc/none"), Err(Trouble::Failed { message, .. }) if message == "File not found: /etc/none")
+        );
         assert!(read("/etc").is_err());
     }
 

@@ -14,7 +14,8 @@ text_file!(Replace, edit);
 fn edit(task: &Replace, text: Option<&[u8]>) -> Result<Edited, Trouble> {
     let Some(text) = text else { return Err(textfile::missing(&task.path, false)) };
     let lines = |name, pattern| builder(name, pattern, |o| o.multi_line(true)).map_err(Trouble::invalid);
-    let whole = |name, pattern| builder(name, pattern, |o| o.dot_matches_new_line(true)).map_err(Trouble::invalid);
+    let whole =
+        |name, pattern| builder(name, pattern, |o| o.dot_matches_new_line(true)).map_err(Trouble::invalid);
     let regexp = lines("regexp", &task.regexp)?;
     let (mut from, mut to) = (0, text.len());
     let mut edited = Edited::default();
@@ -47,7 +48,8 @@ fn edit(task: &Replace, text: Option<&[u8]>) -> Result<Edited, Trouble> {
     if *replaced == *section {
         return Ok(edited);
     }
-    edited.text = [text.get(..from).unwrap_or_default(), &replaced, text.get(to..).unwrap_or_default()].concat();
+    edited.text =
+        [text.get(..from).unwrap_or_default(), &replaced, text.get(to..).unwrap_or_default()].concat();
     edited.message = format!("{count} replacements made");
     let matches = if count == 1 { "1 match".to_owned() } else { format!("{count} matches") };
     edited.edits = vec![Edit {
@@ -77,8 +79,18 @@ mod tests {
             ("hi hi\n", json!({"regexp": "h(i)", "replace": "H\\1"}), "Hi Hi\n", "2 replacements made"),
             ("a\nb\n", json!({"regexp": "^b$", "replace": "c"}), "a\nc\n", "1 replacements made"),
             ("a\nb\n", json!({"regexp": "^b\\n"}), "a\n", "1 replacements made"),
-            ("x1\ny\nx2\n", json!({"regexp": "x", "replace": "z", "after": "y"}), "x1\ny\nz2\n", "1 replacements made"),
-            ("x1\ny\nx2\n", json!({"regexp": "x", "replace": "z", "before": "y"}), "z1\ny\nx2\n", "1 replacements made"),
+            (
+                "x1\ny\nx2\n",
+                json!({"regexp": "x", "replace": "z", "after": "y"}),
+                "x1\ny\nz2\n",
+                "1 replacements made",
+            ),
+            (
+                "x1\ny\nx2\n",
+                json!({"regexp": "x", "replace": "z", "before": "y"}),
+                "z1\ny\nx2\n",
+                "1 replacements made",
+            ),
             ("x\n", json!({"regexp": "q", "replace": "z"}), "x\n", ""),
         ];
         for (text, value, want, message) in cases {
@@ -86,7 +98,11 @@ mod tests {
             bench.write("etc/conf", text);
             let task = task(value.clone());
             let done = bench.run(&task, Mode::Apply);
-            assert_eq!((bench.read("etc/conf").as_str(), &done.data["msg"]), (want, &json!(message)), "{value}");
+            assert_eq!(
+                (bench.read("etc/conf").as_str(), &done.data["msg"]),
+                (want, &json!(message)),
+                "{value}"
+            );
             assert_eq!(done.status == OpStatus::Changed, text != want);
             assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok, "{value}");
         }

@@ -251,7 +251,8 @@ mod tests {
             (&json!(true), &json!(true), &json!(4), &json!("0644"))
         );
         assert_eq!(seen["checksum"], json!("372ea08cab33e71c02c651dbc83a474d32c676ea"));
-        let long: Stat = serde_json::from_value(json!({"path": "/etc/file", "checksum_algorithm": "sha256"})).unwrap();
+        let long: Stat =
+            serde_json::from_value(json!({"path": "/etc/file", "checksum_algorithm": "sha256"})).unwrap();
         let seen256 = bench.run(&long, Mode::Apply);
         assert_eq!(seen256.data["stat"]["checksum"], json!(crate::os::files::sha256(b"text")));
         assert_eq!(seen["pw_name"], json!("me"));

@@ -83,7 +83,8 @@ mod tests {
         };
         assert_eq!(run(json!({}), Mode::Predict).status, OpStatus::Possible);
         assert_eq!(fs::read_dir(bench.path("tmp")).unwrap().count(), 1);
-        let (one, two) = (run(json!({"suffix": ".x"}), Mode::Apply), run(json!({"state": "directory"}), Mode::Apply));
+        let (one, two) =
+            (run(json!({"suffix": ".x"}), Mode::Apply), run(json!({"state": "directory"}), Mode::Apply));
         let path = one.data["path"].as_str().unwrap();
         assert!(path.starts_with("/tmp/ansible.") && path.ends_with(".x"), "{path}");
         assert_eq!((&one.data["mode"], &two.data["state"]), (&json!("0600"), &json!("directory")));

@@ -98,7 +98,8 @@ fn format(path: &Path) -> Result<Format, Trouble> {
 
 /// A new folder that only the task's user can enter.
 fn folder() -> Result<PathBuf, Trouble> {
-    let path = Path::new("/var/tmp").join(format!("gpufleet-archive-{}-{}", std::process::id(), files::unique()));
+    let path =
+        Path::new("/var/tmp").join(format!("gpufleet-archive-{}-{}", std::process::id(), files::unique()));
     fs::DirBuilder::new().mode(0o700).create(&path).at("make", &path)?;
     Ok(path)
 }
@@ -156,9 +157,9 @@ pub enum Step {
 }
 
 fn program(node: &Node<'_>, name: &str) -> Result<PathBuf, Trouble> {
-    node.roots
-        .tool(name)
-        .ok_or_else(|| Trouble::invalid(format!("this node has no `{name}` to unpack the archive with; install it first")))
+    node.roots.tool(name).ok_or_else(|| {
+        Trouble::invalid(format!("this node has no `{name}` to unpack the archive with; install it first"))
+    })
 }
 
 fn finish(run: Run, node: &Node<'_>) -> Result<Finished, Trouble> {
@@ -208,19 +209,28 @@ impl Unpacking<'_> {
         }
         let members: Vec<String> = done.stdout().lines().map(str::to_owned).collect();
         if let Some(bad) = members.iter().find(|name| name.split('/').any(|part| part == "..")) {
-            return Err(Trouble::invalid(format!("nothing was unpacked: the member `{bad}` leads out of {}", self.op.task.dest)));
+            return Err(Trouble::invalid(format!(
+                "nothing was unpacked: the member `{bad}` leads out of {}",
+                self.op.task.dest
+            )));
         }
         Ok(members)
     }
 
-    fn tar_differences(&self, staged: &Staged, dest: &Path, node: &Node<'_>) -> Result<(Vec<String>, usize), Trouble> {
+    fn tar_differences(
+        &self,
+        staged: &Staged,
+        dest: &Path,
+        node: &Node<'_>,
+    ) -> Result<(Vec<String>, usize), Trouble> {
         let task = &self.op.task;
         let mut run = Run::new(program(node, "tar")?).arg("--diff").arg("-C").arg(dest);
         if !task.extra_opts.is_empty() {
             run = run.arg("--show-transformed-names").args(&task.extra_opts);
         }
         let done = finish(self.chosen(run.arg("-f").arg(&staged.path), Format::Tar), node)?;
-        let root = node.user.as_ref().map_or_else(|| rustix::process::geteuid().is_root(), |user| user.uid == 0);
+        let root =
+            node.user.as_ref().map_or_else(|| rustix::process::geteuid().is_root(), |user| user.uid == 0);
         let (out, err) = (done.stdout(), done.stderr());
         let counts = |line: &&str| {
             let is = |end: &str| line.trim_end_matches('.').ends_with(end);
@@ -239,8 +249,13 @@ impl Unpacking<'_> {
         };
         // Why only the program's own names count: an empty name comes from stripped components.
         let bogus = |line: &str| line.contains(": : ") || line.starts_with(": ");
-        let found: Vec<String> =
-            out.lines().chain(err.lines()).filter(|line| !bogus(line)).filter(counts).map(str::to_owned).collect();
+        let found: Vec<String> = out
+            .lines()
+            .chain(err.lines())
+            .filter(|line| !bogus(line))
+            .filter(counts)
+            .map(str::to_owned)
+            .collect();
         let missing = found.iter().filter(|line| line.contains("No such file")).count();
         let told = err.lines().any(|line| line.contains("differ") || line.contains("No such file"));
         if !done.exit.success() && found.is_empty() && out.trim().is_empty() && !told {
@@ -250,7 +265,12 @@ impl Unpacking<'_> {
     }
 
     /// Compares length and checksum of each member with the file that is there.
-    fn zip_differences(&self, staged: &Staged, dest: &Path, node: &Node<'_>) -> Result<(Vec<String>, usize), Trouble> {
+    fn zip_differences(
+        &self,
+        staged: &Staged,
+        dest: &Path,
+        node: &Node<'_>,
+    ) -> Result<(Vec<String>, usize), Trouble> {
         let run = Run::new(program(node, "unzip")?).arg("-v").arg(&staged.path);
         let done = finish(self.chosen(run, Format::Zip), node)?;
         if !done.exit.success() {
@@ -260,7 +280,9 @@ impl Unpacking<'_> {
         for line in done.stdout().lines() {
             let mut words = line.split_whitespace();
             let length = words.next().and_then(|word| word.parse::<u64>().ok());
-            let (Some(length), Some(crc)) = (length, words.nth(5).filter(|crc| crc.len() == 8)) else { continue };
+            let (Some(length), Some(crc)) = (length, words.nth(5).filter(|crc| crc.len() == 8)) else {
+                continue;
+            };
             let Ok(crc) = u32::from_str_radix(crc, 16) else { continue };
             let Some((_, name)) = line.split_once(&format!("{crc:08x}  ")) else { continue };
             node.check_time()?;
@@ -272,7 +294,9 @@ impl Unpacking<'_> {
                 }
                 Ok(meta) if meta.is_dir() && name.ends_with('/') => {}
                 Ok(meta) if meta.len() != length => found.push(format!("{name}: Size differs")),
-                Ok(_) if crc32(&path).at("read", &path)? != crc => found.push(format!("{name}: Contents differ")),
+                Ok(_) if crc32(&path).at("read", &path)? != crc => {
+                    found.push(format!("{name}: Contents differ"))
+                }
                 Ok(_) => {}
             }
         }
@@ -308,8 +332,15 @@ impl Declaration for Unpacking<'_> {
         let wanted =
             Wanted::resolve(node.users, task.owner.as_deref(), task.group.as_deref(), task.mode.as_ref())?;
         let (dest, there) = node.world.follow(&node.roots.path(&task.dest))?;
-        let mut state =
-            State { dest, skipped: None, members: Vec::new(), differs: Vec::new(), missing: 0, own: Vec::new(), wanted };
+        let mut state = State {
+            dest,
+            skipped: None,
+            members: Vec::new(),
+            differs: Vec::new(),
+            missing: 0,
+            own: Vec::new(),
+            wanted,
+        };
         if let Some(creates) = &task.creates
             && node.world.any_match(&node.roots.path(creates))
             && self.staged.get().is_none()
@@ -335,7 +366,8 @@ impl Declaration for Unpacking<'_> {
                 let Some(owned) = entry.owned() else { continue };
                 let directory = matches!(entry, Entry::Directory { .. });
                 let link = matches!(entry, Entry::Link { .. });
-                let wanted = if link { Wanted { mode: None, ..state.wanted.clone() } } else { state.wanted.clone() };
+                let wanted =
+                    if link { Wanted { mode: None, ..state.wanted.clone() } } else { state.wanted.clone() };
                 let (set, changes) = ownership::differences("", owned, &wanted, directory)?;
                 if !changes.is_empty() {
                     state.own.push((path, set));
@@ -359,7 +391,10 @@ impl Declaration for Unpacking<'_> {
         }
         if !state.own.is_empty() {
             let from = format!("{} with another owner or mode", count(state.own.len()));
-            plan.push(Step::Own, Change::new(format!("{dest} below"), Some(from), "as declared", Disruption::Live));
+            plan.push(
+                Step::Own,
+                Change::new(format!("{dest} below"), Some(from), "as declared", Disruption::Live),
+            );
         }
         Ok(plan)
     }
@@ -382,18 +417,27 @@ impl Declaration for Unpacking<'_> {
             mode,
         };
         let effect = |name: &String| {
-            let path = state.dest.join(name.trim_start_matches('/').trim_start_matches("./").trim_end_matches('/'));
+            let path =
+                state.dest.join(name.trim_start_matches('/').trim_start_matches("./").trim_end_matches('/'));
             let entry = if name.ends_with('/') {
                 Entry::Directory { owned: owned(0o755) }
             } else {
-                Entry::File { owned: owned(0o644), content: Content::Digest { sha256: String::new(), size: 0 } }
+                Entry::File {
+                    owned: owned(0o644),
+                    content: Content::Digest { sha256: String::new(), size: 0 },
+                }
             };
             (path != state.dest).then_some(Effect::Path { path, entry })
         };
         state.members.iter().filter_map(effect).collect()
     }
 
-    fn apply(&self, node: &Node<'_>, state: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
         let task = &self.op.task;
         let mut data = Map::new();
         for step in &plan.steps {
@@ -403,7 +447,8 @@ impl Declaration for Unpacking<'_> {
                     (node.progress)(format!("unpacking into {}", task.dest));
                     let run = match staged.format {
                         Format::Tar => {
-                            let mut run = Run::new(program(node, "tar")?).arg("--extract").arg("-C").arg(&state.dest);
+                            let mut run =
+                                Run::new(program(node, "tar")?).arg("--extract").arg("-C").arg(&state.dest);
                             if task.keep_newer {
                                 run = run.arg("--keep-newer-files");
                             }
@@ -415,12 +460,14 @@ impl Declaration for Unpacking<'_> {
                             let run = Run::new(program(node, "unzip")?).arg("-q").arg(overwrite);
                             let run = run.args(&task.extra_opts).arg(&staged.path);
                             let run = run.args(&task.include);
-                            let run = if task.exclude.is_empty() { run } else { run.arg("-x").args(&task.exclude) };
+                            let run =
+                                if task.exclude.is_empty() { run } else { run.arg("-x").args(&task.exclude) };
                             run.arg("-d").arg(&state.dest)
                         }
                     };
                     let done = finish(run, node)?;
-                    let results = json!({"rc": done.exit.shell_code(), "out": done.stdout(), "err": done.stderr()});
+                    let results =
+                        json!({"rc": done.exit.shell_code(), "out": done.stdout(), "err": done.stderr()});
                     if !done.exit.success() {
                         return Err(Trouble::failed(
                             FailureKind::Exit,
@@ -483,7 +530,10 @@ mod tests {
         tar(&["czf", "a.tgz", "-C", "d", "."]);
         bench.write("opt/keep", "");
         for name in ["tar", "unzip"] {
-            bench.script(&format!("usr/bin/{name}"), &format!("#!/bin/sh\nexec /usr/bin/env PATH=/usr/bin:/bin {name} \"$@\"\n"));
+            bench.script(
+                &format!("usr/bin/{name}"),
+                &format!("#!/bin/sh\nexec /usr/bin/env PATH=/usr/bin:/bin {name} \"$@\"\n"),
+            );
         }
         bench
     }
@@ -512,7 +562,10 @@ mod tests {
         bench.forget();
         let done = run(&bench, &op, Mode::Apply);
         assert_eq!(done.status, OpStatus::Changed, "{done:?}");
-        assert_eq!((done.data["files"].as_array().unwrap().len(), &done.data["extract_results"]["rc"]), (4, &json!(0)));
+        assert_eq!(
+            (done.data["files"].as_array().unwrap().len(), &done.data["extract_results"]["rc"]),
+            (4, &json!(0))
+        );
         assert_eq!((bench.read("opt/one"), bench.read("opt/sub/two")), ("1\n".into(), "2\n".into()));
         let again = run(&bench, &op, Mode::Apply);
         assert_eq!(again.status, OpStatus::Ok, "{again:?}");
@@ -539,7 +592,10 @@ mod tests {
     fn creates_skips_without_looking_at_the_archive() {
         let bench = bench();
         let skipped = run(&bench, &op(json!({"creates": "/opt/keep", "src": "/none"})), Mode::Apply);
-        assert_eq!((&skipped.status, &skipped.data["msg"]), (&OpStatus::Ok, &json!("skipped, since /opt/keep exists")));
+        assert_eq!(
+            (&skipped.status, &skipped.data["msg"]),
+            (&OpStatus::Ok, &json!("skipped, since /opt/keep exists"))
+        );
     }
 
     #[test]

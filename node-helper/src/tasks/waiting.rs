@@ -47,10 +47,15 @@ pub fn run(task: &WaitFor, node: &Node<'_>, mode: Mode) -> Result<OpOutcome, Tro
     let begun = Instant::now();
     if mode == Mode::Predict {
         let idle = task.port.is_none() && task.path.is_none();
-        return Ok(match idle.then(Found::default).map_or_else(|| look(task, node, regexp.as_ref()), |f| Ok(Some(f)))? {
-            Some(found) => done(task, node, found, begun),
-            None => OpOutcome::new(OpStatus::Possible),
-        });
+        return Ok(
+            match idle
+                .then(Found::default)
+                .map_or_else(|| look(task, node, regexp.as_ref()), |f| Ok(Some(f)))?
+            {
+                Some(found) => done(task, node, found, begun),
+                None => OpOutcome::new(OpStatus::Possible),
+            },
+        );
     }
     let timeout = Duration::from_secs(task.timeout);
     rest(node, Duration::from_secs(task.delay))?;
@@ -111,7 +116,9 @@ fn message(task: &WaitFor) -> String {
         (WaitState::Stopped | WaitState::Absent, _, Some(path)) => {
             format!("Timeout when waiting for {path} to be absent.")
         }
-        (WaitState::Stopped | WaitState::Absent, ..) => format!("Timeout when waiting for {subject} to stop."),
+        (WaitState::Stopped | WaitState::Absent, ..) => {
+            format!("Timeout when waiting for {subject} to stop.")
+        }
     }
 }
 
@@ -155,7 +162,9 @@ fn look(task: &WaitFor, node: &Node<'_>, regexp: Option<&Regex>) -> Result<Optio
         (true, stream, _) => so(stream.is_none()),
         (false, None, _) => None,
         (false, Some(_), None) => so(true),
-        (false, Some(stream), Some(regexp)) => in_stream(stream, regexp, Duration::from_secs(task.connect_timeout)),
+        (false, Some(stream), Some(regexp)) => {
+            in_stream(stream, regexp, Duration::from_secs(task.connect_timeout))
+        }
     })
 }
 
@@ -275,7 +284,11 @@ mod tests {
     fn paths_are_waited_for() {
         let bench = Bench::new();
         bench.write("run/ready", "state=up 42\n");
-        let done = wait(&bench, Mode::Apply, json!({"path": "/run/ready", "search_regex": "state=(?P<what>\\w+) (\\d+)"}));
+        let done = wait(
+            &bench,
+            Mode::Apply,
+            json!({"path": "/run/ready", "search_regex": "state=(?P<what>\\w+) (\\d+)"}),
+        );
         assert_eq!(done.status, OpStatus::Ok);
         assert_eq!(done.data["match_groups"], json!(["up", "42"]));
         assert_eq!(done.data["match_groupdict"], json!({"what": "up"}));
@@ -283,9 +296,16 @@ mod tests {
         let late = wait(&bench, Mode::Apply, json!({"path": "/run/none", "timeout": 0}));
         let OpStatus::Failed { message, .. } = late.status else { panic!("{late:?}") };
         assert_eq!(message, "Timeout when waiting for file /run/none");
-        let told = wait(&bench, Mode::Apply, json!({"path": "/run/ready", "state": "absent", "timeout": 0, "msg": "still there"}));
+        let told = wait(
+            &bench,
+            Mode::Apply,
+            json!({"path": "/run/ready", "state": "absent", "timeout": 0, "msg": "still there"}),
+        );
         assert!(matches!(told.status, OpStatus::Failed { message, .. } if message == "still there"));
-        assert_eq!(wait(&bench, Mode::Apply, json!({"path": "/run/none", "state": "absent"})).status, OpStatus::Ok);
+        assert_eq!(
+            wait(&bench, Mode::Apply, json!({"path": "/run/none", "state": "absent"})).status,
+            OpStatus::Ok
+        );
         assert_eq!(wait(&bench, Mode::Predict, json!({"path": "/run/none"})).status, OpStatus::Possible);
         assert_eq!(wait(&bench, Mode::Predict, json!({"path": "/run/ready"})).status, OpStatus::Ok);
     }
@@ -305,7 +325,10 @@ mod tests {
         assert_eq!((&banner.status, &banner.data["match_groups"]), (&OpStatus::Ok, &json!(["2.0-test"])));
         assert_eq!(wait(&bench, Mode::Apply, json!({"port": port})).status, OpStatus::Ok);
         talker.join().unwrap();
-        assert_eq!(wait(&bench, Mode::Apply, json!({"port": port, "state": "stopped", "timeout": 20})).status, OpStatus::Ok);
+        assert_eq!(
+            wait(&bench, Mode::Apply, json!({"port": port, "state": "stopped", "timeout": 20})).status,
+            OpStatus::Ok
+        );
         let late = wait(&bench, Mode::Apply, json!({"port": port, "timeout": 0}));
         assert!(matches!(late.status, OpStatus::Failed { kind: FailureKind::TimedOut, .. }));
     }
@@ -314,7 +337,10 @@ mod tests {
     fn open_connections_are_read_from_the_kernel() {
         let bench = Bench::new();
         let row = |local: &str, remote: &str, state: &str| {
-            bench.write("proc/net/tcp", &format!("  sl  local_address rem_address   st\n   0: {local} {remote} {state} 0:0\n"));
+            bench.write(
+                "proc/net/tcp",
+                &format!("  sl  local_address rem_address   st\n   0: {local} {remote} {state} 0:0\n"),
+            );
         };
         let drained = json!({"port": 8080, "state": "drained", "timeout": 0});
         row("0100007F:1F90", "0200007F:D431", "01");

@@ -386,7 +386,10 @@ fn blank(action: &Action, status: Status) -> TaskReport {
 fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
     let fits = |name: &str| {
         let mut patterns = filter.iter().map(|pattern| pattern.as_str());
-        filter.is_empty() || patterns.any(|pattern| matches_glob(pattern, name) || matches_glob(&format!("ansible_{pattern}"), name))
+        filter.is_empty()
+            || patterns.any(|pattern| {
+                matches_glob(pattern, name) || matches_glob(&format!("ansible_{pattern}"), name)
+            })
     };
     let wanted = |name: &str| name.starts_with("ansible_") && name != "ansible_facts" && fits(name);
     facts.to_json().into_iter().filter(|(name, _)| wanted(name)).collect()
@@ -402,7 +405,10 @@ fn matches_glob(pattern: &str, name: &str) -> bool {
         }
         Some(c) => name.chars().next().is_some_and(|has| {
             (c == '?' || c == has)
-                && matches_glob(pattern.get(c.len_utf8()..).unwrap_or_default(), name.get(has.len_utf8()..).unwrap_or_default())
+                && matches_glob(
+                    pattern.get(c.len_utf8()..).unwrap_or_default(),
+                    name.get(has.len_utf8()..).unwrap_or_default(),
+                )
         }),
     }
 }

@@ -319,8 +319,8 @@ impl Cursor {
             line: task.span.line,
             mode: self.mode,
             phase: Phase::Declared,
+            timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),
             work,
-            timeout_s: task.timeout_s,
             run_as,
             environment,
             no_log: task.no_log,
@@ -643,6 +643,17 @@ impl Cursor {
                 fatal: true,
             });
         }
+    }
+}
+
+/// How long work that waits has to be let, in seconds.
+fn own_timeout(work: &Work) -> Option<u64> {
+    let Work::Node { op, .. } = work else { return None };
+    match &**op {
+        gpufleet_protocol::NodeOp::WaitFor(wait) => {
+            Some(wait.delay.saturating_add(wait.timeout).saturating_add(wait.connect_timeout + 30))
+        }
+        _ => None,
     }
 }
 

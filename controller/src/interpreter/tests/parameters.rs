@@ -54,7 +54,12 @@ fn commands_take_their_parameters_along() {
     let stdin = Some("in\n".to_owned());
     assert_eq!(
         exec("command: {cmd: \"echo 'a b'\", chdir: /d, creates: /c, removes: /r, stdin: in}"),
-        Exec { run: Run::Argv(words(&["echo", "a b"])), stdin: stdin.clone(), expand: true, ..common.clone() }
+        Exec {
+            run: Run::Argv(words(&["echo", "a b"])),
+            stdin: stdin.clone(),
+            expand: true,
+            ..common.clone()
+        }
     );
     assert_eq!(exec("command: {argv: [ls, 'a b']}").run, Run::Argv(words(&["ls", "a b"])));
     let shell = |executable: &str| Run::Shell { line: "a | b".to_owned(), executable: executable.to_owned() };

@@ -63,6 +63,17 @@ impl Reader for HashMap<String, String> {
             .map(|text| text.clone().into_bytes())
             .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "no such file"))
     }
+
+    fn list(&self, path: &str) -> std::io::Result<Vec<Listed>> {
+        let below = format!("{}/", path.trim_end_matches('/'));
+        let rest = self.keys().filter_map(|name| name.strip_prefix(&below));
+        let names: std::collections::BTreeSet<&str> =
+            rest.filter_map(|rest| rest.split('/').next()).collect();
+        if names.is_empty() {
+            return Err(std::io::ErrorKind::NotADirectory.into());
+        }
+        Ok(names.into_iter().map(|name| Listed { name: name.to_owned(), link: None }).collect())
+    }
 }
 
 impl Program {

@@ -69,7 +69,10 @@ impl Checked for Copy {
             return Err(ParamError::new("src", "one of `src` and `content` is needed"));
         }
         if !self.decrypt {
-            return Err(ParamError::new("decrypt", "encrypted files are always put decrypted; encrypt them on the node if need be"));
+            return Err(ParamError::new(
+                "decrypt",
+                "encrypted files are always put decrypted; encrypt them on the node if need be",
+            ));
         }
         if self.content.is_some() && self.dest.ends_with('/') {
             return Err(ParamError::new("dest", "`content` needs the path of a file, not of a directory"));
@@ -179,7 +182,11 @@ impl Checked for Template {
         if marks.iter().any(|mark| mark.as_deref() == Some("")) {
             return Err(ParamError::new("variable_start_string", "a mark of a template is never empty"));
         }
-        if self.output_encoding.as_deref().is_some_and(|name| !matches!(name.to_ascii_lowercase().as_str(), "utf-8" | "utf8")) {
+        if self
+            .output_encoding
+            .as_deref()
+            .is_some_and(|name| !matches!(name.to_ascii_lowercase().as_str(), "utf-8" | "utf8"))
+        {
             return Err(ParamError::new("output_encoding", "templates are written as UTF-8 only"));
         }
         validates(self.validate.as_deref())

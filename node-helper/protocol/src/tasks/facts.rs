@@ -17,7 +17,11 @@ pub struct Setup {
     #[serde(default, deserialize_with = "lenient::names", skip_serializing_if = "Vec::is_empty")]
     pub gather_subset: Vec<String>,
     /// Accepted for Ansible's sake; the `timeout` of the task holds.
-    #[serde(default, deserialize_with = "lenient::optional_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub gather_timeout: Option<u64>,
 }
 impl Checked for Setup {}
@@ -48,10 +52,20 @@ pub struct Find {
     #[serde(alias = "name", alias = "path", deserialize_with = "lenient::names")]
     pub paths: Vec<String>,
     /// Globs of names, of which one has to match; `*` when left out. Regular expressions with `use_regex`.
-    #[serde(default, alias = "pattern", deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        alias = "pattern",
+        deserialize_with = "lenient::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub patterns: Vec<String>,
     /// Globs of names that do not count.
-    #[serde(default, alias = "exclude", deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        alias = "exclude",
+        deserialize_with = "lenient::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub excludes: Vec<String>,
     /// Whether directories in directories are looked into.
     #[serde(default, deserialize_with = "lenient::flag")]
@@ -103,13 +117,13 @@ pub fn bound(text: &str, units: &[(&str, i64)]) -> Option<(bool, i64)> {
     let (least, text) = text.strip_prefix('-').map_or((true, text), |rest| (false, rest));
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(split)?;
-    let factor = units.iter().find(|(name, _)| *name == unit.to_ascii_lowercase()).map(|(_, factor)| *factor)?;
+    let factor =
+        units.iter().find(|(name, _)| *name == unit.to_ascii_lowercase()).map(|(_, factor)| *factor)?;
     Some((least, number.parse::<i64>().ok()?.checked_mul(factor)?))
 }
 
 /// Units of an age, in seconds.
-pub const AGES: &[(&str, i64)] =
-    &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)];
+pub const AGES: &[(&str, i64)] = &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)];
 /// Units of a size, in bytes.
 pub const SIZES: &[(&str, i64)] =
     &[("", 1), ("b", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)];

@@ -170,10 +170,23 @@ pub struct Stat {
     #[serde(default, alias = "checksum", alias = "checksum_algo")]
     pub checksum_algorithm: ChecksumAlgorithm,
     /// Accepted for Ansible's sake; the type of the content is never read.
-    #[serde(default, alias = "mime", alias = "mime_type", alias = "mime-type", deserialize_with = "lenient::flag", skip_serializing)]
+    #[serde(
+        default,
+        alias = "mime",
+        alias = "mime_type",
+        alias = "mime-type",
+        deserialize_with = "lenient::flag",
+        skip_serializing
+    )]
     pub get_mime: bool,
     /// Accepted for Ansible's sake; attributes of the file system are never read.
-    #[serde(default, alias = "attr", alias = "attributes", deserialize_with = "lenient::flag", skip_serializing)]
+    #[serde(
+        default,
+        alias = "attr",
+        alias = "attributes",
+        deserialize_with = "lenient::flag",
+        skip_serializing
+    )]
     pub get_attributes: bool,
     /// Accepted for Ansible's sake; SELinux contexts are never read.
     #[serde(default, deserialize_with = "lenient::flag", skip_serializing)]

@@ -17,9 +17,9 @@ mod transfer;
 mod wait;
 mod words;
 
-pub use control::{Assert, Debug, Fail, Meta, MetaAction, SetFact};
 pub use checksum::ChecksumAlgorithm;
 pub use content::{Copy, NewlineSequence, Template};
+pub use control::{Assert, Debug, Fail, Meta, MetaAction, SetFact};
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
 pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{

@@ -173,7 +173,10 @@ impl Checked for BlockInFile {
     fn check(&self) -> Result<(), ParamError> {
         absolute("path", &self.path)?;
         if self.insertafter.is_some() && self.insertbefore.is_some() {
-            return Err(ParamError::new("insertbefore", "`insertafter` and `insertbefore` exclude each other"));
+            return Err(ParamError::new(
+                "insertbefore",
+                "`insertafter` and `insertbefore` exclude each other",
+            ));
         }
         let marks = [&self.marker_begin, &self.marker_end].map(|word| self.marker.replace("{mark}", word));
         if marks.iter().any(|mark| mark.contains('\n') || mark.is_empty()) {

@@ -121,10 +121,20 @@ pub struct GetUrl {
     #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub use_proxy: bool,
     /// Name for the server.
-    #[serde(default, alias = "username", deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        alias = "username",
+        deserialize_with = "lenient::optional_text",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub url_username: Option<String>,
     /// Password for the server.
-    #[serde(default, alias = "password", deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        alias = "password",
+        deserialize_with = "lenient::optional_text",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub url_password: Option<String>,
     /// Whether name and password go along with the first request; they always do.
     #[serde(default, deserialize_with = "lenient::flag")]
@@ -149,7 +159,10 @@ impl GetUrl {
     pub fn name(&self) -> &str {
         let path = self.url.split(['?', '#']).next().unwrap_or_default();
         let path = path.split_once("://").map_or(path, |(_, rest)| rest);
-        path.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).filter(|name| !name.is_empty()).unwrap_or("index.html")
+        path.split_once('/')
+            .and_then(|(_, path)| path.rsplit('/').next())
+            .filter(|name| !name.is_empty())
+            .unwrap_or("index.html")
     }
 
     /// What the file must be.

@@ -90,7 +90,9 @@ impl Checked for WaitFor {
             WaitState::Stopped if self.path.is_some() => {
                 refuse("state", "a path is not stopped; `absent` waits until it is gone")
             }
-            WaitState::Drained if self.port.is_none() => refuse("port", "`drained` needs the port that drains"),
+            WaitState::Drained if self.port.is_none() => {
+                refuse("port", "`drained` needs the port that drains")
+            }
             _ if !self.exclude_hosts.is_empty() && self.state != WaitState::Drained => {
                 refuse("exclude_hosts", "`exclude_hosts` needs `state: drained`")
             }
@@ -108,7 +110,11 @@ impl Checked for WaitFor {
 #[serde(deny_unknown_fields)]
 pub struct Pause {
     /// How many seconds to wait.
-    #[serde(default, deserialize_with = "lenient::optional_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub seconds: Option<u64>,
     /// How many minutes to wait.
     #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
