@@ -5,7 +5,6 @@
 mod adhoc;
 mod args;
 mod contexts;
-mod disk;
 mod doc;
 mod engine;
 mod environment;

@@ -8,6 +8,7 @@
 mod approval;
 pub(crate) mod convert;
 mod drain;
+mod elsewhere;
 mod fetch;
 mod gate;
 mod hooks;
@@ -20,6 +21,7 @@ mod neighbours;
 mod node;
 mod past;
 mod pause;
+mod peers;
 mod play;
 mod power;
 mod reboot;
@@ -32,6 +34,7 @@ mod tests;
 mod verdict;
 
 pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal};
+pub use elsewhere::Delegates;
 pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;

@@ -16,6 +16,8 @@ pub enum FileKind {
     File,
     /// `template`: `templates/` beside the playbook, then beside it.
     Template,
+    /// `include_vars`: `vars/` beside the playbook, then beside it.
+    Vars,
 }
 
 /// A file's content and its digest.
@@ -44,11 +46,17 @@ pub struct TreeFile {
 
 /// Gives the content of files that playbooks name.
 pub trait Files: Send + Sync {
-    /// Finds `name` as a playbook in `directory` means it.
+    /// Finds `name` in the first of these folders that has it.
     ///
     /// # Errors
     /// One sentence for people: where it was looked for and why there is nothing.
-    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
+    fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String>;
+
+    /// The paths of the files in a folder, sorted; the folder is looked for as a file would be.
+    ///
+    /// # Errors
+    /// One sentence for people.
+    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String>;
 
     /// Everything in a directory, each path after the one it is in; `None` where `name` is no directory.
     ///
@@ -57,11 +65,11 @@ pub trait Files: Send + Sync {
     fn tree(
         &self,
         kind: FileKind,
-        directory: &str,
+        search: &[String],
         name: &str,
         follow: bool,
     ) -> Result<Option<Vec<TreeFile>>, String> {
-        let _ = (kind, directory, name, follow);
+        let _ = (kind, search, name, follow);
         Ok(None)
     }
 }
@@ -97,23 +105,8 @@ impl<R: Reader> CachedFiles<R> {
         Ok(FileContent { secret: true, ..FileContent::new(path, plain.as_slice()) })
     }
 
-    fn candidates(kind: FileKind, directory: &str, name: &str) -> Vec<String> {
-        let folder = match kind {
-            FileKind::File => "files",
-            FileKind::Template => "templates",
-        };
-        let below = |part: &str| {
-            if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
-        };
-        if name.starts_with('/') {
-            vec![name.to_owned()]
-        } else {
-            vec![below(&format!("{folder}/{name}")), below(name)]
-        }
-    }
-
-    fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
-        let candidates = Self::candidates(kind, directory, name);
+    fn find(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {
+        let candidates = candidates(kind, search, name);
         for path in &candidates {
             match self.reader.read(path) {
                 Ok(bytes) => {
@@ -128,14 +121,51 @@ impl<R: Reader> CachedFiles<R> {
     }
 }
 
+/// Where a file of this name may lie, nearest first.
+fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
+    let folder = match kind {
+        FileKind::File => "files",
+        FileKind::Template => "templates",
+        FileKind::Vars => "vars",
+    };
+    if name.starts_with('/') {
+        return vec![name.to_owned()];
+    }
+    let below = |directory: &str, part: &str| {
+        if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
+    };
+    let mut found = Vec::new();
+    for directory in search {
+        for path in [below(directory, &format!("{folder}/{name}")), below(directory, name)] {
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
-    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
-        let key = (kind, directory.to_owned(), name.to_owned());
+    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String> {
+        for path in candidates(kind, search, folder) {
+            if let Ok(names) = self.reader.list(&path) {
+                let files = names.into_iter().filter(|name| !name.ends_with('/'));
+                let mut files: Vec<String> =
+                    files.map(|name| format!("{}/{name}", path.trim_end_matches('/'))).collect();
+                files.sort();
+                return Ok(files);
+            }
+        }
+        Err(format!("there is no folder `{folder}`"))
+    }
+
+    fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {
+        let key = (kind, search.join("\n"), name.to_owned());
         let cached = self.cache.lock().ok().and_then(|cache| cache.get(&key).cloned());
         if let Some(found) = cached {
             return found;
         }
-        let found = self.find(kind, directory, name);
+        let found = self.find(kind, search, name);
         if let Ok(mut cache) = self.cache.lock() {
             cache.insert(key, found.clone());
         }
@@ -145,41 +175,43 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     fn tree(
         &self,
         kind: FileKind,
-        directory: &str,
+        search: &[String],
         name: &str,
         follow: bool,
     ) -> Result<Option<Vec<TreeFile>>, String> {
-        let name = name.trim_end_matches('/');
-        let candidates = Self::candidates(kind, directory, name);
-        let Some((root, first)) =
-            candidates.into_iter().find_map(|path| self.reader.list(&path).ok().map(|listed| (path, listed)))
-        else {
-            return Ok(None);
+        let is_folder = |path: &str, names: &[String]| {
+            let empty =
+                || self.reader.read(path).is_err_and(|e| e.kind() == std::io::ErrorKind::IsADirectory);
+            !names.is_empty() || empty()
         };
+        let name = name.trim_end_matches('/');
+        let found = candidates(kind, search, name).into_iter().find_map(|path| {
+            let names = self.reader.list(&path).ok().filter(|names| is_folder(&path, names))?;
+            Some((path, names))
+        });
+        let Some((root, first)) = found else { return Ok(None) };
         let mut found = Vec::new();
         let mut folders = vec![(String::new(), first)];
-        while let Some((folder, listed)) = folders.pop() {
-            for entry in listed {
-                let path =
-                    if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
+        while let Some((folder, names)) = folders.pop() {
+            for name in names {
+                let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                let (path, is_folder) =
+                    path.strip_suffix('/').map_or((path.as_str(), false), |path| (path, true));
                 if found.len() >= MOST_PATHS {
                     return Err(format!("more than {MOST_PATHS} paths are below {root}"));
                 }
                 let full = format!("{root}/{path}");
-                let mut file = TreeFile { path: path.clone(), content: None, link: None };
-                match entry.link {
-                    Some(target) if !follow => file.link = Some(target),
-                    _ => match self.reader.list(&full) {
-                        Ok(below) => folders.push((path, below)),
-                        Err(_) => {
-                            let bytes = self
-                                .reader
-                                .read(&full)
-                                .map_err(|error| format!("cannot read {full}: {error}"))?;
-                            let mode = self.reader.mode(&full);
-                            file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
-                        }
-                    },
+                let mut file = TreeFile { path: path.to_owned(), content: None, link: None };
+                file.link = self.reader.link(&full).filter(|_| !follow);
+                if file.link.is_none() && is_folder {
+                    let below =
+                        self.reader.list(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                    folders.push((path.to_owned(), below));
+                } else if file.link.is_none() {
+                    let bytes =
+                        self.reader.read(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                    let mode = self.reader.mode(&full);
+                    file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
                 }
                 found.push(file);
             }

@@ -134,7 +134,7 @@ impl Surroundings<'_> {
 
     /// A directory of the controller; nothing where `src` is none.
     fn tree(&self, copy: &Copy, src: &str, secret: bool) -> Result<Option<Deed>, Stop> {
-        let listed = self.files.tree(FileKind::File, &self.play.directory, src, copy.local_follow);
+        let listed = self.files.tree(FileKind::File, &self.search, src, copy.local_follow);
         let Some(files) = listed.map_err(fail)? else { return Ok(None) };
         let dest = copy.dest.trim_end_matches('/');
         let dest = if src.ends_with('/') { dest.to_owned() } else { format!("{dest}/{}", base(src)) };

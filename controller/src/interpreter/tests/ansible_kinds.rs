@@ -141,11 +141,11 @@ fn results_of_the_controllers_kinds_are_ansibles() {
         "    - {debug: {msg: {a: 1}}, register: d}\n\
          \x20   - {set_fact: {x: 2, cacheable: true}, register: s}\n\
          \x20   - {assert: {that: x == 2}, register: a}\n\
-         \x20   - {assert: {that: [x == 3], fail_msg: no}, register: b, ignore_errors: true}\n\
+         \x20   - {assert: {that: [x == 3], fail_msg: nope}, register: b, ignore_errors: true}\n\
          \x20   - {assert: {that: [true], success_msg: fine}, register: c}\n\
          \x20   - {debug: {var: x}, register: v}\n\
          \x20   - assert: {that: ['d.msg.a == 1', 's.ansible_facts == {\"x\": 2}', 'cacheable is not defined', \"a.msg == 'All assertions passed'\"]}\n\
-         \x20   - assert: {that: ['b.msg == \"no\"', 'b.assertion == \"x == 3\"', 'not b.evaluated_to', 'c.msg == \"fine\"', 'v.x == 2']}\n",
+         \x20   - assert: {that: ['b.msg == \"nope\"', 'b.assertion == \"x == 3\"', 'not b.evaluated_to', 'c.msg == \"fine\"', 'v.x == 2']}\n",
     );
 }
 

@@ -1,6 +1,7 @@
 mod ansible_kinds;
 mod answers;
 pub(crate) mod fake;
+mod files_of_tasks;
 mod ledger;
 mod parameters;
 mod properties;
