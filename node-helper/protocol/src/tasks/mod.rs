@@ -268,7 +268,7 @@ kinds! {
     Ping(Ping) {
         name: "ping", aliases: ["ansible.builtin.ping"], class: Node, disruption: Live, free_form: None, open_keys: false,
         summary: "Asks the helper on the node whether it is there.",
-        example: "ping:"
+        example: "ping: {}"
     }
     Command(Command) {
         name: "command", aliases: ["ansible.builtin.command"], class: Command, disruption: Live, free_form: Some("cmd"), open_keys: false,
