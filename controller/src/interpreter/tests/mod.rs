@@ -3,6 +3,7 @@ mod answers;
 pub(crate) mod fake;
 mod files_of_tasks;
 mod ledger;
+mod looping;
 mod parameters;
 mod properties;
 mod scenarios;
