@@ -86,7 +86,7 @@ fn put_file(mut put: PutFile, content: &FileContent) -> Deed {
     if put.mode.as_ref().is_some_and(FileMode::is_preserve) {
         put.mode = preserved(content);
     }
-    Deed::Node { op: NodeOp::PutFile(put), blobs: vec![need] }
+    Deed::Node { op: Box::new(NodeOp::PutFile(put)), blobs: vec![need] }
 }
 
 fn preserved(content: &FileContent) -> Option<FileMode> {
@@ -167,7 +167,7 @@ impl Surroundings<'_> {
             follow: copy.follow,
             secret,
         };
-        Ok(Some(Deed::Node { op: NodeOp::PutTree(tree), blobs: needs }))
+        Ok(Some(Deed::Node { op: Box::new(NodeOp::PutTree(tree)), blobs: needs }))
     }
 
     pub(super) fn template(&self, params: &Template, scope: &Arc<Scope>, secret: bool) -> Result<Deed, Stop> {

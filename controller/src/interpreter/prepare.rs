@@ -34,7 +34,7 @@ pub(super) struct Ready {
 
 pub(super) enum Deed {
     Node {
-        op: NodeOp,
+        op: Box<NodeOp>,
         blobs: Vec<BlobNeed>,
     },
     Gpu(GpuTask),
@@ -192,7 +192,7 @@ impl Surroundings<'_> {
             Params::Unarchive(unarchive) => {
                 let (blob, need) = blob(&self.file(FileKind::File, &unarchive.src)?);
                 let op = UnpackArchive { task: unarchive.clone(), blob: Some(blob) };
-                Deed::Node { op: NodeOp::Unarchive(op), blobs: vec![need] }
+                Deed::Node { op: Box::new(NodeOp::Unarchive(op)), blobs: vec![need] }
             }
             Params::Fetch(fetch) => self.fetch(fetch, scope)?,
             Params::Pause(pause) => Deed::Pause(pause.clone()),
@@ -246,7 +246,7 @@ impl Surroundings<'_> {
                     verbatim: true,
                     ..Exec::default()
                 };
-                Deed::Node { op: NodeOp::Exec(exec), blobs: vec![need] }
+                Deed::Node { op: Box::new(NodeOp::Exec(exec)), blobs: vec![need] }
             }
             Params::Raw(raw) => {
                 let executable = raw.executable.clone().unwrap_or_else(|| "/bin/sh".to_owned());
@@ -378,7 +378,7 @@ pub(super) fn variables(file: &FileContent) -> Result<Vec<(Arc<str>, Value)>, St
 }
 
 pub(super) fn node(op: NodeOp) -> Deed {
-    Deed::Node { op, blobs: Vec::new() }
+    Deed::Node { op: Box::new(op), blobs: Vec::new() }
 }
 
 pub(super) fn blob(file: &FileContent) -> (Blob, BlobNeed) {

@@ -66,7 +66,7 @@ impl Syntax {
     ///
     /// # Errors
     /// A setting that is not known.
-    pub fn from_header<'a>(mut self, text: &'a str) -> Result<(Self, &'a str), String> {
+    pub fn from_header(mut self, text: &str) -> Result<(Self, &str), String> {
         let Some(rest) = text.strip_prefix("#jinja2:") else { return Ok((self, text)) };
         let (line, body) = rest.split_once('\n').unwrap_or((rest, ""));
         for setting in line.split(',').filter(|setting| !setting.trim().is_empty()) {

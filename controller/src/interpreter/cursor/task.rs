@@ -290,7 +290,7 @@ impl Cursor {
                     Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
                 });
             }
-            Deed::Node { op, blobs } => Work::Node { op: Box::new(op), blobs },
+            Deed::Node { op, blobs } => Work::Node { op, blobs },
             Deed::Gpu(gpu) => {
                 // Why: a GPU task outside of a group is a handler; it is a group of one.
                 let members = vec![gpufleet_protocol::op::GpuMember { task: gpu }];
