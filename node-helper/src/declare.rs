@@ -5,6 +5,8 @@
 //! whether steps may be done, observes again after them, and makes the outcome; a kind that left differences failed
 //! to converge. In a prediction nothing is written.
 
+use std::path::PathBuf;
+
 use gpufleet_protocol::{
     Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
 };
@@ -13,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::{
     deadline::{Deadline, Stop},
     os::{
+        attributes,
         files::FileError,
         roots::Roots,
         users::{Identity, UserError, Users},
@@ -165,6 +168,8 @@ pub struct Plan<S> {
     pub warnings: Vec<String>,
     /// What doing the steps disturbs right now.
     pub needs: Disruption,
+    /// What `register` gets of the plan itself, such as a message.
+    pub data: Map<String, Value>,
 }
 
 impl<S> Default for Plan<S> {
@@ -175,6 +180,7 @@ impl<S> Default for Plan<S> {
             awaiting: Vec::new(),
             warnings: Vec::new(),
             needs: Disruption::Live,
+            data: Map::new(),
         }
     }
 }
@@ -239,6 +245,11 @@ pub trait Declaration: Sync {
         self.plan(state)
     }
 
+    /// The path whose owner, mode and size `register` gets, links not followed.
+    fn subject(&self, _state: &Self::State) -> Option<PathBuf> {
+        None
+    }
+
     /// What `register` gets whether anything changed or not.
     fn data(&self, _state: &Self::State) -> Map<String, Value> {
         Map::new()
@@ -288,7 +299,18 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     outcome.awaiting.clone_from(&plan.awaiting);
     outcome.warnings.clone_from(&plan.warnings);
     outcome.data = data;
+    outcome.data.extend(plan.data.clone());
     outcome
+}
+
+/// What `register` gets of a state.
+fn told<D: Declaration>(declaration: &D, node: &Node<'_>, state: &D::State) -> Map<String, Value> {
+    let mut data = match declaration.subject(state) {
+        Some(path) => attributes::of(&path, &node.world, node.users),
+        None => Map::new(),
+    };
+    data.extend(declaration.data(state));
+    data
 }
 
 fn predict<D: Declaration>(
@@ -299,7 +321,7 @@ fn predict<D: Declaration>(
     let state = declaration.observe(node)?;
     let plan = declaration.plan(&state)?;
     overlay.assume(declaration.after(&state, &plan));
-    Ok(outcome(&plan, declaration.data(&state)))
+    Ok(outcome(&plan, told(declaration, node, &state)))
 }
 
 fn apply<D: Declaration>(
@@ -318,7 +340,7 @@ fn apply<D: Declaration>(
     }
     let plan = declaration.plan(&before)?;
     if plan.steps.is_empty() {
-        let mut answer = outcome(&plan, declaration.data(&before));
+        let mut answer = outcome(&plan, told(declaration, node, &before));
         answer.data.extend(renewed);
         return Ok(answer);
     }
@@ -340,7 +362,7 @@ fn apply<D: Declaration>(
             format!("{} was set to {wanted}, but reads {found} afterwards", change.what),
         ));
     }
-    let mut answer = outcome(&plan, declaration.data(&now));
+    let mut answer = outcome(&plan, told(declaration, node, &now));
     answer.awaiting = left.awaiting;
     answer.data.extend(renewed);
     answer.data.extend(done);

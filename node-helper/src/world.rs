@@ -14,6 +14,7 @@ use std::{
 use gpufleet_protocol::Disruption;
 
 use crate::os::{
+    checksum::{self, Digests},
     files::{self, FileError},
     glob,
 };
@@ -341,6 +342,25 @@ impl World {
             }
             Content::Known(bytes) => Ok((files::sha256(bytes), bytes.len() as u64)),
             Content::Digest { sha256, size } => Ok((sha256.clone(), *size)),
+        }
+    }
+
+    /// Digests and size of a file's content.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn digests(&self, content: &Content) -> Result<Digests, FileError> {
+        match content {
+            Content::On(path) => {
+                let file = fs::File::open(path).map_err(|error| FileError::new("read", path, error))?;
+                checksum::digests(file).map_err(|error| FileError::new("read", path, error))
+            }
+            Content::Known(bytes) => {
+                checksum::digests(&**bytes).map_err(|error| FileError::new("read", Path::new(""), error))
+            }
+            Content::Digest { sha256, size } => {
+                Ok(Digests { sha256: sha256.clone(), sha1: None, size: *size })
+            }
         }
     }
 

@@ -193,6 +193,9 @@ fn put(dest: &Path, bytes: &[u8]) -> NodeOp {
         force: true,
         validate: None,
         secret: false,
+        follow: false,
+        checksum: None,
+        directory_mode: None,
     })
 }
 
@@ -396,7 +399,7 @@ fn readers_change_nothing() {
     assert_eq!(opened.state_dir, "");
     let done = reader.run(shell("true"), Mode::Apply);
     assert!(matches!(done.status, OpStatus::Failed { kind: FailureKind::Refused, .. }), "{done:?}");
-    let facts = reader.run(NodeOp::Facts(FactsRequest { gpus: false }), Mode::Apply).facts.unwrap();
+    let facts = reader.run(NodeOp::Facts(FactsRequest::default()), Mode::Apply).facts.unwrap();
     assert!(facts.memory_mib > 0 && !facts.hostname.is_empty());
     assert!(!place.state().exists());
 }

@@ -113,7 +113,9 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
     };
     let read = on_each(&target, environment, |link| async move {
         let outcome =
-            call(link, NodeOp::Facts(FactsRequest { gpus: true }), FACTS_S).await.map_err(|(_, why)| why)?;
+            call(link, NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S)
+                .await
+                .map_err(|(_, why)| why)?;
         match (outcome.facts, outcome.status) {
             (Some(facts), _) => Ok(*facts),
             (None, OpStatus::Failed { message, .. }) => Err(message),

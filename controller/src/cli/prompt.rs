@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::future::BoxFuture;
 use gpufleet::{
     display::{self, Style},
-    engine::{Confirm, Forecast, Refusal},
+    engine::{Confirm, Forecast, Prompt, Refusal},
 };
 
 use super::sinks::Screen;
@@ -45,6 +45,44 @@ impl Confirm for Question {
     fn is_blanket(&self) -> bool {
         self.blanket
     }
+
+    fn ask<'a>(&'a self, question: &'a Prompt) -> BoxFuture<'a, Option<String>> {
+        Box::pin(async move {
+            if !self.on_terminal {
+                return None;
+            }
+            let (screen, question) = (self.screen.clone(), question.clone());
+            let asked = tokio::task::spawn_blocking(move || match screen {
+                Some(screen) => {
+                    screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| line(&question))
+                }
+                None => line(&question),
+            });
+            asked.await.ok().flatten()
+        })
+    }
+
+    #[expect(clippy::print_stderr, reason = "what a pause says to the person at the terminal")]
+    fn tell(&self, text: &str) {
+        match &self.screen {
+            Some(screen) => {
+                screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| eprintln!("{text}"));
+            }
+            None => eprintln!("{text}"),
+        }
+    }
+}
+
+/// The line that a person types.
+#[expect(clippy::print_stderr, reason = "the question of a pause")]
+fn line(question: &Prompt) -> Option<String> {
+    eprint!("{}: ", question.text);
+    if !question.echo {
+        return rpassword::read_password().ok();
+    }
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).ok()?;
+    Some(answer.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 #[expect(clippy::print_stderr, reason = "the question of a person at the terminal")]

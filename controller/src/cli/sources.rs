@@ -114,6 +114,15 @@ impl Reader for Disk {
         names.sort();
         Ok(names)
     }
+
+    fn link(&self, path: &str) -> Option<String> {
+        fs::read_link(path).ok().map(|target| target.to_string_lossy().into_owned())
+    }
+
+    fn mode(&self, path: &str) -> Option<u32> {
+        use std::os::unix::fs::MetadataExt as _;
+        fs::metadata(path).ok().map(|meta| meta.mode() & 0o7777)
+    }
 }
 
 /// `-e`, later ones win; what is encrypted in them is decrypted and marked.

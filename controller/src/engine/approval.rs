@@ -45,6 +45,38 @@ pub trait Confirm: Send + Sync {
     fn confirm<'a>(&'a self, forecast: &'a Forecast) -> BoxFuture<'a, Result<(), Refusal>>;
     /// Whether everything was agreed to beforehand (`--yes`).
     fn is_blanket(&self) -> bool;
+    /// Shows a text and waits for a line, or for `seconds` where they are given; `None` where there is nobody.
+    fn ask<'a>(&'a self, question: &'a Prompt) -> BoxFuture<'a, Option<String>> {
+        let _ = question;
+        Box::pin(std::future::ready(None))
+    }
+    /// Shows a text to the person, if there is one.
+    fn tell(&self, text: &str) {
+        let _ = text;
+    }
+}
+
+/// What a `pause` task asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    pub text: String,
+    /// Whether what is typed is shown.
+    pub echo: bool,
+}
+
+/// Stands where nobody is.
+#[cfg(test)]
+pub(crate) struct Nobody;
+
+#[cfg(test)]
+impl Confirm for Nobody {
+    fn confirm<'a>(&'a self, _: &'a Forecast) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(std::future::ready(Err(Refusal::NobodyToAsk)))
+    }
+
+    fn is_blanket(&self) -> bool {
+        false
+    }
 }
 
 /// What may be disturbed in this run.

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::slot::Slot;
+use super::{approval::Confirm, slot::Slot};
 use crate::{
     drain::Runner,
     interpreter::HostContext,
@@ -26,6 +26,8 @@ pub(super) struct Hooks {
     pub(super) runner: Arc<dyn Runner>,
     /// This run's id.
     pub(super) run: String,
+    /// Whom a pause asks.
+    pub(super) person: Arc<dyn Confirm>,
 }
 
 impl Hooks {
@@ -34,9 +36,10 @@ impl Hooks {
         contexts: HashMap<String, Arc<HostContext>>,
         runner: Arc<dyn Runner>,
         run: String,
+        person: Arc<dyn Confirm>,
     ) -> Self {
         let vars = [Arc::clone(&play.file_vars), Arc::clone(&play.vars)];
-        Self { policy: Arc::clone(&play.policy), vars, contexts, runner, run }
+        Self { policy: Arc::clone(&play.policy), vars, contexts, runner, run, person }
     }
 
     /// Commands of the health gate, as they are written.
@@ -109,7 +112,8 @@ mod tests {
         magic.insert("inventory_hostname", template::Value::text("gpu001"));
         let context = HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
         let contexts = [("gpu001".to_owned(), Arc::new(context))].into();
-        Hooks::new(&program.plays[0], contexts, Arc::new(LocalRunner), "RUN".to_owned())
+        let person = Arc::new(crate::engine::approval::Nobody);
+        Hooks::new(&program.plays[0], contexts, Arc::new(LocalRunner), "RUN".to_owned(), person)
     }
 
     fn line(gate: &str, host: &str) -> Result<String, String> {

@@ -156,7 +156,9 @@ impl NodeTask {
         if self.slot.facts.is_some() {
             return Ok(());
         }
-        let outcome = self.simple(NodeOp::Facts(FactsRequest { gpus: true }), READING).await?;
+        let outcome = self
+            .simple(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), READING)
+            .await?;
         if let Some(facts) = outcome.facts {
             self.emit(What::FactsRead { host: self.slot.name.clone(), facts: facts.clone() }).await;
             self.slot.facts = Some(Arc::from(facts));
@@ -488,6 +490,8 @@ impl NodeTask {
                 }
                 Ok(Fed::Done)
             }
+            Work::Fetch(fetch) => self.fetch(action, fetch).await,
+            Work::Pause(pause) => Ok(self.pause_play(pause).await),
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
                     if let Some((link, _)) = self.slot.link.take() {
@@ -618,7 +622,7 @@ impl NodeTask {
     }
 
     /// The user for one operation, given whom the helper runs as.
-    fn run_as(&self, wanted: &RunAs) -> Option<String> {
+    pub(super) fn run_as(&self, wanted: &RunAs) -> Option<String> {
         match wanted {
             // Why only where the helper is root: elsewhere it is the login user already.
             RunAs::Login => self.purpose.r#become.then(|| gpufleet_protocol::message::LOGIN_USER.to_owned()),
@@ -645,7 +649,7 @@ impl NodeTask {
         answer
     }
 
-    async fn take_place(&mut self) {
+    pub(super) async fn take_place(&mut self) {
         if self.place.is_none() {
             self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
         }

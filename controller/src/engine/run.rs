@@ -614,6 +614,7 @@ impl Engine {
                 self.contexts.clone(),
                 Arc::clone(&self.runner),
                 self.options.holder.run.clone(),
+                Arc::clone(&self.confirm),
             )),
             recorder,
             interrupts,

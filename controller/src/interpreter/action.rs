@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub use crate::event::Phase;
 pub use gpufleet_protocol::message::Mode;
 use gpufleet_protocol::op::Blob;
-use gpufleet_protocol::tasks::RebootWhen;
+use gpufleet_protocol::tasks::{Pause, RebootWhen};
 use gpufleet_protocol::{Disruption, NodeOp};
 use serde::{Deserialize, Serialize};
 
@@ -116,6 +116,21 @@ pub enum Work {
         delay_s: u64,
     },
     ResetConnection,
+    /// Brings a file of the node to the controller; answered by an outcome.
+    Fetch(FetchFile),
+    /// Waits on the controller; answered by an outcome.
+    Pause(Pause),
+}
+
+/// A file of the node and its place on the controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchFile {
+    /// Absolute path on the node.
+    pub src: String,
+    /// Path on the controller.
+    pub dest: String,
+    /// Whether a file that is not there is a failure.
+    pub fail_on_missing: bool,
 }
 
 /// Content of the controller that an operation refers to by its digest.

@@ -29,7 +29,8 @@ pub(super) fn check(spec: &ValidateArgumentSpec, scope: &Arc<Scope>) -> Result<D
     let mut wrong = Vec::new();
     options(&spec.argument_spec, &given, "", &mut wrong);
     if wrong.is_empty() {
-        return Ok(Deed::Asserted("The arg spec validation passed".to_owned()));
+        let message = Some("The arg spec validation passed".to_owned());
+        return Ok(Deed::Told { failed: false, message, data: Map::new() });
     }
     Err(fail(format!("Validation of arguments failed: {}", wrong.join("; "))))
 }

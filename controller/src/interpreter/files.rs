@@ -31,6 +31,19 @@ pub struct FileContent {
     pub sha256: Arc<str>,
     /// Whether it was encrypted where it was read.
     pub secret: bool,
+    /// Permission bits, where they are known.
+    pub mode: Option<u32>,
+}
+
+/// One path of a directory.
+#[derive(Clone)]
+pub struct TreeFile {
+    /// Below the directory.
+    pub path: String,
+    /// `None` for a directory.
+    pub content: Option<FileContent>,
+    /// Target of a link that is kept as it is.
+    pub link: Option<String>,
 }
 
 /// Gives the content of files that playbooks name, and answers the lookups of templates.
@@ -46,7 +59,25 @@ pub trait Files: Outside {
     /// # Errors
     /// One sentence for people.
     fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String>;
+
+    /// Everything in a directory, each path after the one it is in; `None` where `name` is no directory.
+    ///
+    /// # Errors
+    /// A file in it that cannot be read.
+    fn tree(
+        &self,
+        kind: FileKind,
+        search: &[String],
+        name: &str,
+        follow: bool,
+    ) -> Result<Option<Vec<TreeFile>>, String> {
+        let _ = (kind, search, name, follow);
+        Ok(None)
+    }
 }
+
+/// More paths than this below one directory are refused rather than held.
+const MOST_PATHS: usize = 20_000;
 
 type Cache = HashMap<(FileKind, String, String), Result<FileContent, String>>;
 
@@ -88,7 +119,10 @@ impl<R: Reader> CachedFiles<R> {
     /// Why it cannot be read.
     pub(super) fn at(&self, path: &str) -> Result<Option<FileContent>, String> {
         match self.reader.read(path) {
-            Ok(bytes) => self.opened(path, bytes).map(Some),
+            Ok(bytes) => {
+                let mode = self.reader.mode(path);
+                Ok(Some(FileContent { mode, ..self.opened(path, bytes)? }))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("cannot read {path}: {error}")),
         }
@@ -164,6 +198,54 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
         }
         found
     }
+
+    fn tree(
+        &self,
+        kind: FileKind,
+        search: &[String],
+        name: &str,
+        follow: bool,
+    ) -> Result<Option<Vec<TreeFile>>, String> {
+        let is_folder = |path: &str, names: &[String]| {
+            let empty =
+                || self.reader.read(path).is_err_and(|e| e.kind() == std::io::ErrorKind::IsADirectory);
+            !names.is_empty() || empty()
+        };
+        let name = name.trim_end_matches('/');
+        let found = candidates(kind, search, name).into_iter().find_map(|path| {
+            let names = self.reader.list(&path).ok().filter(|names| is_folder(&path, names))?;
+            Some((path, names))
+        });
+        let Some((root, first)) = found else { return Ok(None) };
+        let mut found = Vec::new();
+        let mut folders = vec![(String::new(), first)];
+        while let Some((folder, names)) = folders.pop() {
+            for name in names {
+                let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                let (path, is_folder) =
+                    path.strip_suffix('/').map_or((path.as_str(), false), |path| (path, true));
+                if found.len() >= MOST_PATHS {
+                    return Err(format!("more than {MOST_PATHS} paths are below {root}"));
+                }
+                let full = format!("{root}/{path}");
+                let mut file = TreeFile { path: path.to_owned(), content: None, link: None };
+                file.link = self.reader.link(&full).filter(|_| !follow);
+                if file.link.is_none() && is_folder {
+                    let below =
+                        self.reader.list(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                    folders.push((path.to_owned(), below));
+                } else if file.link.is_none() {
+                    let bytes =
+                        self.reader.read(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                    let mode = self.reader.mode(&full);
+                    file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
+                }
+                found.push(file);
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Some(found))
+    }
 }
 
 impl FileContent {
@@ -174,6 +256,6 @@ impl FileContent {
             let _ = write!(text, "{byte:02x}");
             text
         });
-        Self { path: path.into(), bytes, sha256: sha256.into(), secret: false }
+        Self { path: path.into(), bytes, sha256: sha256.into(), secret: false, mode: None }
     }
 }

@@ -67,6 +67,7 @@ fn lasting(op: NodeOp) -> Option<NodeOp> {
     match op {
         NodeOp::Service(mut service) => {
             service.daemon_reload = false;
+            service.daemon_reexec = false;
             service.state = match service.state {
                 Some(ServiceState::Restarted) => Some(ServiceState::Started),
                 Some(ServiceState::Reloaded) => None,
@@ -79,6 +80,8 @@ fn lasting(op: NodeOp) -> Option<NodeOp> {
             if file.state == Some(FileState::Touch) {
                 file.state = None;
             }
+            // Why: a reading of the file later changes them, and nobody declared that it may not.
+            (file.modification_time, file.access_time) = (None, None);
             Some(NodeOp::File(file))
         }
         NodeOp::Stat(_) => None,

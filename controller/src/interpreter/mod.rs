@@ -13,13 +13,14 @@ mod cursor;
 mod files;
 mod ledger;
 mod outside;
+mod placing;
 mod prepare;
 mod report;
 
-pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
+pub use action::{Action, BlobNeed, FetchFile, Mode, OpId, Phase, RunAs, Work};
 pub use board::Board;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};
-pub use files::{CachedFiles, FileContent, FileKind, Files};
+pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use outside::Machine;
 pub use report::{Status, TaskReport};
 

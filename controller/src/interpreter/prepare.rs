@@ -3,22 +3,19 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::NodeOp;
-use gpufleet_protocol::op::{Blob, Exec, GpuTask, Program as Run, PutFile};
+use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Copy, Debug, IncludeRole, IncludeVars, MetaAction, Params, RebootWhen, Template,
+    Assert, Class, Debug, IncludeRole, IncludeVars, MetaAction, Params, Pause, RebootWhen,
 };
 use serde_json::{Map, Value as Json};
 
-use super::action::{BlobNeed, RunAs};
+use super::action::{BlobNeed, FetchFile, RunAs};
 use super::arguments;
 use super::files::{FileContent, FileKind, Files};
 use crate::diagnostic::Diagnostic;
 use crate::playbook::{Condition, Play, RoleCall, RoleParts, Task, Wanted, read_params};
 use crate::template::{self, Scope, TemplateError, Truth, Value};
 use crate::yaml;
-
-/// Text up to this many bytes goes along for diffs.
-const PREVIEW_BYTES: usize = 64 * 1024;
 
 /// What a task comes to on one host.
 pub(super) enum Prepared {
@@ -36,12 +33,27 @@ pub(super) struct Ready {
 }
 
 pub(super) enum Deed {
-    Node { op: NodeOp, blobs: Vec<BlobNeed> },
+    Node {
+        op: Box<NodeOp>,
+        blobs: Vec<BlobNeed>,
+    },
     Gpu(GpuTask),
-    Reboot { when: RebootWhen, timeout_s: u64 },
-    WaitForConnection { timeout_s: u64, delay_s: u64 },
-    Say(String),
-    Asserted(String),
+    Reboot {
+        when: RebootWhen,
+        timeout_s: u64,
+    },
+    WaitForConnection {
+        timeout_s: u64,
+        delay_s: u64,
+    },
+    Fetch(FetchFile),
+    Pause(Pause),
+    /// What the controller itself found out.
+    Told {
+        failed: bool,
+        message: Option<String>,
+        data: Map<String, Json>,
+    },
     SetFacts(Vec<(Arc<str>, Value)>),
     Meta(MetaAction),
     Include(Wanted),
@@ -172,6 +184,27 @@ impl Surroundings<'_> {
             Params::File(file) => node(NodeOp::File(file.clone())),
             Params::LineInFile(line) => node(NodeOp::LineInFile(line.clone())),
             Params::Stat(stat) => node(NodeOp::Stat(stat.clone())),
+            Params::BlockInFile(block) => node(NodeOp::BlockInFile(block.clone())),
+            Params::Replace(replace) => node(NodeOp::Replace(replace.clone())),
+            Params::GetUrl(get) => node(NodeOp::GetUrl(get.clone())),
+            Params::TempFile(temp) => node(NodeOp::TempFile(temp.clone())),
+            Params::Find(find) => node(NodeOp::Find(find.clone())),
+            Params::Slurp(slurp) => node(NodeOp::Slurp(slurp.clone())),
+            Params::WaitFor(wait) => node(NodeOp::WaitFor(wait.clone())),
+            Params::Ping(ping) => node(NodeOp::Ping(ping.clone())),
+            Params::Setup(setup) => {
+                node(NodeOp::Facts(FactsRequest { gpus: true, filter: setup.filter.clone() }))
+            }
+            Params::Unarchive(unarchive) if unarchive.remote_src => {
+                node(NodeOp::Unarchive(UnpackArchive { task: unarchive.clone(), blob: None }))
+            }
+            Params::Unarchive(unarchive) => {
+                let (blob, need) = blob(&self.file(FileKind::File, &unarchive.src)?);
+                let op = UnpackArchive { task: unarchive.clone(), blob: Some(blob) };
+                Deed::Node { op: Box::new(NodeOp::Unarchive(op)), blobs: vec![need] }
+            }
+            Params::Fetch(fetch) => self.fetch(fetch, scope)?,
+            Params::Pause(pause) => Deed::Pause(pause.clone()),
             Params::Copy(copy) => self.copy(copy, task.no_log)?,
             Params::Template(template) => self.template(template, scope, task.no_log)?,
             Params::Command(command) => {
@@ -188,7 +221,9 @@ impl Surroundings<'_> {
                     chdir: command.chdir.clone(),
                     creates: command.creates.clone(),
                     removes: command.removes.clone(),
-                    stdin: command.stdin.clone(),
+                    stdin: input(command.stdin.as_ref(), command.stdin_add_newline),
+                    keep_ends: !command.strip_empty_ends,
+                    expand: command.expand_argument_vars,
                     ..Exec::default()
                 }))
             }
@@ -199,7 +234,7 @@ impl Surroundings<'_> {
                     chdir: shell.chdir.clone(),
                     creates: shell.creates.clone(),
                     removes: shell.removes.clone(),
-                    stdin: shell.stdin.clone(),
+                    stdin: input(shell.stdin.as_ref(), shell.stdin_add_newline),
                     ..Exec::default()
                 }))
             }
@@ -217,9 +252,15 @@ impl Surroundings<'_> {
                     creates: script.creates.clone(),
                     removes: script.removes.clone(),
                     script: Some(blob),
+                    verbatim: true,
                     ..Exec::default()
                 };
-                Deed::Node { op: NodeOp::Exec(exec), blobs: vec![need] }
+                Deed::Node { op: Box::new(NodeOp::Exec(exec)), blobs: vec![need] }
+            }
+            Params::Raw(raw) => {
+                let executable = raw.executable.clone().unwrap_or_else(|| "/bin/sh".to_owned());
+                let run = Run::Shell { line: raw.cmd.clone(), executable };
+                node(NodeOp::Exec(Exec { run, verbatim: true, ..Exec::default() }))
             }
             Params::Reboot(reboot) => Deed::Reboot { when: reboot.when, timeout_s: reboot.timeout },
             Params::WaitForConnection(wait) => {
@@ -232,6 +273,7 @@ impl Surroundings<'_> {
                 facts
                     .facts
                     .iter()
+                    .filter(|(name, _)| *name != CACHEABLE)
                     .map(|(name, value)| (Arc::from(name.as_str()), Value::literal(value)))
                     .collect(),
             ),
@@ -243,7 +285,7 @@ impl Surroundings<'_> {
         })
     }
 
-    fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
+    pub(super) fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
         let file = self.files.read(kind, &self.search, name).map_err(fail)?;
         if file.secret {
             template::met_secret();
@@ -271,69 +313,6 @@ impl Surroundings<'_> {
         }))
     }
 
-    fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {
-        let base = |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
-        let mut put = PutFile {
-            dest: copy.dest.clone(),
-            name: base(&copy.dest),
-            blob: None,
-            remote_src: None,
-            preview: None,
-            owner: copy.owner.clone(),
-            group: copy.group.clone(),
-            mode: copy.mode.clone(),
-            backup: copy.backup,
-            force: copy.force,
-            validate: copy.validate.clone(),
-            secret,
-        };
-        let content = match (&copy.src, &copy.content) {
-            (Some(src), _) if copy.remote_src => {
-                put.name = base(src);
-                put.remote_src = Some(src.clone());
-                return Ok(node(NodeOp::PutFile(put)));
-            }
-            (Some(src), _) => {
-                put.name = base(src);
-                self.file(FileKind::File, src)?
-            }
-            (None, content) => FileContent::new("", content.clone().unwrap_or_default().into_bytes()),
-        };
-        Ok(put_file(put, &content))
-    }
-
-    fn template(&self, params: &Template, scope: &Arc<Scope>, secret: bool) -> Result<Deed, Stop> {
-        let source = self.file(FileKind::Template, &params.src)?;
-        let text = std::str::from_utf8(&source.bytes)
-            .map_err(|_| fail(format!("the template {} is not UTF-8 text", source.path)))?;
-        let rendered = match template::render_document(text, scope) {
-            Ok(Some(text)) => text,
-            Ok(None) => return Err(unknown()),
-            Err(error) => {
-                let line = error.range().map_or_else(String::new, |range| {
-                    format!(":{}", text.get(..range.start).unwrap_or_default().matches('\n').count() + 1)
-                });
-                return Err(fail(format!("{}{line}: {error}", source.path)));
-            }
-        };
-        let name = params.src.rsplit('/').next().unwrap_or_default();
-        let put = PutFile {
-            dest: params.dest.clone(),
-            name: name.strip_suffix(".j2").unwrap_or(name).to_owned(),
-            blob: None,
-            remote_src: None,
-            preview: None,
-            owner: params.owner.clone(),
-            group: params.group.clone(),
-            mode: params.mode.clone(),
-            backup: params.backup,
-            force: params.force,
-            validate: params.validate.clone(),
-            secret,
-        };
-        Ok(put_file(put, &FileContent::new("", rendered.into_bytes())))
-    }
-
     fn debug(&self, debug: &Debug, scope: &Arc<Scope>) -> Result<Deed, Stop> {
         if debug.verbosity > self.verbosity {
             return Err(Stop(Prepared::Skip(format!("shown from {} times -v on", debug.verbosity))));
@@ -350,11 +329,24 @@ impl Surroundings<'_> {
             if value.has_unknown() {
                 return Err(unknown());
             }
-            return Ok(Deed::Say(format!("{source} = {}", shown(&value))));
+            return Ok(told(format!("{source} = {}", shown(&value)), source, value.to_json()));
         }
         let message = debug.msg.as_ref().map_or_else(|| Value::str("Hello world!"), Value::literal);
-        Ok(Deed::Say(shown(&message)))
+        Ok(told(shown(&message), "msg", message.to_json()))
     }
+}
+
+/// A parameter of `set_fact` that is no fact; facts live as long as the run, in memory.
+const CACHEABLE: &str = "cacheable";
+
+fn told(message: String, name: &str, value: Json) -> Deed {
+    let data = [(name.to_owned(), value)].into_iter().collect();
+    Deed::Told { failed: false, message: Some(message), data }
+}
+
+/// Text for a command, with the line break that Ansible puts after it.
+fn input(text: Option<&String>, newline: bool) -> Option<String> {
+    text.map(|text| if newline { format!("{text}\n") } else { text.clone() })
 }
 
 fn role_call(include: &IncludeRole) -> RoleCall {
@@ -394,22 +386,13 @@ pub(super) fn variables(file: &FileContent) -> Result<Vec<(Arc<str>, Value)>, St
     }
 }
 
-fn node(op: NodeOp) -> Deed {
-    Deed::Node { op, blobs: Vec::new() }
+pub(super) fn node(op: NodeOp) -> Deed {
+    Deed::Node { op: Box::new(op), blobs: Vec::new() }
 }
 
-fn blob(file: &FileContent) -> (Blob, BlobNeed) {
+pub(super) fn blob(file: &FileContent) -> (Blob, BlobNeed) {
     let blob = Blob { sha256: file.sha256.to_string(), size: file.bytes.len() as u64 };
     (blob.clone(), BlobNeed { blob, bytes: Arc::clone(&file.bytes) })
-}
-
-fn put_file(mut put: PutFile, content: &FileContent) -> Deed {
-    let (blob, need) = blob(content);
-    if !put.secret && content.bytes.len() <= PREVIEW_BYTES {
-        put.preview = std::str::from_utf8(&content.bytes).ok().map(ToOwned::to_owned);
-    }
-    put.blob = Some(blob);
-    Deed::Node { op: NodeOp::PutFile(put), blobs: vec![need] }
 }
 
 /// Whether a parameter is an expression that its kind evaluates itself.
@@ -458,7 +441,7 @@ fn set_facts(task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
         };
         let value =
             template::resolve(&entry.value, scope).map_err(|error| fail(format!("`{name}`: {error}")))?;
-        if !matches!(value, Value::Omit) {
+        if !matches!(value, Value::Omit) && &*name != CACHEABLE {
             facts.push((name, value));
         }
     }
@@ -479,16 +462,24 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
             Truth::Unknown => open = true,
             Truth::False => {
                 let why = format!("`{text}` does not hold");
-                return Err(fail(
-                    assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})")),
-                ));
+                let told = assert.fail_msg.clone().unwrap_or_else(|| "Assertion failed".to_owned());
+                let message =
+                    assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})"));
+                let mut data = Map::new();
+                data.insert("msg".to_owned(), told.into());
+                data.insert("assertion".to_owned(), text.into());
+                data.insert("evaluated_to".to_owned(), false.into());
+                return Ok(Deed::Told { failed: true, message: Some(message), data });
             }
         }
     }
     if open {
         return Err(unknown());
     }
-    Ok(Deed::Asserted(assert.success_msg.clone().unwrap_or_else(|| "all conditions hold".to_owned())))
+    let message = assert.success_msg.clone().unwrap_or_else(|| "all conditions hold".to_owned());
+    let msg = assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".to_owned());
+    let data = [("msg".to_owned(), Json::from(msg))].into_iter().collect();
+    Ok(Deed::Told { failed: false, message: (!assert.quiet).then_some(message), data })
 }
 
 fn environment(task: &Task, scope: &Arc<Scope>) -> Result<Vec<(String, String)>, Stop> {

@@ -1,5 +1,6 @@
 //! The template engine: compiles, caches, evaluates.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, RwLock};
 
@@ -8,7 +9,7 @@ use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, TemplateError, Truth, filters, frame, lookups};
+use super::{Scope, Syntax, TemplateError, Truth, filters, frame, lookups};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -194,12 +195,32 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
 /// # Errors
 /// Those of [`evaluate`].
 pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
-    if !scan::is_template(source) {
+    render_document_as(source, scope, &Syntax::default())
+}
+
+/// [`render_document`] for a text that is written in another way.
+///
+/// # Errors
+/// Those of [`evaluate`], and marks that cannot be told apart.
+pub fn render_document_as(
+    source: &str,
+    scope: &Arc<Scope>,
+    syntax: &Syntax,
+) -> Result<Option<String>, TemplateError> {
+    let own_marks = syntax.has_own_marks();
+    if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    let text = scan::dotted_template(source);
+    let text = if own_marks { scan::dotted_template(source) } else { source.into() };
+    let environment = if *syntax == Syntax::default() {
+        Cow::Borrowed(&*ENVIRONMENT)
+    } else {
+        let mut environment = ENVIRONMENT.clone();
+        environment.set_syntax(syntax.config().map_err(TemplateError::new)?);
+        Cow::Owned(environment)
+    };
     let rendered = frame::evaluate(scope, |root| {
-        ENVIRONMENT
+        environment
             .render_str(&text, root)
             .map(Value::from)
             .map_err(|error| TemplateError::from_engine(&error, source))

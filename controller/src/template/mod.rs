@@ -14,11 +14,12 @@ mod lookups;
 mod outside;
 mod scan;
 mod scope;
+mod syntax;
 mod value;
 
 pub use engine::{
     References, condition, evaluate, inspect_expression, inspect_template, position_of, render,
-    render_document, resolve,
+    render_document, render_document_as, resolve,
 };
 pub use error::TemplateError;
 pub use frame::{met_secret, watch};
@@ -26,6 +27,7 @@ pub use lookups::{check_name as check_lookup, loop_over};
 pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;
 pub use scope::Scope;
+pub use syntax::Syntax;
 pub use value::{Dict, List, Value};
 
 /// Whether a condition holds, as far as it can be told.

@@ -73,6 +73,9 @@ async fn commands_run_and_content_arrives() {
             force: true,
             validate: None,
             secret: false,
+            follow: false,
+            checksum: None,
+            directory_mode: None,
         };
         let blobs: HashMap<String, Bytes> = [(sha256, content.clone())].into();
         let outcome = session.call(operation(NodeOp::PutFile(put), "put"), &blobs, |_| {}).await.unwrap();

@@ -134,6 +134,30 @@ pub fn optional_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
+/// Text that may be null, which counts as empty.
+///
+/// # Errors
+/// As [`text`].
+pub fn text_or_nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(optional_text(deserializer)?.unwrap_or_default())
+}
+
+/// Names in a list, or in one text with commas between them as Ansible also takes them.
+///
+/// # Errors
+/// Mappings.
+pub fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Wrapped {
+        #[serde(deserialize_with = "text")]
+        name: String,
+    }
+    let many: Vec<Wrapped> = one_or_many(deserializer)?;
+    let split = many.iter().flat_map(|one| one.name.split(','));
+    Ok(split.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
+}
+
 struct OneOrMany<T>(std::marker::PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OneOrMany<T> {

@@ -3,10 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::health::HealthRequest;
-use crate::tasks::{
-    Apt, Cron, Dnf, File, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, Group,
-    Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Service, Stat, Sysctl, User,
-};
+use crate::tasks::{Apt, BlockInFile, Cron, Dnf, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, Group, Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Ping, Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive, User, WaitFor};
 
 /// One operation on a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +26,22 @@ pub enum NodeOp {
     Modprobe(Modprobe),
     Mount(Mount),
     Stat(Stat),
+    BlockInFile(BlockInFile),
+    Replace(Replace),
+    GetUrl(GetUrl),
+    Unarchive(UnpackArchive),
+    TempFile(TempFile),
+    Find(Find),
+    Slurp(Slurp),
+    /// One piece of a file, for `fetch`.
+    ReadPiece(ReadPiece),
+    WaitFor(WaitFor),
+    Ping(Ping),
+    /// A tree of files and directories: `copy` of a directory.
+    PutTree(PutTree),
     /// `copy` and `template`, their content resolved by the controller.
     PutFile(PutFile),
-    /// `command`, `shell` and `script`.
+    /// `command`, `shell`, `script` and `raw`.
     Exec(Exec),
     /// Reads hardware and software facts.
     Facts(FactsRequest),
@@ -48,7 +58,19 @@ pub enum NodeOp {
 impl NodeOp {
     /// Whether it only reads, so that any session may ask for it at any time.
     pub const fn reads_only(&self) -> bool {
-        matches!(self, Self::Stat(_) | Self::Facts(_) | Self::Idle | Self::Health(_) | Self::System)
+        matches!(
+            self,
+            Self::Stat(_)
+                | Self::Find(_)
+                | Self::Slurp(_)
+                | Self::ReadPiece(_)
+                | Self::WaitFor(_)
+                | Self::Ping(_)
+                | Self::Facts(_)
+                | Self::Idle
+                | Self::Health(_)
+                | Self::System
+        )
     }
 
     /// Whether observe, plan and apply exist for it, so that a plan tells exactly what a run will do.
@@ -71,7 +93,12 @@ impl NodeOp {
                 | Self::Modprobe(_)
                 | Self::Mount(_)
                 | Self::Stat(_)
+                | Self::BlockInFile(_)
+                | Self::Replace(_)
+                | Self::GetUrl(_)
+                | Self::Unarchive(_)
                 | Self::PutFile(_)
+                | Self::PutTree(_)
         )
     }
 }
@@ -135,7 +162,76 @@ pub struct PutFile {
     pub validate: Option<String>,
     /// Whether content is kept out of diffs.
     pub secret: bool,
+    /// Whether a link at the destination is kept and its target written.
+    #[serde(default)]
+    pub follow: bool,
+    /// SHA-1 that the content must have.
+    #[serde(default)]
+    pub checksum: Option<String>,
+    /// Mode of directories, where `remote_src` is one.
+    #[serde(default)]
+    pub directory_mode: Option<crate::tasks::FileMode>,
 }
+
+/// A directory whose content is this.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PutTree {
+    /// Absolute path on the node of the directory that gets the content; made with its parents when it is missing.
+    pub dest: String,
+    /// Paths below `dest`, each after the directory that it is in.
+    pub entries: Vec<TreeEntry>,
+    /// Directory of the node that has the content, instead of `entries`.
+    pub remote_src: Option<String>,
+    pub owner: Option<String>,
+    pub group: Option<String>,
+    /// Mode of the files, for those of `entries` that have none of their own.
+    pub mode: Option<crate::tasks::FileMode>,
+    pub directory_mode: Option<crate::tasks::FileMode>,
+    pub backup: bool,
+    pub force: bool,
+    pub follow: bool,
+    pub secret: bool,
+}
+
+/// One path of a tree.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TreeEntry {
+    /// Relative path without `..`.
+    pub path: String,
+    /// Content of a file; a directory has none.
+    pub blob: Option<Blob>,
+    /// Target of a link.
+    #[serde(default)]
+    pub link: Option<String>,
+    /// Permission bits of the source, for `mode: preserve`.
+    #[serde(default)]
+    pub mode: Option<crate::tasks::FileMode>,
+    /// Text of the content when it is small, for a diff in a plan.
+    #[serde(default)]
+    pub preview: Option<String>,
+}
+
+/// `unarchive`, its archive resolved by the controller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnpackArchive {
+    pub task: Unarchive,
+    /// The archive, unless the node has it.
+    pub blob: Option<Blob>,
+}
+
+/// Asks for a piece of a file; the answer's `data` has `content` (base64), `size` and, asked at offset 0, `sha256`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadPiece {
+    /// Absolute path on the node.
+    pub path: String,
+    /// In bytes.
+    pub offset: u64,
+    /// In bytes, at most [`READ_PIECE`]; 0 asks for size and digest alone.
+    pub length: u64,
+}
+
+/// The largest piece that is read at once, in bytes: as base64 it is well below a frame.
+pub const READ_PIECE: u64 = 2 * 1024 * 1024;
 
 /// A process on the node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -150,6 +246,18 @@ pub struct Exec {
     pub environment: Vec<(String, String)>,
     /// Path under which the helper sees the script, pushed by content.
     pub script: Option<Blob>,
+    /// What `register` gets as `cmd`; left out, what runs.
+    #[serde(default)]
+    pub shown: Option<serde_json::Value>,
+    /// Output as it came, as `raw` and `script` give it, and without the times.
+    #[serde(default)]
+    pub verbatim: bool,
+    /// Line breaks at the end of the output stay.
+    #[serde(default)]
+    pub keep_ends: bool,
+    /// `$NAME` in the arguments stands for variables of the environment.
+    #[serde(default)]
+    pub expand: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,6 +281,9 @@ impl Default for Program {
 pub struct FactsRequest {
     /// Reads the GPUs through NVML too.
     pub gpus: bool,
+    /// Names or globs of the facts that `register` gets; the controller chooses them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<String>,
 }
 
 /// How hard the node is asked to go down.

@@ -1,5 +1,7 @@
 //! The operating system beneath the kinds: users, files, and where the node's trees are.
 
+pub mod attributes;
+pub mod checksum;
 pub mod civil;
 pub mod diff;
 pub mod environment;

@@ -17,7 +17,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
-    op::Reboot,
+    op::{PutTree, Reboot},
 };
 
 use super::{
@@ -39,7 +39,7 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{exec, reboot},
+    tasks::{exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
     world::{Overlay, World},
 };
 
@@ -421,7 +421,10 @@ impl Session {
         let node = Node {
             roots: &self.roots,
             users: &self.users,
-            world: World::overlaid(&self.overlay),
+            world: match request.mode {
+                Mode::Predict => World::overlaid(&self.overlay),
+                Mode::Apply => World::real(),
+            },
             user,
             environment: &request.environment,
             deadline,
@@ -433,7 +436,10 @@ impl Session {
         match &request.op {
             NodeOp::Sysctl(task) => declared.run(task),
             NodeOp::KernelCmdline(task) => declared.run(task),
-            NodeOp::PutFile(task) => declared.run(task),
+            NodeOp::PutFile(task) => match puttree::of_directory(task, &node)? {
+                Some(tree) => declared.tree(&tree),
+                None => declared.run(task),
+            },
             NodeOp::Exec(task) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
                 exec::run(task, &node, request.mode, state_dir, &gate)
@@ -485,6 +491,17 @@ impl Session {
             NodeOp::Modprobe(task) => declared.run(task),
             NodeOp::Mount(task) => declared.run(task),
             NodeOp::Stat(task) => declared.run(task),
+            NodeOp::BlockInFile(task) => declared.run(task),
+            NodeOp::Replace(task) => declared.run(task),
+            NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
+            NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
+            NodeOp::PutTree(task) => declared.tree(task),
+            NodeOp::TempFile(task) => declared.act(|| tempfile::run(task, &node, request.mode, &gate)),
+            NodeOp::Slurp(task) => declared.act(|| reading::slurp(task, &node)),
+            NodeOp::Find(task) => declared.act(|| reading::find(task, &node)),
+            NodeOp::ReadPiece(task) => declared.act(|| reading::piece(task, &node)),
+            NodeOp::WaitFor(task) => declared.act(|| waiting::run(task, &node, request.mode)),
+            NodeOp::Ping(task) => Ok(reading::ping(task)),
             NodeOp::Reboot(how) => {
                 if request.mode == Mode::Apply && *how == Reboot::Orderly && allowed == Disruption::Reboot {
                     gate(Disruption::Reboot)?;
@@ -623,6 +640,21 @@ struct Declared<'a> {
 }
 
 impl Declared<'_> {
+    fn tree(&self, tree: &PutTree) -> Result<OpOutcome, Trouble> {
+        puttree::run(tree, self.node, |part| match part {
+            puttree::Part::Directory(file) => self.run(&**file),
+            puttree::Part::File(file) => self.run(&**file),
+        })
+    }
+
+    /// Does something that is no declaration with the rights of the task's user.
+    fn act(&self, work: impl FnOnce() -> Result<OpOutcome, Trouble> + Send) -> Result<OpOutcome, Trouble> {
+        match &self.node.user {
+            Some(user) => user.with_rights(work)?,
+            None => work(),
+        }
+    }
+
     fn run<D: Declaration>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
         let work =
             || drive(declaration, self.node, self.mode, &self.session.overlay, self.allowed, self.gate);

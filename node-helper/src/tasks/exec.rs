@@ -1,4 +1,4 @@
-//! `command`, `shell` and `script`: a process whose effect nobody can foresee.
+//! `command`, `shell`, `script` and `raw`: a process whose effect nobody can foresee.
 
 use std::{
     fs,
@@ -49,7 +49,8 @@ pub fn run(
         (Program::Script { .. }, None) => return Err(Trouble::invalid("the script's content was not named")),
         _ => None,
     };
-    let (shown, mut run) = program(&exec.run, pushed.as_ref())?;
+    let (shown, mut run) = program(exec, node, pushed.as_ref())?;
+    let shown = exec.shown.clone().unwrap_or(shown);
     run = run.user(node.user.clone()).limit(OUTPUT_LIMIT);
     for (name, value) in node.environment.iter().chain(&exec.environment) {
         run = run.env(name, value);
@@ -63,17 +64,19 @@ pub fn run(
     // Why last: what came before only prepared, and a command that begins counts as run.
     gate(Disruption::Live)?;
     match run.finish(node.deadline) {
-        Ok(done) => Ok(finished(shown, &done)),
+        Ok(done) => Ok(finished(exec, shown, &done)),
         Err(ProcessError::Stopped { program, stop, after, output }) => {
             let error = ProcessError::Stopped { program, stop, after, output: Box::default() };
             let mut outcome = Trouble::from(error).outcome();
-            said(&mut outcome, &output);
+            said(exec, &mut outcome, &output);
             outcome.data.insert("cmd".to_owned(), shown);
             Ok(outcome)
         }
         Err(error) => {
+            let why = error.to_string();
             let mut outcome = Trouble::from(error).outcome();
             outcome.data = empty(shown, 2, "");
+            outcome.data.insert("msg".to_owned(), json!(format!("Error executing command: {why}")));
             Ok(outcome)
         }
     }
@@ -108,14 +111,60 @@ fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
         Program::Shell { line, .. } => json!(line),
         Program::Script { arguments, .. } => json!(arguments),
     };
-    let mut outcome = OpOutcome::new(OpStatus::Skipped { reason: reason.clone() });
+    let shown = exec.shown.clone().unwrap_or(shown);
+    // Why ok: so Ansible tells it, and what comes after asks for `rc` and `stdout`.
+    let mut outcome = OpOutcome::new(OpStatus::Ok);
     outcome.data = empty(shown, 0, &format!("skipped, since {reason}"));
+    let (path, is) = reason.rsplit_once(" e").map_or((reason.as_str(), ""), |(path, _)| (path, "exists"));
+    let path = path.trim_end_matches(" does not");
+    let words = if reason.ends_with("does not exist") { "does not exist" } else { is };
+    outcome.data.insert("msg".to_owned(), json!(format!("Did not run command since '{path}' {words}")));
+    for name in ["start", "end", "delta"] {
+        outcome.data.insert(name.to_owned(), Value::Null);
+    }
     Some(outcome)
 }
 
-fn program(program: &Program, pushed: Option<&Pushed>) -> Result<(Value, Run), Trouble> {
-    match program {
+/// `$NAME` and `${NAME}` as Python's `expandvars` reads them: what is not set stays.
+fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let plain = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let (name, tail) = braced.or_else(|| after.split_at_checked(plain)).unwrap_or(("", after));
+        match get(name).filter(|_| !name.is_empty()) {
+            Some(value) => {
+                out.push_str(&value);
+                rest = tail;
+            }
+            None => {
+                out.push('$');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn program(exec: &Exec, node: &Node<'_>, pushed: Option<&Pushed>) -> Result<(Value, Run), Trouble> {
+    match &exec.run {
         Program::Argv(argv) => {
+            let get = |name: &str| {
+                let declared = node.environment.iter().chain(&exec.environment).rev();
+                let found = declared.clone().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+                let home = || node.user.as_ref().map(|user| user.home.display().to_string());
+                found
+                    .or_else(|| if name == "HOME" { home() } else { None })
+                    .or_else(|| std::env::var(name).ok())
+            };
+            let argv: Vec<String> = match exec.expand {
+                true => argv.iter().map(|word| expanded(word, &get)).collect(),
+                false => argv.clone(),
+            };
+            let argv = &argv;
             let (first, rest) =
                 argv.split_first().ok_or_else(|| Trouble::invalid("a command needs at least a program"))?;
             Ok((json!(argv), Run::new(first).args(rest)))
@@ -143,21 +192,22 @@ fn empty(shown: Value, rc: i32, stdout: &str) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("cmd".to_owned(), shown);
     data.insert("rc".to_owned(), json!(rc));
-    streams(&mut data, stdout, "");
+    streams(&mut data, stdout, "", false);
     data
 }
 
 /// Ansible's names; the last line break is dropped as Ansible does.
-fn streams(data: &mut Map<String, Value>, stdout: &str, stderr: &str) {
+fn streams(data: &mut Map<String, Value>, stdout: &str, stderr: &str, keeps_ends: bool) {
     for (name, text) in [("stdout", stdout), ("stderr", stderr)] {
-        let text = text.trim_end_matches(['\r', '\n']);
+        let text = if keeps_ends { text } else { text.trim_end_matches(['\r', '\n']) };
         data.insert(name.to_owned(), json!(text));
         data.insert(format!("{name}_lines"), json!(text.lines().collect::<Vec<_>>()));
     }
 }
 
-fn said(outcome: &mut OpOutcome, output: &Output) {
-    streams(&mut outcome.data, &output.stdout.text(), &output.stderr.text());
+fn said(exec: &Exec, outcome: &mut OpOutcome, output: &Output) {
+    let keeps_ends = exec.verbatim || exec.keep_ends;
+    streams(&mut outcome.data, &output.stdout.text(), &output.stderr.text(), keeps_ends);
     let mut note = |name: &str, captured: &Captured| {
         if captured.lost > 0 {
             outcome.warnings.push(format!(
@@ -171,17 +221,25 @@ fn said(outcome: &mut OpOutcome, output: &Output) {
     note("stderr", &output.stderr);
 }
 
-fn finished(shown: Value, done: &Finished) -> OpOutcome {
+fn finished(exec: &Exec, shown: Value, done: &Finished) -> OpOutcome {
     let status = if done.exit.success() {
         OpStatus::Changed
     } else {
         OpStatus::Failed { kind: FailureKind::Exit, message: done.exit.to_string() }
     };
     let mut outcome = OpOutcome::new(status);
-    outcome.data.insert("cmd".to_owned(), shown);
     outcome.data.insert("rc".to_owned(), json!(done.exit.shell_code()));
-    said(&mut outcome, &done.output);
+    said(exec, &mut outcome, &done.output);
     let data = &mut outcome.data;
+    if !done.exit.success() {
+        data.insert("msg".to_owned(), json!("non-zero return code"));
+    } else if !exec.verbatim {
+        data.insert("msg".to_owned(), json!(""));
+    }
+    if exec.verbatim {
+        return outcome;
+    }
+    data.insert("cmd".to_owned(), shown);
     data.insert("start".to_owned(), json!(civil::timestamp(done.started)));
     data.insert("end".to_owned(), json!(civil::timestamp(done.started + done.took)));
     data.insert("delta".to_owned(), json!(civil::delta(done.took)));
@@ -324,10 +382,13 @@ mod tests {
         bench.write("srv/done.txt", "");
         let creates = Exec { creates: Some("/srv/*.txt".into()), ..shell("exit 1") };
         let skipped = outcome(&bench, &creates, Mode::Predict);
-        assert_eq!(skipped.status, OpStatus::Skipped { reason: "/srv/*.txt exists".into() });
+        assert_eq!(skipped.status, OpStatus::Ok);
+        assert_eq!(skipped.data["msg"], "Did not run command since '/srv/*.txt' exists");
         assert_eq!(skipped.data["stdout"], "skipped, since /srv/*.txt exists");
         let removes = Exec { removes: Some("/srv/none".into()), ..shell("exit 1") };
-        assert!(matches!(outcome(&bench, &removes, Mode::Apply).status, OpStatus::Skipped { .. }));
+        let skipped = outcome(&bench, &removes, Mode::Apply);
+        assert_eq!(skipped.status, OpStatus::Ok);
+        assert_eq!(skipped.data["msg"], "Did not run command since '/srv/none' does not exist");
     }
 
     #[test]
@@ -387,6 +448,32 @@ mod tests {
         let done = outcome(&Bench::new(), &shell("head -c 1500000 /dev/zero | tr '\\0' x"), Mode::Apply);
         assert_eq!(done.data["stdout"].as_str().unwrap().len(), OUTPUT_LIMIT);
         assert_eq!(done.warnings, ["stdout was cut after 1048576 bytes; 451424 more were thrown away"]);
+    }
+
+    #[test]
+    fn raw_output_comes_as_it_is() {
+        let exec = Exec { verbatim: true, ..shell("printf 'a\\n\\n'; exit 3") };
+        let done = outcome(&Bench::new(), &exec, Mode::Apply);
+        assert_eq!((&done.data["stdout"], &done.data["rc"]), (&json!("a\n\n"), &json!(3)));
+        assert_eq!(done.data["msg"], "non-zero return code");
+        assert!(!done.data.contains_key("cmd") && !done.data.contains_key("start"));
+    }
+
+    #[test]
+    fn arguments_take_variables_as_ansible_expands_them() {
+        let get = |name: &str| (name == "A").then(|| "x y".to_owned());
+        for (text, wanted) in
+            [("$A", "x y"), ("${A}b", "x yb"), ("$B $", "$B $"), ("a$A.c", "ax y.c"), ("${A", "${A")]
+        {
+            assert_eq!(expanded(text, &get), wanted);
+        }
+        let exec = Exec {
+            run: Program::Argv(vec!["echo".into(), "$X".into()]),
+            environment: vec![("X".into(), "y".into())],
+            expand: true,
+            ..Exec::default()
+        };
+        assert_eq!(outcome(&Bench::new(), &exec, Mode::Apply).data["stdout"], "y");
     }
 
     #[test]

@@ -14,10 +14,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::{
-        files::{self, At, FileError, Ownership},
-        mode,
-    },
+    os::files::{self, At, FileError, Ownership},
+    process::Run,
     tasks::ownership::{self, Wanted},
     world::{Content, Effect, Entry, Owned, World},
 };
@@ -34,8 +32,66 @@ struct Below {
     link: bool,
 }
 
+/// What becomes of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    Keep,
+    Now,
+    /// Seconds since 1970.
+    At(i64),
+}
+
+impl When {
+    fn read(text: Option<&str>, default: Self, node: &Node<'_>) -> Result<Self, Trouble> {
+        match text {
+            None => Ok(default),
+            Some("preserve") => Ok(Self::Keep),
+            Some("now") => Ok(Self::Now),
+            Some(text) => local_time(text, node).map(Self::At),
+        }
+    }
+
+    /// Whether the time `has` is another one.
+    fn differs(self, has: i64, touches: bool) -> bool {
+        match self {
+            Self::Keep => false,
+            Self::Now => touches,
+            Self::At(wanted) => wanted != has,
+        }
+    }
+
+    const fn stamp(self) -> rustix::fs::Timespec {
+        match self {
+            Self::Keep => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+            Self::Now => rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+            Self::At(seconds) => rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 },
+        }
+    }
+}
+
+/// `YYYYMMDDhhmm.ss` in the node's time zone, which only its own `date` knows.
+fn local_time(text: &str, node: &Node<'_>) -> Result<i64, Trouble> {
+    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+    let given = format!(
+        "{}-{}-{} {}:{}:{}",
+        part(0, 4),
+        part(4, 6),
+        part(6, 8),
+        part(8, 10),
+        part(10, 12),
+        part(13, 15)
+    );
+    let done = Run::new("date").args(["-d", &given, "+%s"]).finish(node.deadline)?;
+    let seconds = done.stdout().trim().parse().ok().filter(|_| done.exit.success());
+    seconds.ok_or_else(|| Trouble::invalid(format!("`{text}` is no time on this node")))
+}
+
 #[derive(Debug)]
 pub struct State {
+    /// When the file was read and changed, in seconds since 1970.
+    times: (i64, i64),
+    access: When,
+    modified: When,
     /// Where the path itself is.
     path: PathBuf,
     entry: Entry,
@@ -58,7 +114,7 @@ pub struct State {
 pub enum Step {
     Directory(PathBuf),
     Create(PathBuf),
-    Touch(PathBuf),
+    Touch { path: PathBuf, access: When, modified: When },
     Remove { path: PathBuf, directory: bool },
     Link { path: PathBuf, target: PathBuf, replaces: bool },
     Hard { path: PathBuf, source: PathBuf, replaces: bool },
@@ -159,7 +215,34 @@ fn own_new(
     Ok(())
 }
 
+/// Times of something that is there.
+fn times(task: &File, state: &State, path: &Path, entry: &Entry, touches: bool, plan: &mut Plan<Step>) {
+    let access = state.access.differs(state.times.0, touches);
+    let modified = state.modified.differs(state.times.1, touches);
+    if !access && !modified {
+        return;
+    }
+    let step = Step::Touch {
+        path: path.to_owned(),
+        access: if access { state.access } else { When::Keep },
+        modified: if modified { state.modified } else { When::Keep },
+    };
+    plan.push(step, Change::new(&task.path, Some(entry.what().to_owned()), "touched", Disruption::Live));
+}
+
 fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
+    let mut plan = plan_kind(task, state, touches)?;
+    // Why for existing paths alone: what is made gets the time at which it is made.
+    if !matches!(state.meant(task), FileState::Absent | FileState::Touch) {
+        let (path, entry) = state.subject(task);
+        if *entry != Entry::Absent {
+            times(task, state, path, entry, touches, &mut plan);
+        }
+    }
+    Ok(plan)
+}
+
+fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trouble> {
     let mut plan = Plan::default();
     let shown = task.path.as_str();
     let change =
@@ -195,11 +278,13 @@ fn plan_as(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Trou
                 }
                 plan.push(Step::Create(path.to_owned()), change(None, "file"));
                 own_new(&state.wanted, path, 0o644, false, &mut plan)?;
+                if matches!(state.access, When::At(_)) || matches!(state.modified, When::At(_)) {
+                    let (access, modified) = (state.access, state.modified);
+                    plan.steps.push(Step::Touch { path: path.to_owned(), access, modified });
+                }
             }
             (path, entry) => {
-                if touches {
-                    plan.push(Step::Touch(path.to_owned()), change(Some(entry.what()), "touched"));
-                }
+                times(task, state, path, entry, touches, &mut plan);
                 if let Some(owned) = entry.owned() {
                     let directory = matches!(entry, Entry::Directory { .. });
                     own(&state.wanted, path, shown, owned, directory, &mut plan)?;
@@ -366,7 +451,26 @@ impl Declaration for File {
         let wanted =
             Wanted::resolve(node.users, self.owner.as_deref(), self.group.as_deref(), self.mode.as_ref())?;
         let place = if self.state == Some(FileState::Hard) { source.unwrap_or(place) } else { place };
-        Ok(State { path, entry, place, there, empty, folders, below, target, linked, wanted })
+        let default = if self.state == Some(FileState::Touch) { When::Now } else { When::Keep };
+        let access = When::read(self.access_time.as_deref(), default, node)?;
+        let modified = When::read(self.modification_time.as_deref(), default, node)?;
+        let subject = if self.follow { &place } else { &path };
+        let times = fs::symlink_metadata(subject).map_or((0, 0), |meta| (meta.atime(), meta.mtime()));
+        Ok(State {
+            times,
+            access,
+            modified,
+            path,
+            entry,
+            place,
+            there,
+            empty,
+            folders,
+            below,
+            target,
+            linked,
+            wanted,
+        })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -404,7 +508,7 @@ impl Declaration for File {
                 Step::Create(path) => {
                     (path, Entry::File { owned: me(0o644), content: Content::Known([].as_slice().into()) })
                 }
-                Step::Touch(_) => continue,
+                Step::Touch { .. } => continue,
                 Step::Remove { path, .. } => (path, Entry::Absent),
                 Step::Link { path, target, .. } => {
                     (path, Entry::Link { owned: me(0o777), target: target.clone() })
@@ -444,14 +548,26 @@ impl Declaration for File {
         Ok(Map::new())
     }
 
+    fn subject(&self, state: &State) -> Option<PathBuf> {
+        let links = matches!(self.state, Some(FileState::Link | FileState::Hard));
+        let follows = self.follow && !links && state.entry != Entry::Absent;
+        Some(if follows { state.place.clone() } else { state.path.clone() })
+    }
+
     fn data(&self, state: &State) -> Map<String, Value> {
         let mut data = Map::new();
+        // Why two names: so Ansible's results have it.
+        let name = match self.state {
+            Some(FileState::Touch | FileState::Link | FileState::Hard) => "dest",
+            _ => "path",
+        };
+        data.insert(name.to_owned(), json!(self.path));
         data.insert("path".to_owned(), json!(self.path));
-        data.insert("state".to_owned(), json!(state.entry.what()));
-        if let Some(owned) = state.subject(self).1.owned() {
-            data.insert("uid".to_owned(), json!(owned.uid));
-            data.insert("gid".to_owned(), json!(owned.gid));
-            data.insert("mode".to_owned(), json!(mode::octal(owned.mode)));
+        if let Some(src) = &self.src {
+            data.insert("src".to_owned(), json!(src));
+        }
+        if state.entry == Entry::Absent {
+            data.insert("state".to_owned(), json!("absent"));
         }
         data
     }
@@ -466,9 +582,9 @@ fn perform(step: &Step) -> Result<(), FileError> {
         Step::Create(path) => {
             fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop).at("make", path)
         }
-        Step::Touch(path) => {
-            let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-            let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        Step::Touch { path, access, modified } => {
+            let times =
+                rustix::fs::Timestamps { last_access: access.stamp(), last_modification: modified.stamp() };
             rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())
                 .at("touch", path)
         }

@@ -5,6 +5,9 @@ mod cron;
 pub mod exec;
 mod file;
 mod hostname;
+mod blockinfile;
+mod download;
+pub mod geturl;
 mod kernel_cmdline;
 mod lineinfile;
 mod modprobe;
@@ -15,10 +18,17 @@ mod packages;
 mod putfile;
 #[cfg(test)]
 mod real;
+pub mod puttree;
+pub mod reading;
 pub mod reboot;
+mod replace;
 mod service;
 mod stat;
 mod sysctl;
+pub mod tempfile;
 #[cfg(test)]
 pub mod testing;
 mod tool;
+mod textfile;
+pub mod unarchive;
+pub mod waiting;

@@ -9,13 +9,18 @@ use std::{
     time::SystemTime,
 };
 
-use gpufleet_protocol::{Change, Disruption, FailureKind, op::PutFile};
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind,
+    op::PutFile,
+    tasks::{ChecksumAlgorithm, FileMode},
+};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::{
+        checksum::{self, Digests},
         civil, diff,
         files::{self, At, Fresh, Ownership},
         mode,
@@ -36,8 +41,8 @@ pub struct State {
     /// Folders that have to be made, the outermost first.
     folders: Vec<PathBuf>,
     entry: Entry,
-    /// Digest and size of what is there.
-    now: Option<(String, u64)>,
+    /// What is there.
+    now: Option<Digests>,
     /// Text of what is there, when a diff may be shown.
     text: Option<String>,
     /// Digest and size of what is declared.
@@ -54,8 +59,8 @@ pub enum Step {
     Ownership(Ownership),
 }
 
-fn brief(digest: &(String, u64)) -> String {
-    format!("{} ({} B)", digest.0.get(..12).unwrap_or(&digest.0), digest.1)
+fn brief(sha256: &str, size: u64) -> String {
+    format!("{} ({size} B)", sha256.get(..12).unwrap_or(sha256))
 }
 
 impl State {
@@ -132,18 +137,25 @@ impl Declaration for PutFile {
                 )));
             }
         }
-        let entry = world.entry(&dest)?;
+        let (dest, entry) = match world.entry(&dest)? {
+            Entry::Link { .. } if self.follow => world.follow(&dest)?,
+            entry => (dest, entry),
+        };
         match &entry {
             Entry::Directory { .. } | Entry::Other { .. } => {
                 return Err(Trouble::invalid(format!("{shown} is a {}, not a file", entry.what())));
             }
             _ => {}
         }
+        let mut preserved = None;
         let (source, wanted) = match (&self.remote_src, &self.blob) {
             (Some(path), _) => {
                 let path = node.roots.path(path);
                 match world.follow(&path)? {
-                    (place, Entry::File { content, .. }) => (Some(place), world.digest(&content)?),
+                    (place, Entry::File { content, owned }) => {
+                        preserved = Some(mode::octal(owned.mode));
+                        (Some(place), world.digest(&content)?)
+                    }
                     (_, Entry::Absent) => {
                         return Err(Trouble::invalid(format!(
                             "there is no file {} on the node",
@@ -163,13 +175,13 @@ impl Declaration for PutFile {
             (None, None) => return Err(Trouble::invalid("neither content nor a file of the node is given")),
         };
         let now = match &entry {
-            Entry::File { content, .. } => Some(world.digest(content)?),
+            Entry::File { content, .. } => Some(world.digests(content)?),
             _ => None,
         };
         let mut text = None;
         if !self.secret
             && self.preview.is_some()
-            && now.as_ref().is_none_or(|(_, size)| *size <= DIFF_LIMIT as u64)
+            && now.as_ref().is_none_or(|now| now.size <= DIFF_LIMIT as u64)
         {
             text = match (&entry, world.read(&dest)) {
                 (Entry::Absent, _) => Some(String::new()),
@@ -178,8 +190,11 @@ impl Declaration for PutFile {
                 (_, Err(ReadError::File(error))) => return Err(error.into()),
             };
         }
-        let ownership =
+        let mut ownership =
             Wanted::resolve(node.users, self.owner.as_deref(), self.group.as_deref(), self.mode.as_ref())?;
+        if self.mode.as_ref().is_some_and(FileMode::is_preserve) {
+            ownership.mode = preserved;
+        }
         Ok(State { dest, shown, folders, entry, now, text, wanted, source, ownership })
     }
 
@@ -192,14 +207,18 @@ impl Declaration for PutFile {
             let change = Change::new(folder.display().to_string(), None, "directory", Disruption::Live);
             plan.push(Step::Folder(folder.clone()), change);
         }
-        let same = state.now.as_ref().is_some_and(|(sha256, _)| *sha256 == state.wanted.0);
+        let same = state.now.as_ref().is_some_and(|now| now.sha256 == state.wanted.0);
         if !same {
             let from = match (&state.entry, &state.now) {
                 (Entry::Link { .. }, _) => Some("link".to_owned()),
                 (_, Some(_)) if self.secret => Some("other content".to_owned()),
-                (_, now) => now.as_ref().map(brief),
+                (_, now) => now.as_ref().map(|now| brief(&now.sha256, now.size)),
             };
-            let to = if self.secret { "secret content".to_owned() } else { brief(&state.wanted) };
+            let to = if self.secret {
+                "secret content".to_owned()
+            } else {
+                brief(&state.wanted.0, state.wanted.1)
+            };
             let mut change = Change::new(&state.shown, from, to, Disruption::Live);
             if let (Some(old), Some(new)) = (&state.text, &self.preview)
                 && new.len() <= DIFF_LIMIT
@@ -262,17 +281,19 @@ impl Declaration for PutFile {
         Ok(data)
     }
 
+    fn subject(&self, state: &State) -> Option<PathBuf> {
+        Some(state.dest.clone())
+    }
+
     fn data(&self, state: &State) -> Map<String, Value> {
         let mut data = Map::new();
         data.insert("dest".to_owned(), json!(state.shown));
-        if let Some((sha256, size)) = state.now.as_ref().filter(|_| !self.secret) {
-            data.insert("checksum".to_owned(), json!(sha256));
-            data.insert("size".to_owned(), json!(size));
+        if let Some(src) = &self.remote_src {
+            data.insert("src".to_owned(), json!(src));
         }
-        if let Some(owned) = state.entry.owned() {
-            data.insert("uid".to_owned(), json!(owned.uid));
-            data.insert("gid".to_owned(), json!(owned.gid));
-            data.insert("mode".to_owned(), json!(mode::octal(owned.mode)));
+        let told = state.now.as_ref().filter(|_| !self.secret);
+        if let Some(sha1) = told.and_then(|now| now.sha1.as_ref()) {
+            data.insert("checksum".to_owned(), json!(sha1));
         }
         data
     }
@@ -298,6 +319,15 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
         }
     }
     let got = files::hex(&digest.finalize());
+    if let Some(wanted) = &task.checksum {
+        let sha1 = checksum::of_file(ChecksumAlgorithm::Sha1, fresh.temporary())?;
+        if !sha1.eq_ignore_ascii_case(wanted) {
+            return Err(Trouble::invalid(format!(
+                "Copied file does not match the expected checksum: {sha1} instead of {wanted}; {} was left as it is",
+                state.shown
+            )));
+        }
+    }
     if got != state.wanted.0 {
         return Err(Trouble::io(format!(
             "the content for {} has SHA-256 {got} instead of {}",
@@ -378,6 +408,9 @@ mod tests {
             force: true,
             validate: None,
             secret: false,
+            follow: false,
+            checksum: None,
+            directory_mode: None,
         }
     }
 

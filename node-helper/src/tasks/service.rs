@@ -35,6 +35,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     DaemonReload,
+    DaemonReexec,
     Do(&'static str),
 }
 
@@ -169,6 +170,11 @@ impl Declaration for Service {
     }
 
     fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        if self.no_block {
+            // Why: nobody waited, so whether the unit runs is not known yet.
+            let settled = Service { state: None, ..self.clone() };
+            return plan_as(&settled, state, false);
+        }
         plan_as(self, state, false)
     }
 
@@ -201,8 +207,17 @@ impl Declaration for Service {
             let base =
                 Run::new(&state.systemctl).args(["--no-ask-password", "--no-pager"]).user(node.user.clone());
             let (run, what) = match step {
+                Step::DaemonReexec => (base.arg("daemon-reexec"), "systemctl daemon-reexec".to_owned()),
                 Step::DaemonReload => (base.arg("daemon-reload"), "systemctl daemon-reload".to_owned()),
                 Step::Do(verb) => {
+                    let starts = matches!(*verb, "start" | "stop" | "restart" | "reload");
+                    let mut base = base;
+                    if self.no_block && starts {
+                        base = base.arg("--no-block");
+                    }
+                    if self.force && !starts {
+                        base = base.arg("--force");
+                    }
                     (base.args([verb, "--", unit.as_str()]), format!("systemctl {verb} {unit}"))
                 }
             };
@@ -241,6 +256,9 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     let mut plan = Plan::default();
     let change =
         |what: String, from: &str, to: &str| Change::new(what, Some(from.to_owned()), to, Disruption::Live);
+    if task.daemon_reexec && acts {
+        plan.push(Step::DaemonReexec, change("systemd".to_owned(), "running", "started anew"));
+    }
     if task.daemon_reload && state.stale {
         plan.push(
             Step::DaemonReload,

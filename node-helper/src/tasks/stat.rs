@@ -6,14 +6,16 @@ use std::{
     path::Path,
 };
 
-use gpufleet_protocol::tasks::Stat;
+use gpufleet_protocol::tasks::{ChecksumAlgorithm, Stat};
 use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::{
-        files::{self, At, FileError},
+        checksum,
+        files::{At, FileError},
         mode,
+        users::Users,
     },
     world::{Content, Effect, Entry},
 };
@@ -60,14 +62,20 @@ impl Declaration for Stat {
                 stat.insert("lnk_source".to_owned(), json!(source.unwrap_or_else(|_| target.clone())));
             }
             Entry::File { content, .. } if self.get_checksum => {
-                let (sha256, _) = match content {
+                let algorithm = self.checksum_algorithm;
+                let sum = match content {
                     Content::On(place) => {
                         let file = fs::File::open(place).at("read", place)?;
-                        files::sha256_of(Interruptible { file, node }).at("read", place)?
+                        Some(checksum::of(algorithm, Interruptible { file, node }).at("read", place)?)
                     }
-                    other => node.world.digest(other)?,
+                    Content::Known(bytes) => Some(checksum::of(algorithm, &**bytes).at("read", &path)?),
+                    Content::Digest { sha256, .. } => {
+                        (algorithm == ChecksumAlgorithm::Sha256).then(|| sha256.clone())
+                    }
                 };
-                stat.insert("checksum".to_owned(), json!(sha256));
+                if let Some(sum) = sum {
+                    stat.insert("checksum".to_owned(), json!(sum));
+                }
             }
             _ => {}
         }
@@ -108,6 +116,13 @@ impl io::Read for Interruptible<'_, '_> {
     }
 }
 
+/// What `find` tells of a file.
+pub fn brief(stat: &mut Map<String, Value>, meta: &fs::Metadata, users: &Users) {
+    plain(stat, meta);
+    stat.insert("pw_name".to_owned(), json!(users.user_name(meta.uid()).unwrap_or_default()));
+    stat.insert("gr_name".to_owned(), json!(users.group_name(meta.gid()).unwrap_or_default()));
+}
+
 fn kinds(stat: &mut Map<String, Value>, is: [(&str, bool); 7]) {
     for (name, value) in is {
         stat.insert(name.to_owned(), json!(value));
@@ -115,6 +130,22 @@ fn kinds(stat: &mut Map<String, Value>, is: [(&str, bool); 7]) {
 }
 
 fn describe(stat: &mut Map<String, Value>, path: &Path, meta: &fs::Metadata) {
+    plain(stat, meta);
+    let access = |access| rustix::fs::access(path, access).is_ok();
+    let values = [
+        ("readable", json!(access(rustix::fs::Access::READ_OK))),
+        ("writeable", json!(access(rustix::fs::Access::WRITE_OK))),
+        ("executable", json!(access(rustix::fs::Access::EXEC_OK))),
+        ("block_size", json!(meta.blksize())),
+        ("blocks", json!(meta.blocks())),
+        ("device_type", json!(meta.rdev())),
+    ];
+    for (name, value) in values {
+        stat.insert(name.to_owned(), value);
+    }
+}
+
+fn plain(stat: &mut Map<String, Value>, meta: &fs::Metadata) {
     let kind = meta.file_type();
     kinds(
         stat,
@@ -129,7 +160,6 @@ fn describe(stat: &mut Map<String, Value>, path: &Path, meta: &fs::Metadata) {
         ],
     );
     let seconds = |whole: i64, nanoseconds: i64| json!(whole as f64 + nanoseconds as f64 / 1e9);
-    let access = |access| rustix::fs::access(path, access).is_ok();
     let values = [
         ("mode", json!(mode::octal(meta.mode()))),
         ("uid", json!(meta.uid())),
@@ -141,9 +171,6 @@ fn describe(stat: &mut Map<String, Value>, path: &Path, meta: &fs::Metadata) {
         ("atime", seconds(meta.atime(), meta.atime_nsec())),
         ("mtime", seconds(meta.mtime(), meta.mtime_nsec())),
         ("ctime", seconds(meta.ctime(), meta.ctime_nsec())),
-        ("readable", json!(access(rustix::fs::Access::READ_OK))),
-        ("writeable", json!(access(rustix::fs::Access::WRITE_OK))),
-        ("executable", json!(access(rustix::fs::Access::EXEC_OK))),
     ];
     for (name, value) in values {
         stat.insert(name.to_owned(), value);
@@ -208,7 +235,7 @@ mod tests {
     use crate::{tasks::testing::Bench, world::Owned};
 
     fn stat(path: &str, follow: bool) -> Stat {
-        Stat { path: path.into(), follow, get_checksum: true }
+        serde_json::from_value(json!({"path": path, "follow": follow})).unwrap()
     }
 
     #[test]
@@ -223,7 +250,11 @@ mod tests {
             (&seen["exists"], &seen["isreg"], &seen["size"], &seen["mode"]),
             (&json!(true), &json!(true), &json!(4), &json!("0644"))
         );
-        assert_eq!(seen["checksum"], json!(files::sha256(b"text")));
+        assert_eq!(seen["checksum"], json!("372ea08cab33e71c02c651dbc83a474d32c676ea"));
+        let long: Stat =
+            serde_json::from_value(json!({"path": "/etc/file", "checksum_algorithm": "sha256"})).unwrap();
+        let seen256 = bench.run(&long, Mode::Apply);
+        assert_eq!(seen256.data["stat"]["checksum"], json!(crate::os::files::sha256(b"text")));
         assert_eq!(seen["pw_name"], json!("me"));
         let link = bench.run(&stat("/etc/link", false), Mode::Predict);
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::facts::Facts;
-use gpufleet_protocol::{Change, Disruption, FailureKind, OpOutcome, OpStatus};
+use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
 
 use super::state::{Failure, Frame, Pending, Purpose};
@@ -130,6 +130,13 @@ impl Cursor {
             outcome = OpOutcome { activated, awaiting, ..member };
         }
         let (activated, awaiting) = (outcome.activated, outcome.awaiting.clone());
+        if let (Some(facts), Work::Node { op, .. }) = (&outcome.facts, &action.work)
+            && let NodeOp::Facts(request) = &**op
+        {
+            self.vars.facts = Arc::new(fact_vars(facts));
+            let chosen = chosen_facts(&self.vars.facts, &request.filter);
+            outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
+        }
         let owner = self.owner();
         let raw = self.raw_of(outcome);
         let mut place = None;
@@ -375,6 +382,37 @@ fn blank(action: &Action, status: Status) -> TaskReport {
         item: None,
         warnings: Vec::new(),
         data: Map::new(),
+    }
+}
+
+/// The facts that a `setup` task asks for, under the names that variables have.
+fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
+    let fits = |name: &str| {
+        let mut patterns = filter.iter().map(|pattern| pattern.as_str());
+        filter.is_empty()
+            || patterns.any(|pattern| {
+                matches_glob(pattern, name) || matches_glob(&format!("ansible_{pattern}"), name)
+            })
+    };
+    let wanted = |name: &str| name.starts_with("ansible_") && name != "ansible_facts" && fits(name);
+    facts.to_json().into_iter().filter(|(name, _)| wanted(name)).collect()
+}
+
+/// `*` and `?` as in file names.
+fn matches_glob(pattern: &str, name: &str) -> bool {
+    match pattern.chars().next() {
+        None => name.is_empty(),
+        Some('*') => {
+            let rest = pattern.get(1..).unwrap_or_default();
+            (0..=name.len()).any(|at| name.get(at..).is_some_and(|tail| matches_glob(rest, tail)))
+        }
+        Some(c) => name.chars().next().is_some_and(|has| {
+            (c == '?' || c == has)
+                && matches_glob(
+                    pattern.get(c.len_utf8()..).unwrap_or_default(),
+                    name.get(has.len_utf8()..).unwrap_or_default(),
+                )
+        }),
     }
 }
 

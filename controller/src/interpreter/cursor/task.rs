@@ -246,18 +246,38 @@ impl Cursor {
             Err(message) => return Some(Raw::because(Status::Failed, message)),
         };
         let work = match ready.deed {
-            Deed::Say(message) | Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
+            Deed::Told { failed, message, data } => {
+                let status = if failed { Status::Failed } else { Status::Ok };
+                return Some(Raw { status: Some(status), message, data, ..Raw::default() });
+            }
+            Deed::Pause(pause) if self.mode == Mode::Predict => {
+                return Some(match pause.wait_s() {
+                    Some(_) => Raw::because(Status::Skipped, "waits only in a run"),
+                    None => Raw::because(Status::Possible, "asks only in a run"),
+                });
+            }
+            Deed::Pause(pause) => Work::Pause(pause),
+            // Why: as in Ansible; a prediction writes nothing on this machine either.
+            Deed::Fetch(_) if self.mode == Mode::Predict => {
+                return Some(Raw::because(Status::Skipped, "brings files only in a run"));
+            }
+            Deed::Fetch(fetch) => Work::Fetch(fetch),
             Deed::SetFacts(facts) => {
                 let set = Arc::make_mut(&mut self.vars.set);
                 let sealed = self.sealed.contains(&task.path);
+                let mut told = Map::new();
                 for (name, value) in facts {
+                    if !value.has_unknown() {
+                        told.insert(name.to_string(), value.to_json());
+                    }
                     let value = if sealed { value.sealed() } else { value };
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.note(&name, &value);
                     }
                     set.insert(name, value);
                 }
-                return Some(Raw::of(Status::Ok));
+                let data = [("ansible_facts".to_owned(), Json::Object(told))].into_iter().collect();
+                return Some(Raw { data, ..Raw::of(Status::Ok) });
             }
             Deed::Meta(action) => return self.meta(action, task, scope, round),
             Deed::Include(wanted) => {
@@ -270,7 +290,7 @@ impl Cursor {
                     Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
                 });
             }
-            Deed::Node { op, blobs } => Work::Node { op: Box::new(op), blobs },
+            Deed::Node { op, blobs } => Work::Node { op, blobs },
             Deed::Gpu(gpu) => {
                 // Why: a GPU task outside of a group is a handler; it is a group of one.
                 let members = vec![gpufleet_protocol::op::GpuMember { task: gpu }];
@@ -322,8 +342,8 @@ impl Cursor {
             line: task.span.line,
             mode: self.mode_of(task, scope).unwrap_or(self.mode),
             phase: Phase::Declared,
+            timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),
             work,
-            timeout_s: task.timeout_s,
             run_as,
             environment,
             no_log: task.no_log,
@@ -487,6 +507,15 @@ impl Cursor {
                     end.report.message = Some(message);
                     self.give_up(&task, &scope, tried + 1, &mut end);
                 }
+            }
+        }
+        if let (Some(looped), Some(Frame::Task(active))) = (&task.looped, self.frames.last())
+            && let Some(value) = active.items.as_ref().and_then(|items| items.get(active.next))
+            && let Value::Map(result) = &mut end.result
+        {
+            let result = Arc::make_mut(result);
+            for (name, value) in Self::item_layer(looped, active.next, value).iter() {
+                result.insert(Arc::clone(name), value.clone());
             }
         }
         let includes = task.site.is_some();
@@ -827,6 +856,17 @@ impl Cursor {
     }
 }
 
+/// How long work that waits has to be let, in seconds.
+fn own_timeout(work: &Work) -> Option<u64> {
+    let Work::Node { op, .. } = work else { return None };
+    match &**op {
+        gpufleet_protocol::NodeOp::WaitFor(wait) => {
+            Some(wait.delay.saturating_add(wait.timeout).saturating_add(wait.connect_timeout + 30))
+        }
+        _ => None,
+    }
+}
+
 /// How often an item may be tried, and how long to wait in between.
 #[derive(Clone, Copy)]
 struct Tries {
@@ -850,7 +890,11 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     result.insert("failed", Value::Bool(status == Status::Failed));
     if status == Status::Skipped {
         result.insert("skipped", Value::Bool(true));
-        result.insert("skip_reason", Value::str(message.unwrap_or_default()));
+        let reason = match message {
+            Some("the condition does not hold") => "Conditional result was False",
+            other => other.unwrap_or_default(),
+        };
+        result.insert("skip_reason", Value::str(reason));
     }
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));

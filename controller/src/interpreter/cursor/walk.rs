@@ -428,7 +428,7 @@ impl Cursor {
     fn ask_for_facts(&mut self) {
         let escalate = matches!(self.play.privilege.escalate, Some(Flag::Fixed(true)))
             || self.play.privilege.escalate.is_none() && self.host.become_default;
-        let op = NodeOp::Facts(FactsRequest { gpus: true });
+        let op = NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() });
         let action = Action {
             id: self.op_id("facts", None, Phase::Declared, 0),
             task: "Gathering Facts".to_owned(),

@@ -1,3 +1,4 @@
+mod ansible_kinds;
 mod answers;
 pub(crate) mod fake;
 mod files_of_tasks;

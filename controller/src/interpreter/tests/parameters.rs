@@ -51,10 +51,15 @@ fn commands_take_their_parameters_along() {
         removes: Some("/r".to_owned()),
         ..Exec::default()
     };
-    let stdin = Some("in".to_owned());
+    let stdin = Some("in\n".to_owned());
     assert_eq!(
         exec("command: {cmd: \"echo 'a b'\", chdir: /d, creates: /c, removes: /r, stdin: in}"),
-        Exec { run: Run::Argv(words(&["echo", "a b"])), stdin: stdin.clone(), ..common.clone() }
+        Exec {
+            run: Run::Argv(words(&["echo", "a b"])),
+            stdin: stdin.clone(),
+            expand: true,
+            ..common.clone()
+        }
     );
     assert_eq!(exec("command: {argv: [ls, 'a b']}").run, Run::Argv(words(&["ls", "a b"])));
     let shell = |executable: &str| Run::Shell { line: "a | b".to_owned(), executable: executable.to_owned() };
@@ -68,7 +73,9 @@ fn commands_take_their_parameters_along() {
     let blob = script.script.clone().expect("the script itself");
     assert_eq!(blob.size, 10);
     let run = Run::Script { arguments: words(&["--fast"]), executable: Some("python3".to_owned()) };
-    assert_eq!(script, Exec { run, script: Some(blob), ..common });
+    assert_eq!(script, Exec { run, script: Some(blob), verbatim: true, ..common });
+    let raw = exec("raw: {cmd: a | b}");
+    assert_eq!((raw.run, raw.verbatim), (shell("/bin/sh"), true));
 }
 
 #[test]

@@ -46,6 +46,18 @@ pub trait Reader {
         let _ = folder;
         Err(std::io::Error::from(std::io::ErrorKind::NotFound))
     }
+
+    /// Target of a link, where the reader knows links.
+    fn link(&self, path: &str) -> Option<String> {
+        let _ = path;
+        None
+    }
+
+    /// Permission bits of a file, where the reader knows them.
+    fn mode(&self, path: &str) -> Option<u32> {
+        let _ = path;
+        None
+    }
 }
 
 impl<F: Fn(&str) -> std::io::Result<Vec<u8>>> Reader for F {

@@ -450,7 +450,8 @@ impl Parser<'_> {
             environment: own.environment.clone(),
             no_log: own.no_log,
             timeout_s: own.timeout_s,
-            run_once: own.run_once,
+            // Why: as in Ansible, a pause is one for all hosts.
+            run_once: own.run_once || kind.name == "pause",
             any_errors_fatal: own.any_errors_fatal,
             on_interrupt: OnInterrupt::default(),
             role: own.role.clone(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize, de};
 
-use super::{Checked, ParamError, words::words};
+use super::{Checked, ParamError, checksum::ChecksumAlgorithm, words::words};
 use crate::lenient;
 
 /// Permission bits: octal text (`'0644'`), a YAML octal number, or symbolic (`u=rw,g=r,o=`).
@@ -13,6 +13,13 @@ pub struct FileMode(
     /// Octal digits or the symbolic form.
     pub String,
 );
+
+impl FileMode {
+    /// Whether the mode of the source is meant, which only `copy` and `template` have.
+    pub fn is_preserve(&self) -> bool {
+        self.0 == "preserve"
+    }
+}
 
 impl<'de> Deserialize<'de> for FileMode {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -42,7 +49,7 @@ impl<'de> Deserialize<'de> for FileMode {
                         part.trim_start_matches(['u', 'g', 'o', 'a']).starts_with(['=', '+', '-'])
                             && part.chars().all(|c| "ugoa=+-rwxXst".contains(c))
                     });
-                if octal || symbolic {
+                if octal || symbolic || text == "preserve" {
                     return Ok(FileMode(text.to_owned()));
                 }
                 Err(E::invalid_value(de::Unexpected::Str(text), &self))
@@ -88,13 +95,20 @@ pub struct File {
     /// Whether the target of a link is meant rather than the link.
     #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub follow: bool,
+    /// Time of the last change: `preserve`, `now`, or as `YYYYMMDDhhmm.ss` in the node's time zone. Left out, `touch`
+    /// takes `now` and everything else `preserve`.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub modification_time: Option<String>,
+    /// Time of the last reading, given as `modification_time`.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub access_time: Option<String>,
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
-fn absolute(parameter: &str, path: &str) -> Result<(), ParamError> {
+pub(super) fn absolute(parameter: &str, path: &str) -> Result<(), ParamError> {
     if path.starts_with('/') && !path.contains('\0') {
         return Ok(());
     }
@@ -111,176 +125,30 @@ impl Checked for File {
             state if self.recurse && state != Some(FileState::Directory) => {
                 Err(ParamError::new("recurse", "`recurse` needs `state: directory`"))
             }
-            _ => Ok(()),
+            Some(FileState::Absent) if self.modification_time.is_some() || self.access_time.is_some() => {
+                Err(ParamError::new("state", "what is absent has no times"))
+            }
+            _ => {
+                time("modification_time", self.modification_time.as_deref())?;
+                time("access_time", self.access_time.as_deref())
+            }
         }
     }
 }
 
-/// Puts a file on the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Copy {
-    /// File of the controller, below `files/` or beside the playbook.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub src: Option<String>,
-    /// Text of the file, instead of `src`.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
-    /// Absolute path on the node; ends with `/` for a directory.
-    pub dest: String,
-    /// User that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Group that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Permission bits, such as `'0644'`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<FileMode>,
-    /// Keeps the old file beside the new one, with the time in its name.
-    #[serde(default, deserialize_with = "lenient::flag")]
-    pub backup: bool,
-    /// Whether an existing file of other content is replaced (default).
-    #[serde(default = "yes", deserialize_with = "lenient::flag")]
-    pub force: bool,
-    /// Whether `src` is a file of the node.
-    #[serde(default, deserialize_with = "lenient::flag")]
-    pub remote_src: bool,
-    /// Command that must accept the new file first; `%s` stands for its path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validate: Option<String>,
-}
-
-impl Checked for Copy {
-    fn check(&self) -> Result<(), ParamError> {
-        absolute("dest", &self.dest)?;
-        if self.src.is_some() == self.content.is_some() {
-            return Err(ParamError::new("src", "one of `src` and `content` is needed"));
-        }
-        validates(self.validate.as_deref())
-    }
-}
-
-fn validates(command: Option<&str>) -> Result<(), ParamError> {
-    match command {
-        Some(command) if !command.contains("%s") => {
-            Err(ParamError::new("validate", "the command needs `%s`, which stands for the new file"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Renders a template onto the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Template {
-    /// Template of the controller, below `templates/` or beside the playbook.
-    pub src: String,
-    /// Absolute path on the node; ends with `/` for a directory.
-    pub dest: String,
-    /// User that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Group that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Permission bits, such as `'0644'`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<FileMode>,
-    /// Keeps the old file beside the new one, with the time in its name.
-    #[serde(default, deserialize_with = "lenient::flag")]
-    pub backup: bool,
-    /// Whether an existing file of other content is replaced (default).
-    #[serde(default = "yes", deserialize_with = "lenient::flag")]
-    pub force: bool,
-    /// Command that must accept the new file first; `%s` stands for its path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub validate: Option<String>,
-}
-
-impl Checked for Template {
-    fn check(&self) -> Result<(), ParamError> {
-        absolute("dest", &self.dest)?;
-        validates(self.validate.as_deref())
-    }
-}
-
-words! { LineState { Present: "present", Absent: "absent" } }
-
-/// Declares one line of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct LineInFile {
-    /// Absolute path.
-    #[serde(alias = "dest", alias = "destfile", alias = "name")]
-    pub path: String,
-    /// The line; needed for `state: present`.
-    #[serde(
-        default,
-        alias = "value",
-        deserialize_with = "lenient::optional_text",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub line: Option<String>,
-    /// Regular expression of the line to replace (the last one) or to remove (all).
-    #[serde(default, alias = "regex", skip_serializing_if = "Option::is_none")]
-    pub regexp: Option<String>,
-    /// `present` (default) or `absent`.
-    #[serde(default = "present")]
-    pub state: LineState,
-    /// Where a new line goes: after the last match of this expression, or `EOF` (default).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub insertafter: Option<String>,
-    /// Where a new line goes: before the last match of this expression, or `BOF`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub insertbefore: Option<String>,
-    /// Makes the file when it is missing.
-    #[serde(default, deserialize_with = "lenient::flag")]
-    pub create: bool,
-    /// Whether `line` may use groups of `regexp` (`\1`); without a match nothing changes.
-    #[serde(default, alias = "backreferences", deserialize_with = "lenient::flag")]
-    pub backrefs: bool,
-    /// Keeps the old file beside the new one, with the time in its name.
-    #[serde(default, deserialize_with = "lenient::flag")]
-    pub backup: bool,
-    /// User that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Group that owns it.
-    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Permission bits, such as `'0644'`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<FileMode>,
-}
-
-fn present() -> LineState {
-    LineState::Present
-}
-
-impl Checked for LineInFile {
-    fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)?;
-        let needs = |parameter: &str, message: &str| Err(ParamError::new(parameter, message));
-        match self.state {
-            LineState::Present if self.line.is_none() => needs("line", "a line is needed"),
-            LineState::Absent if self.line.is_none() && self.regexp.is_none() => {
-                needs("line", "one of `line` and `regexp` is needed")
-            }
-            LineState::Present if self.backrefs && self.regexp.is_none() => {
-                needs("regexp", "`backrefs` needs `regexp`")
-            }
-            _ if self.line.as_deref().is_some_and(|line| line.contains('\n')) => {
-                needs("line", "one line has no line break")
-            }
-            _ if self.insertafter.is_some() && self.insertbefore.is_some() => {
-                needs("insertbefore", "`insertafter` and `insertbefore` exclude each other")
-            }
-            _ => Ok(()),
-        }
+/// Whether a time is one of the words, or `YYYYMMDDhhmm.ss`.
+fn time(parameter: &str, text: Option<&str>) -> Result<(), ParamError> {
+    let stamp = |text: &str| {
+        text.len() == 15
+            && text.bytes().enumerate().all(|(at, b)| if at == 12 { b == b'.' } else { b.is_ascii_digit() })
+    };
+    match text {
+        None | Some("preserve" | "now") => Ok(()),
+        Some(text) if stamp(text) => Ok(()),
+        Some(text) => Err(ParamError::new(
+            parameter,
+            format!("`{text}` is neither `preserve` nor `now` nor a time such as 202612312359.59"),
+        )),
     }
 }
 
@@ -295,9 +163,34 @@ pub struct Stat {
     /// Whether the target of a link is meant rather than the link.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub follow: bool,
-    /// Whether the SHA-256 of a file is read too (default).
+    /// Whether the checksum of a file is read too (default).
     #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub get_checksum: bool,
+    /// `sha1` (default), `md5`, `sha224`, `sha256`, `sha384` or `sha512`.
+    #[serde(default, alias = "checksum", alias = "checksum_algo")]
+    pub checksum_algorithm: ChecksumAlgorithm,
+    /// Accepted for Ansible's sake; the type of the content is never read.
+    #[serde(
+        default,
+        alias = "mime",
+        alias = "mime_type",
+        alias = "mime-type",
+        deserialize_with = "lenient::flag",
+        skip_serializing
+    )]
+    pub get_mime: bool,
+    /// Accepted for Ansible's sake; attributes of the file system are never read.
+    #[serde(
+        default,
+        alias = "attr",
+        alias = "attributes",
+        deserialize_with = "lenient::flag",
+        skip_serializing
+    )]
+    pub get_attributes: bool,
+    /// Accepted for Ansible's sake; SELinux contexts are never read.
+    #[serde(default, deserialize_with = "lenient::flag", skip_serializing)]
+    pub get_selinux_context: bool,
 }
 
 impl Checked for Stat {

@@ -4,7 +4,10 @@
 //! it. Parser, checks, reference, JSON schema and completion derive from the registry.
 
 mod accounts;
+mod checksum;
+mod content;
 mod control;
+mod facts;
 mod files;
 mod gpu;
 mod machine;
@@ -12,14 +15,20 @@ mod packages;
 mod process;
 mod session;
 mod system;
+mod text;
+mod transfer;
+mod wait;
 mod words;
 
 pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
+pub use checksum::ChecksumAlgorithm;
+pub use content::{Copy, NewlineSequence, Template};
 pub use control::{
     Assert, Debug, Fail, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
 };
-pub use files::{Copy, File, FileMode, FileState, LineInFile, LineState, Stat, Template};
+pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};
+pub use files::{File, FileMode, FileState, Stat};
 pub use gpu::{
     ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence,
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
@@ -30,9 +39,12 @@ pub use machine::{
     MountState,
 };
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, Package, PackageManager, PackageState};
-pub use process::{Command, Script, Shell};
+pub use process::{Command, Raw, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
-pub use system::{KernelCmdline, Service, ServiceState, Sysctl, SysctlState};
+pub use system::{KernelCmdline, Service, ServiceScope, ServiceState, Sysctl, SysctlState};
+pub use text::{BlockInFile, LineInFile, LineState, Replace};
+pub use transfer::{Fetch, GetUrl, Slurp, TempFile, TempState, Unarchive, Wanted};
+pub use wait::{Pause, WaitFor, WaitState};
 
 use serde_json::Value;
 
@@ -277,10 +289,65 @@ kinds! {
         summary: "Declares one line of a text file.",
         example: "lineinfile: {path: /etc/hosts, line: '127.0.0.1 localhost'}"
     }
+    BlockInFile(BlockInFile) {
+        name: "blockinfile", aliases: ["ansible.builtin.blockinfile"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Declares a block of lines between two marks of a text file.",
+        example: "blockinfile: {path: /etc/hosts, block: '10.0.0.1 storage'}"
+    }
+    Replace(Replace) {
+        name: "replace", aliases: ["ansible.builtin.replace"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Replaces every match of an expression in a text file.",
+        example: "replace: {path: /etc/hosts, regexp: 'old', replace: 'new'}"
+    }
+    GetUrl(GetUrl) {
+        name: "get_url", aliases: ["ansible.builtin.get_url"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Downloads a file onto the node, with the node's own curl or wget.",
+        example: "get_url: {url: 'https://example.com/tool', dest: /usr/local/bin/tool, mode: '0755'}"
+    }
+    Unarchive(Unarchive) {
+        name: "unarchive", aliases: ["ansible.builtin.unarchive"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Unpacks an archive on the node, with the node's own tar or unzip.",
+        example: "unarchive: {src: tool.tar.gz, dest: /opt}"
+    }
+    TempFile(TempFile) {
+        name: "tempfile", aliases: ["ansible.builtin.tempfile"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Makes a file or directory with a name that nobody has.",
+        example: "tempfile: {state: directory}"
+    }
     Stat(Stat) {
         name: "stat", aliases: ["ansible.builtin.stat"], class: Node, disruption: Live, free_form: None, open_keys: false,
         summary: "Reads what a path is, for `register`.",
         example: "stat: {path: /etc/hosts}"
+    }
+    Find(Find) {
+        name: "find", aliases: ["ansible.builtin.find"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Looks for files on the node, for `register`.",
+        example: "find: {paths: /var/log, patterns: '*.log'}"
+    }
+    Slurp(Slurp) {
+        name: "slurp", aliases: ["ansible.builtin.slurp"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Reads a file of the node into `register`, as base64.",
+        example: "slurp: {src: /etc/hostname}"
+    }
+    Fetch(Fetch) {
+        name: "fetch", aliases: ["ansible.builtin.fetch"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Brings a file of the node to the controller.",
+        example: "fetch: {src: /etc/hostname, dest: collected/}"
+    }
+    WaitFor(WaitFor) {
+        name: "wait_for", aliases: ["ansible.builtin.wait_for"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Waits on the node for a port or a path.",
+        example: "wait_for: {port: 22, timeout: 60}"
+    }
+    Setup(Setup) {
+        name: "setup", aliases: ["ansible.builtin.setup", "gather_facts", "ansible.builtin.gather_facts"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Reads the facts of the node.",
+        example: "setup: {filter: ansible_distribution}"
+    }
+    Ping(Ping) {
+        name: "ping", aliases: ["ansible.builtin.ping"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Asks the helper on the node whether it is there.",
+        example: "ping: {}"
     }
     Command(Command) {
         name: "command", aliases: ["ansible.builtin.command"], class: Command, disruption: Live, free_form: Some("cmd"), open_keys: false,
@@ -297,6 +364,11 @@ kinds! {
         summary: "Pushes a script of the controller and runs it on the node.",
         example: "script: check.sh --fast"
     }
+    Raw(Raw) {
+        name: "raw", aliases: ["ansible.builtin.raw"], class: Command, disruption: Live, free_form: Some("cmd"), open_keys: false,
+        summary: "Runs a line in a shell and gives its output as it comes.",
+        example: "raw: uptime"
+    }
     Reboot(Reboot) {
         name: "reboot", aliases: ["ansible.builtin.reboot"], class: Session, disruption: Reboot, free_form: None, open_keys: false,
         summary: "Reboots the node, proven by a new boot id, when something written waits for it.",
@@ -306,6 +378,11 @@ kinds! {
         name: "wait_for_connection", aliases: ["ansible.builtin.wait_for_connection"], class: Session, disruption: Live, free_form: None, open_keys: false,
         summary: "Waits until the node answers over SSH.",
         example: "wait_for_connection: {timeout: 300}"
+    }
+    Pause(Pause) {
+        name: "pause", aliases: ["ansible.builtin.pause"], class: Session, disruption: Live, free_form: None, open_keys: false,
+        summary: "Pauses the play for a time or until a person says so, once for all hosts.",
+        example: "pause: {seconds: 30}"
     }
     Debug(Debug) {
         name: "debug", aliases: ["ansible.builtin.debug"], class: Control, disruption: Live, free_form: Some("msg"), open_keys: false,

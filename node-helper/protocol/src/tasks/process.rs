@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError};
+use super::{Checked, ParamError, files::yes};
 use crate::lenient;
 
 /// Runs a program without a shell.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Command {
@@ -28,6 +28,15 @@ pub struct Command {
     /// Text for its standard input.
     #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
+    /// Whether a line break follows `stdin` (default).
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub stdin_add_newline: bool,
+    /// Whether line breaks at the end of the output go (default).
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub strip_empty_ends: bool,
+    /// Whether `$NAME` in the arguments stands for a variable of the environment (default).
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub expand_argument_vars: bool,
 }
 
 impl Checked for Command {
@@ -63,6 +72,9 @@ pub struct Shell {
     /// Text for its standard input.
     #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
+    /// Whether a line break follows `stdin` (default).
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub stdin_add_newline: bool,
 }
 impl Checked for Shell {}
 
@@ -87,3 +99,24 @@ pub struct Script {
     pub removes: Option<String>,
 }
 impl Checked for Script {}
+
+/// Runs a line in a shell and gives its output as it comes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    /// The line. As all kinds it needs the helper on the node, but nothing else there, no Python.
+    pub cmd: String,
+    /// Shell, `/bin/sh` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executable: Option<String>,
+}
+
+impl Checked for Raw {
+    fn check(&self) -> Result<(), ParamError> {
+        if self.cmd.trim().is_empty() {
+            return Err(ParamError::new("cmd", "the line is empty"));
+        }
+        Ok(())
+    }
+}

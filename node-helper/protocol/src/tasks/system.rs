@@ -116,15 +116,46 @@ pub struct Service {
     /// Reads the unit files again first.
     #[serde(default, alias = "daemon-reload", deserialize_with = "lenient::flag")]
     pub daemon_reload: bool,
+    /// Starts systemd itself anew first, keeping what runs.
+    #[serde(default, alias = "daemon-reexec", deserialize_with = "lenient::flag")]
+    pub daemon_reexec: bool,
+    /// Whether the task goes on without waiting until the unit has started or stopped.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub no_block: bool,
+    /// Whether links of units that are in the way are replaced when it is enabled or masked.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub force: bool,
+    /// `system` (default); units of users are not managed.
+    #[serde(default = "system")]
+    pub scope: ServiceScope,
+    /// Accepted for Ansible's sake: `systemd` or `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#use: Option<String>,
+    /// Accepted for Ansible's sake; systemd knows itself which processes a unit has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// Accepted for Ansible's sake; systemd waits itself between stop and start.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<u32>,
+}
+
+words! { ServiceScope { System: "system" } }
+
+fn system() -> ServiceScope {
+    ServiceScope::System
 }
 
 impl Checked for Service {
     fn check(&self) -> Result<(), ParamError> {
-        if self.name.is_empty() && !self.daemon_reload {
+        let systemd = self.daemon_reload || self.daemon_reexec;
+        let of_unit = self.state.is_some() || self.enabled.is_some() || self.masked.is_some();
+        if self.name.is_empty() && (!systemd || of_unit) {
             return Err(ParamError::new("name", "the name of a unit is needed"));
         }
-        let asks =
-            self.state.is_some() || self.enabled.is_some() || self.masked.is_some() || self.daemon_reload;
+        if self.r#use.as_deref().is_some_and(|name| !matches!(name, "systemd" | "auto" | "service")) {
+            return Err(ParamError::new("use", "services are managed through systemd only"));
+        }
+        let asks = of_unit || systemd;
         if !asks {
             return Err(ParamError::new(
                 "state",

@@ -1,7 +1,10 @@
 //! What one declared line makes of a text. Pure; the rules are those of Ansible's `lineinfile`.
 
 use gpufleet_protocol::tasks::{LineInFile, LineState};
-use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex::bytes::Regex;
+use serde_json::json;
+
+use crate::tasks::textfile::{Edit, Edited, compile, expand};
 
 /// A declaration with its expressions compiled.
 #[derive(Debug)]
@@ -9,7 +12,10 @@ pub struct Rule<'a> {
     line: &'a str,
     state: LineState,
     regexp: Option<Regex>,
+    search: Option<&'a [u8]>,
     place: Place,
+    /// Whether the first match counts, for the place of a new line.
+    first: bool,
     backrefs: bool,
 }
 
@@ -21,32 +27,6 @@ enum Place {
     Before(Regex),
 }
 
-/// A line of the text that becomes another, appears or goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edit {
-    pub from: Option<String>,
-    pub to: Option<String>,
-}
-
-/// The text afterwards and what was done to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edited {
-    pub text: Vec<u8>,
-    pub edits: Vec<Edit>,
-}
-
-/// # Errors
-/// An expression that cannot be compiled, with its name and the reason.
-fn compile(name: &str, pattern: &str) -> Result<Regex, String> {
-    // Why bytes without Unicode tables: Ansible matches bytes too, and the tables would weigh more than the rest.
-    RegexBuilder::new(pattern).unicode(false).build().map_err(|error| {
-        let reason = error.to_string();
-        let last =
-            reason.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or(&reason).to_owned();
-        format!("`{name}: {pattern}` is not a regular expression that gpufleet reads: {last}")
-    })
-}
-
 /// Lines with their line breaks.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
@@ -55,6 +35,10 @@ fn lines(text: &[u8]) -> Vec<Vec<u8>> {
 fn bare(line: &[u8]) -> &[u8] {
     let end = line.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
     line.get(..end).unwrap_or_default()
+}
+
+fn holds(line: &[u8], search: &[u8]) -> bool {
+    search.is_empty() || line.windows(search.len()).any(|part| part == search)
 }
 
 fn shown(line: &[u8]) -> String {
@@ -75,7 +59,9 @@ impl<'a> Rule<'a> {
             line: task.line.as_deref().unwrap_or_default(),
             state: task.state,
             regexp: task.regexp.as_deref().map(|pattern| compile("regexp", pattern)).transpose()?,
+            search: task.search_string.as_deref().map(str::as_bytes),
             place,
+            first: task.firstmatch,
             backrefs: task.backrefs,
         })
     }
@@ -88,9 +74,10 @@ impl<'a> Rule<'a> {
     }
 
     fn absent(&self, text: &[u8]) -> Edited {
-        let goes = |line: &[u8]| match &self.regexp {
-            Some(regexp) => regexp.is_match(bare(line)),
-            None => bare(line) == self.line.as_bytes(),
+        let goes = |line: &[u8]| match (&self.regexp, self.search) {
+            (Some(regexp), _) => regexp.is_match(bare(line)),
+            (None, Some(search)) => holds(line, search),
+            (None, None) => bare(line) == self.line.as_bytes(),
         };
         let mut edited = Edited::default();
         for line in lines(text) {
@@ -100,26 +87,41 @@ impl<'a> Rule<'a> {
                 edited.text.extend_from_slice(&line);
             }
         }
+        let found = edited.edits.len();
+        if found > 0 {
+            edited.message = format!("{found} line(s) removed");
+        }
+        edited.data.insert("found".to_owned(), json!(found));
         edited
     }
 
     fn present(&self, text: &[u8]) -> Edited {
         let mut lines = lines(text);
-        let matched = self.regexp.as_ref().and_then(|regexp| {
-            lines.iter().enumerate().rev().find_map(|(at, line)| Some((at, regexp.captures(bare(line))?)))
+        // Why the direction: Ansible replaces the last match, or with `firstmatch` the first.
+        let order: Vec<usize> =
+            if self.first { (0..lines.len()).collect() } else { (0..lines.len()).rev().collect() };
+        let matched = order.iter().find_map(|at| {
+            let line = lines.get(*at)?;
+            match (&self.regexp, self.search) {
+                (Some(regexp), _) => {
+                    let captures = regexp.captures(bare(line))?;
+                    let new = if self.backrefs {
+                        expand(self.line, &captures)
+                    } else {
+                        self.line.as_bytes().to_vec()
+                    };
+                    Some((*at, new))
+                }
+                (None, Some(search)) => holds(line, search).then(|| (*at, self.line.as_bytes().to_vec())),
+                (None, None) => None,
+            }
         });
-        let replaced = match matched {
-            Some((at, captures)) => {
-                let new =
-                    if self.backrefs { expand(self.line, &captures) } else { self.line.as_bytes().to_vec() };
-                Some((at, new))
-            }
-            None => {
-                let exact = lines.iter().rposition(|line| bare(line) == self.line.as_bytes());
-                exact.map(|at| (at, self.line.as_bytes().to_vec()))
-            }
-        };
+        let replaced = matched.or_else(|| {
+            let exact = lines.iter().rposition(|line| bare(line) == self.line.as_bytes());
+            exact.map(|at| (at, self.line.as_bytes().to_vec()))
+        });
         let mut edits = Vec::new();
+        let mut message = "";
         if let Some((at, mut new)) = replaced {
             if !new.ends_with(b"\n") {
                 new.push(b'\n');
@@ -127,17 +129,23 @@ impl<'a> Rule<'a> {
             if let Some(line) = lines.get_mut(at).filter(|line| **line != new) {
                 edits.push(Edit { from: Some(shown(line)), to: Some(shown(&new)) });
                 *line = new;
+                message = "line replaced";
             }
         } else if !self.backrefs {
             self.insert(&mut lines, &mut edits);
+            message = "line added";
         }
-        Edited { text: lines.concat(), edits }
+        Edited { text: lines.concat(), edits, message: message.to_owned(), ..Edited::default() }
     }
 
     fn insert(&self, lines: &mut Vec<Vec<u8>>, edits: &mut Vec<Edit>) {
         let mut new = self.line.as_bytes().to_vec();
         new.push(b'\n');
-        let last = |regexp: &Regex| lines.iter().rposition(|line| regexp.is_match(bare(line)));
+        let last = |regexp: &Regex| {
+            let mut order = lines.iter();
+            let matches = |line: &Vec<u8>| regexp.is_match(bare(line));
+            if self.first { order.position(matches) } else { order.rposition(matches) }
+        };
         let at = match &self.place {
             Place::Beginning => 0,
             Place::End => lines.len(),
@@ -152,46 +160,6 @@ impl<'a> Rule<'a> {
         edits.push(Edit { from: None, to: Some(self.line.to_owned()) });
         lines.insert(at.min(lines.len()), new);
     }
-}
-
-/// A template with `\1`, `\g<1>` and `\g<name>`, as Python's `re` expands it.
-fn expand(template: &str, captures: &Captures<'_>) -> Vec<u8> {
-    let group = |name: &str| {
-        let found = match name.parse::<usize>() {
-            Ok(number) => captures.get(number),
-            Err(_) => captures.name(name),
-        };
-        found.map(|group| group.as_bytes().to_vec()).unwrap_or_default()
-    };
-    let mut out = Vec::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('\\') {
-        out.extend_from_slice(before.as_bytes());
-        let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
-        if digits > 0 {
-            let (number, tail) = after.split_at_checked(digits).unwrap_or((after, ""));
-            out.extend(group(number));
-            rest = tail;
-        } else if let Some((name, tail)) = after.strip_prefix("g<").and_then(|after| after.split_once('>')) {
-            out.extend(group(name));
-            rest = tail;
-        } else {
-            let mut tail = after.chars();
-            match tail.next() {
-                Some('n') => out.push(b'\n'),
-                Some('t') => out.push(b'\t'),
-                Some('\\') => out.push(b'\\'),
-                Some(other) => {
-                    out.push(b'\\');
-                    out.extend(other.to_string().into_bytes());
-                }
-                None => out.push(b'\\'),
-            }
-            rest = tail.as_str();
-        }
-    }
-    out.extend_from_slice(rest.as_bytes());
-    out
 }
 
 #[cfg(test)]
@@ -238,6 +206,10 @@ mod tests {
             ("ab\nb\nac\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
             ("b\n", json!({"regexp": "^a", "state": "absent"}), "b\n"),
             ("Key\n", json!({"regexp": "(?i)^KEY", "line": "key"}), "key\n"),
+            ("a [x]\nb\n", json!({"search_string": "[x]", "line": "c"}), "c\nb\n"),
+            ("a [x]\nb\n", json!({"search_string": "[x]", "state": "absent"}), "b\n"),
+            ("x=1\nx=2\n", json!({"regexp": "^x=", "line": "x=3", "firstmatch": true}), "x=3\nx=2\n"),
+            ("a\na\n", json!({"line": "c", "insertafter": "^a", "firstmatch": true}), "a\nc\na\n"),
         ];
         for (text, value, want) in cases {
             assert_eq!(edit(text, value.clone()).0, want, "{text:?} {value}");

@@ -2,163 +2,43 @@
 
 mod edit;
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use gpufleet_protocol::tasks::{LineInFile, LineState};
+use serde_json::json;
 
-use gpufleet_protocol::{
-    Change, Disruption,
-    tasks::{LineInFile, LineState},
-};
-use serde_json::{Map, Value, json};
-
-use self::edit::{Edited, Rule};
+use self::edit::Rule;
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
-    os::{
-        civil, diff,
-        files::{self, At, Ownership},
-    },
-    tasks::ownership::{self, Wanted},
-    world::{Content, Effect, Entry, Owned},
+    declare::Trouble,
+    tasks::textfile::{self, Edited, text_file},
 };
 
-/// The largest text that gets a diff, in bytes.
-const DIFF_LIMIT: usize = 64 * 1024;
+text_file!(LineInFile, edit);
 
-#[derive(Debug)]
-pub struct State {
-    /// Where links at the end of the path lead.
-    path: PathBuf,
-    /// `None` where there is no file.
-    text: Option<Vec<u8>>,
-    owned: Option<Owned>,
-    wanted: Wanted,
-}
-
-#[derive(Debug)]
-pub enum Step {
-    Text(Vec<u8>),
-    Own(Ownership),
-}
-
-impl Declaration for LineInFile {
-    type State = State;
-    type Step = Step;
-
-    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
-        let (path, entry) = node.world.follow(&node.roots.path(&self.path))?;
-        let text = match &entry {
-            Entry::Directory { .. } => {
-                return Err(Trouble::invalid(format!("{} is a directory, not a file", self.path)));
-            }
-            _ => node.world.read(&path)?,
-        };
-        let wanted =
-            Wanted::resolve(node.users, self.owner.as_deref(), self.group.as_deref(), self.mode.as_ref())?;
-        Ok(State { path, text, owned: entry.owned(), wanted })
-    }
-
-    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
-        let rule = Rule::new(self).map_err(Trouble::invalid)?;
-        let mut plan = Plan::default();
-        let edited = match &state.text {
-            Some(text) => rule.apply(text),
-            None if self.state == LineState::Absent => Edited::default(),
-            None if self.create => rule.apply(b""),
-            None => {
-                return Err(Trouble::missing(format!(
-                    "there is no file {}; `create: true` would make it",
-                    self.path
-                )));
-            }
-        };
-        if !edited.edits.is_empty() {
-            let old = state.text.as_deref().unwrap_or_default();
-            let mut diff = (old.len().max(edited.text.len()) <= DIFF_LIMIT)
-                .then(|| Some((std::str::from_utf8(old).ok()?, std::str::from_utf8(&edited.text).ok()?)))
-                .flatten()
-                .map(|(old, new)| diff::unified(&self.path, old, new));
-            for edit in edited.edits {
-                let to = edit.to.unwrap_or_else(|| "absent".to_owned());
-                let mut change = Change::new(&self.path, edit.from, to, Disruption::Live);
-                change.diff = diff.take();
-                plan.changes.push(change);
-            }
-            plan.steps.push(Step::Text(edited.text));
+fn edit(task: &LineInFile, text: Option<&[u8]>) -> Result<Edited, Trouble> {
+    let rule = Rule::new(task).map_err(Trouble::invalid)?;
+    let mut edited = match text {
+        Some(text) => rule.apply(text),
+        None if task.state == LineState::Absent => {
+            Edited { message: "file not present".to_owned(), ..Edited::default() }
         }
-        if let Some(owned) = state.owned {
-            let (set, changes) = ownership::differences(&self.path, owned, &state.wanted, false)?;
-            if !changes.is_empty() {
-                plan.steps.push(Step::Own(set));
-                plan.changes.extend(changes);
-            }
-        }
-        Ok(plan)
-    }
-
-    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
-        if plan.steps.is_empty() {
-            return Vec::new();
-        }
-        let mut owned = state.owned.unwrap_or_else(|| new_file(&state.wanted));
-        let mut content = state.text.as_deref().unwrap_or_default().into();
-        for step in &plan.steps {
-            match step {
-                Step::Text(text) => content = text.as_slice().into(),
-                Step::Own(set) => {
-                    owned.uid = set.uid.unwrap_or(owned.uid);
-                    owned.gid = set.gid.unwrap_or(owned.gid);
-                    owned.mode = set.mode.unwrap_or(owned.mode);
-                }
-            }
-        }
-        vec![Effect::Path {
-            path: state.path.clone(),
-            entry: Entry::File { owned, content: Content::Known(content) },
-        }]
-    }
-
-    fn apply(&self, _: &Node<'_>, state: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
-        let mut data = Map::new();
-        for step in &plan.steps {
-            match step {
-                Step::Text(text) => {
-                    let mut ownership = Ownership::default();
-                    if state.text.is_none() {
-                        if let Some(folder) = state.path.parent() {
-                            fs::create_dir_all(folder).at("make", folder)?;
-                        }
-                        let new = new_file(&state.wanted);
-                        ownership =
-                            Ownership { uid: state.wanted.uid, gid: state.wanted.gid, mode: Some(new.mode) };
-                    } else if self.backup {
-                        let copy = files::back_up(&state.path, &civil::stamp(SystemTime::now()))?;
-                        data.insert("backup".to_owned(), json!(copy));
-                    }
-                    files::replace(&state.path, text, ownership)?;
-                }
-                Step::Own(set) => files::set_ownership(&state.path, *set)?,
-            }
-        }
-        Ok(data)
-    }
-}
-
-fn new_file(wanted: &Wanted) -> Owned {
-    Owned {
-        uid: wanted.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
-        gid: wanted.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
-        mode: wanted.bits(0o644, false).ok().flatten().unwrap_or(0o644),
-    }
+        None if task.create => rule.apply(b""),
+        None => return Err(textfile::missing(&task.path, true)),
+    };
+    edited.data.insert("backup".to_owned(), json!(""));
+    Ok(edited)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
     use gpufleet_protocol::{FailureKind, OpStatus, message::Mode};
+    use serde_json::Value;
 
     use super::*;
-    use crate::tasks::testing::{Bench, changed};
+    use crate::{
+        tasks::testing::{Bench, changed},
+        world::{Content, Effect, Entry, Owned},
+    };
 
     fn line(value: Value) -> LineInFile {
         serde_json::from_value(value).unwrap()

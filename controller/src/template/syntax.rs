@@ -1,0 +1,110 @@
+//! How the template of a file is written: its marks and what becomes of blanks.
+
+use std::borrow::Cow;
+
+use minijinja::syntax::SyntaxConfig;
+
+/// A mark that is left out is Jinja's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Syntax {
+    /// Whether the line break after a statement goes.
+    pub trim_blocks: bool,
+    /// Whether blanks before a statement go.
+    pub lstrip_blocks: bool,
+    pub block: (Option<String>, Option<String>),
+    pub variable: (Option<String>, Option<String>),
+    pub comment: (Option<String>, Option<String>),
+}
+
+impl Default for Syntax {
+    /// Ansible's.
+    fn default() -> Self {
+        Self {
+            trim_blocks: true,
+            lstrip_blocks: false,
+            block: (None, None),
+            variable: (None, None),
+            comment: (None, None),
+        }
+    }
+}
+
+fn marks(
+    given: &(Option<String>, Option<String>),
+    begin: &'static str,
+    end: &'static str,
+) -> [Cow<'static, str>; 2] {
+    let one =
+        |given: &Option<String>, own: &'static str| given.clone().map_or(Cow::Borrowed(own), Cow::Owned);
+    [one(&given.0, begin), one(&given.1, end)]
+}
+
+impl Syntax {
+    /// Whether the marks are Jinja's own.
+    pub(super) fn has_own_marks(&self) -> bool {
+        [&self.block, &self.variable, &self.comment].iter().all(|pair| **pair == (None, None))
+    }
+
+    /// # Errors
+    /// Marks that cannot be told apart.
+    pub(super) fn config(&self) -> Result<SyntaxConfig, String> {
+        let [block, block_end] = marks(&self.block, "{%", "%}");
+        let [variable, variable_end] = marks(&self.variable, "{{", "}}");
+        let [comment, comment_end] = marks(&self.comment, "{#", "#}");
+        SyntaxConfig::builder()
+            .trim_blocks(self.trim_blocks)
+            .lstrip_blocks(self.lstrip_blocks)
+            .keep_trailing_newline(true)
+            .block_delimiters(block, block_end)
+            .variable_delimiters(variable, variable_end)
+            .comment_delimiters(comment, comment_end)
+            .build()
+            .map_err(|error| error.to_string())
+    }
+
+    /// Takes what a first line `#jinja2: name: value, …` says, and gives the text after that line.
+    ///
+    /// # Errors
+    /// A setting that is not known.
+    pub fn from_header(mut self, text: &str) -> Result<(Self, &str), String> {
+        let Some(rest) = text.strip_prefix("#jinja2:") else { return Ok((self, text)) };
+        let (line, body) = rest.split_once('\n').unwrap_or((rest, ""));
+        for setting in line.split(',').filter(|setting| !setting.trim().is_empty()) {
+            let (name, value) =
+                setting.split_once(':').ok_or_else(|| format!("`{}` is no setting", setting.trim()))?;
+            let value = value.trim().trim_matches(['\'', '"']);
+            let flag = matches!(value.to_ascii_lowercase().as_str(), "true" | "yes" | "on" | "1");
+            let mark = Some(value.to_owned());
+            match name.trim() {
+                "trim_blocks" => self.trim_blocks = flag,
+                "lstrip_blocks" => self.lstrip_blocks = flag,
+                "block_start_string" => self.block.0 = mark,
+                "block_end_string" => self.block.1 = mark,
+                "variable_start_string" => self.variable.0 = mark,
+                "variable_end_string" => self.variable.1 = mark,
+                "comment_start_string" => self.comment.0 = mark,
+                "comment_end_string" => self.comment.1 = mark,
+                other => return Err(format!("`{other}` is not a setting of templates that gpufleet knows")),
+            }
+        }
+        Ok((self, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_sets_marks() {
+        let text =
+            "#jinja2: variable_start_string: '[%' , variable_end_string: '%]', trim_blocks: False\nx\n";
+        let (syntax, body) = Syntax::default().from_header(text).unwrap();
+        assert_eq!(
+            (syntax.variable, syntax.trim_blocks, body),
+            ((Some("[%".into()), Some("%]".into())), false, "x\n")
+        );
+        assert_eq!(Syntax::default().from_header("# plain\n").unwrap(), (Syntax::default(), "# plain\n"));
+        assert!(Syntax::default().from_header("#jinja2: nonsense: 1\n").is_err());
+    }
+}

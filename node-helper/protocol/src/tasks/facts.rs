@@ -1,0 +1,151 @@
+//! Parameters of the kinds that ask a node about itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Checked, ParamError, words::words};
+use crate::lenient;
+
+/// Reads the facts of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// Names or globs of the facts that `register` gets, such as `ansible_distribution*`.
+    #[serde(default, deserialize_with = "lenient::names", skip_serializing_if = "Vec::is_empty")]
+    pub filter: Vec<String>,
+    /// Accepted for Ansible's sake: all facts are read at once, in milliseconds.
+    #[serde(default, deserialize_with = "lenient::names", skip_serializing_if = "Vec::is_empty")]
+    pub gather_subset: Vec<String>,
+    /// Accepted for Ansible's sake; the `timeout` of the task holds.
+    #[serde(
+        default,
+        deserialize_with = "lenient::optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub gather_timeout: Option<u64>,
+}
+impl Checked for Setup {}
+
+/// Asks the helper on the node whether it is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Ping {
+    /// What `register` gets back as `ping`.
+    #[serde(default = "pong", deserialize_with = "lenient::text")]
+    pub data: String,
+}
+
+fn pong() -> String {
+    "pong".to_owned()
+}
+impl Checked for Ping {}
+
+words! { FindType { File: "file", Directory: "directory", Link: "link", Any: "any" } }
+
+/// Looks for files on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Find {
+    /// Absolute paths of directories to look in.
+    #[serde(alias = "name", alias = "path", deserialize_with = "lenient::names")]
+    pub paths: Vec<String>,
+    /// Globs of names, of which one has to match; `*` when left out. Regular expressions with `use_regex`.
+    #[serde(
+        default,
+        alias = "pattern",
+        deserialize_with = "lenient::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub patterns: Vec<String>,
+    /// Globs of names that do not count.
+    #[serde(
+        default,
+        alias = "exclude",
+        deserialize_with = "lenient::one_or_many",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub excludes: Vec<String>,
+    /// Whether directories in directories are looked into.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub recurse: bool,
+    /// How many directories deep, with `recurse`.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// `file` (default), `directory`, `link` or `any`.
+    #[serde(default = "file")]
+    pub file_type: FindType,
+    /// Whether names that begin with a dot count.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub hidden: bool,
+    /// Whether links to directories are looked into.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub follow: bool,
+    /// Whether patterns are regular expressions.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub use_regex: bool,
+    /// Only what is at least so old, such as `90`, `20m`, `2h`, `1d` or `1w`; with `-` before it, at most so old.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub age: Option<String>,
+    /// Time that the age is of: `mtime` (default), `atime` or `ctime`.
+    #[serde(default = "changed")]
+    pub age_stamp: AgeStamp,
+    /// Only what has at least so many bytes, such as `1m`; with `-` before it, at most.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// Regular expression that a file has to hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contains: Option<String>,
+    /// Whether the checksum of each file is given.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub get_checksum: bool,
+}
+
+words! { AgeStamp { Mtime: "mtime", Atime: "atime", Ctime: "ctime" } }
+
+fn file() -> FindType {
+    FindType::File
+}
+fn changed() -> AgeStamp {
+    AgeStamp::Mtime
+}
+
+/// A number with an optional sign and a unit: whether it is a lower bound, and the number.
+pub fn bound(text: &str, units: &[(&str, i64)]) -> Option<(bool, i64)> {
+    let text = text.trim();
+    let (least, text) = text.strip_prefix('-').map_or((true, text), |rest| (false, rest));
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(split)?;
+    let factor =
+        units.iter().find(|(name, _)| *name == unit.to_ascii_lowercase()).map(|(_, factor)| *factor)?;
+    Some((least, number.parse::<i64>().ok()?.checked_mul(factor)?))
+}
+
+/// Units of an age, in seconds.
+pub const AGES: &[(&str, i64)] = &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)];
+/// Units of a size, in bytes.
+pub const SIZES: &[(&str, i64)] =
+    &[("", 1), ("b", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)];
+
+impl Checked for Find {
+    fn check(&self) -> Result<(), ParamError> {
+        if self.paths.is_empty() {
+            return Err(ParamError::new("paths", "at least one directory is needed"));
+        }
+        for path in &self.paths {
+            super::files::absolute("paths", path)?;
+        }
+        for (name, text, units) in [("age", &self.age, AGES), ("size", &self.size, SIZES)] {
+            if let Some(text) = text
+                && bound(text, units).is_none()
+            {
+                return Err(ParamError::new(name, format!("`{text}` is no number with a unit")));
+            }
+        }
+        if self.contains.is_some() && self.file_type != FindType::File {
+            return Err(ParamError::new("contains", "only files hold something; it needs `file_type: file`"));
+        }
+        Ok(())
+    }
+}

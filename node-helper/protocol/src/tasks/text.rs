@@ -1,0 +1,242 @@
+//! Parameters of the kinds that declare a part of a text file.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Checked, ParamError,
+    content::validates,
+    files::{FileMode, absolute},
+    words::words,
+};
+use crate::lenient;
+
+words! { LineState { Present: "present", Absent: "absent" } }
+
+/// Declares one line of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LineInFile {
+    /// Absolute path.
+    #[serde(alias = "dest", alias = "destfile", alias = "name")]
+    pub path: String,
+    /// The line; needed for `state: present`.
+    #[serde(
+        default,
+        alias = "value",
+        deserialize_with = "lenient::optional_text",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub line: Option<String>,
+    /// Regular expression of the line to replace (the last one) or to remove (all).
+    #[serde(default, alias = "regex", skip_serializing_if = "Option::is_none")]
+    pub regexp: Option<String>,
+    /// Text of the line to replace or to remove, anywhere in it; instead of `regexp`.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub search_string: Option<String>,
+    /// `present` (default) or `absent`.
+    #[serde(default = "present")]
+    pub state: LineState,
+    /// Whether the first match counts rather than the last, for `insertafter` and `insertbefore`.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub firstmatch: bool,
+    /// Where a new line goes: after the last match of this expression, or `EOF` (default).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insertafter: Option<String>,
+    /// Where a new line goes: before the last match of this expression, or `BOF`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insertbefore: Option<String>,
+    /// Makes the file when it is missing.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub create: bool,
+    /// Whether `line` may use groups of `regexp` (`\1`); without a match nothing changes.
+    #[serde(default, alias = "backreferences", deserialize_with = "lenient::flag")]
+    pub backrefs: bool,
+    /// Command that must accept the new file first; `%s` stands for its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validate: Option<String>,
+    /// Keeps the old file beside the new one, with the time in its name.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub backup: bool,
+    /// User that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Group that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Permission bits, such as `'0644'`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
+}
+
+fn present() -> LineState {
+    LineState::Present
+}
+
+impl Checked for LineInFile {
+    fn check(&self) -> Result<(), ParamError> {
+        absolute("path", &self.path)?;
+        let needs = |parameter: &str, message: &str| Err(ParamError::new(parameter, message));
+        match self.state {
+            LineState::Present if self.line.is_none() => needs("line", "a line is needed"),
+            LineState::Absent
+                if self.line.is_none() && self.regexp.is_none() && self.search_string.is_none() =>
+            {
+                needs("line", "one of `line`, `search_string` and `regexp` is needed")
+            }
+            _ if self.regexp.is_some() && self.search_string.is_some() => {
+                needs("search_string", "`regexp` and `search_string` exclude each other")
+            }
+            _ if self.backrefs && self.search_string.is_some() => {
+                needs("search_string", "`backrefs` needs `regexp`; a plain text has no groups")
+            }
+            LineState::Present if self.backrefs && self.regexp.is_none() => {
+                needs("regexp", "`backrefs` needs `regexp`")
+            }
+            _ if self.line.as_deref().is_some_and(|line| line.contains('\n')) => {
+                needs("line", "one line has no line break")
+            }
+            _ if self.insertafter.is_some() && self.insertbefore.is_some() => {
+                needs("insertbefore", "`insertafter` and `insertbefore` exclude each other")
+            }
+            _ => validates(self.validate.as_deref()),
+        }
+    }
+}
+
+/// Declares a block of lines between two marks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BlockInFile {
+    /// Absolute path.
+    #[serde(alias = "dest", alias = "destfile", alias = "name")]
+    pub path: String,
+    /// The lines; none removes the block, as `state: absent` does.
+    #[serde(default, alias = "content", deserialize_with = "lenient::text_or_nothing")]
+    pub block: String,
+    /// `present` (default) or `absent`.
+    #[serde(default = "present")]
+    pub state: LineState,
+    /// Line around the block; `{mark}` stands for the words of `marker_begin` and `marker_end`.
+    #[serde(default = "marker")]
+    pub marker: String,
+    /// Word of the mark before the block.
+    #[serde(default = "begin")]
+    pub marker_begin: String,
+    /// Word of the mark after the block.
+    #[serde(default = "end")]
+    pub marker_end: String,
+    /// Where a new block goes: after the last match of this expression, or `EOF` (default).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insertafter: Option<String>,
+    /// Where a new block goes: before the last match of this expression, or `BOF`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insertbefore: Option<String>,
+    /// Makes the file when it is missing.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub create: bool,
+    /// Whether an empty line stands before the block.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub prepend_newline: bool,
+    /// Whether an empty line stands after the block.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub append_newline: bool,
+    /// Keeps the old file beside the new one, with the time in its name.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub backup: bool,
+    /// Command that must accept the new file first; `%s` stands for its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validate: Option<String>,
+    /// User that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Group that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Permission bits, such as `'0644'`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
+}
+
+fn marker() -> String {
+    "# {mark} ANSIBLE MANAGED BLOCK".to_owned()
+}
+fn begin() -> String {
+    "BEGIN".to_owned()
+}
+fn end() -> String {
+    "END".to_owned()
+}
+
+impl Checked for BlockInFile {
+    fn check(&self) -> Result<(), ParamError> {
+        absolute("path", &self.path)?;
+        if self.insertafter.is_some() && self.insertbefore.is_some() {
+            return Err(ParamError::new(
+                "insertbefore",
+                "`insertafter` and `insertbefore` exclude each other",
+            ));
+        }
+        let marks = [&self.marker_begin, &self.marker_end].map(|word| self.marker.replace("{mark}", word));
+        if marks.iter().any(|mark| mark.contains('\n') || mark.is_empty()) {
+            return Err(ParamError::new("marker", "a mark is one line"));
+        }
+        if marks.first() == marks.last() {
+            return Err(ParamError::new(
+                "marker",
+                "both marks would be the same line; `{mark}` in `marker` tells them apart",
+            ));
+        }
+        validates(self.validate.as_deref())
+    }
+}
+
+/// Replaces every match of an expression in a text file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Replace {
+    /// Absolute path.
+    #[serde(alias = "dest", alias = "destfile", alias = "name")]
+    pub path: String,
+    /// Regular expression; `^` and `$` stand for the ends of every line.
+    pub regexp: String,
+    /// What stands in place of each match, with `\1` and `\g<name>` for groups; nothing removes it.
+    #[serde(default, deserialize_with = "lenient::text_or_nothing")]
+    pub replace: String,
+    /// Only what comes after the first match of this expression is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Only what comes before the first match of this expression is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// Accepted for Ansible's sake: `utf-8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<String>,
+    /// Keeps the old file beside the new one, with the time in its name.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub backup: bool,
+    /// Command that must accept the new file first; `%s` stands for its path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validate: Option<String>,
+    /// User that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Group that owns it.
+    #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Permission bits, such as `'0644'`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<FileMode>,
+}
+
+impl Checked for Replace {
+    fn check(&self) -> Result<(), ParamError> {
+        absolute("path", &self.path)?;
+        if self.encoding.as_deref().is_some_and(|name| !name.eq_ignore_ascii_case("utf-8")) {
+            return Err(ParamError::new("encoding", "only UTF-8 text is read"));
+        }
+        validates(self.validate.as_deref())
+    }
+}

@@ -1,0 +1,484 @@
+//! `get_url`: a file of the node is what a server gives.
+//!
+//! With a checksum the plan tells exactly what a run does. Without one a file that is there counts as right, as Ansible's
+//! manual has it, unless `force` asks the server each time: then only the run can tell.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Instant, SystemTime},
+};
+
+use gpufleet_protocol::{
+    Change, Disruption, FailureKind, OpOutcome, OpStatus,
+    message::Mode,
+    tasks::{ChecksumAlgorithm, GetUrl, Wanted as Digest},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    declare::{Declaration, Node, Plan, Trouble},
+    os::{
+        checksum::{self, Digests},
+        civil,
+        files::{self, Fresh, Ownership},
+    },
+    tasks::{
+        download::{self, Request, download},
+        ownership::{self, Wanted},
+    },
+    world::{Content, Effect, Entry, Owned},
+};
+
+/// The largest file of checksums, in bytes.
+const LIST_LIMIT: u64 = 4 * 1024 * 1024;
+
+#[derive(Debug)]
+pub struct State {
+    dest: PathBuf,
+    entry: Entry,
+    now: Option<Digests>,
+    /// Algorithm, what is wanted, what is there.
+    checksum: Option<(ChecksumAlgorithm, String, Option<String>)>,
+    ownership: Wanted,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Download,
+    Own(Ownership),
+}
+
+fn request(task: &GetUrl) -> Request<'_> {
+    Request {
+        url: &task.url,
+        headers: &task.headers,
+        user: task
+            .url_username
+            .as_deref()
+            .map(|name| (name, task.url_password.as_deref().unwrap_or_default())),
+        timeout_s: task.timeout,
+        validate_certs: task.validate_certs,
+        use_proxy: task.use_proxy,
+        agent: &task.http_agent,
+    }
+}
+
+/// The checksum of the file in a list of them: `CHECKSUM  name`, `CHECKSUM *./name`, `ALGORITHM (name) = CHECKSUM`,
+/// or a checksum alone.
+fn listed(text: &str, name: &str, algorithm: ChecksumAlgorithm) -> Option<String> {
+    let is_digest =
+        |word: &str| word.len() == algorithm.digits() && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if let [line] = lines.as_slice()
+        && is_digest(line)
+    {
+        return Some(line.to_ascii_lowercase());
+    }
+    lines.iter().find_map(|line| {
+        if let Some((named, digest)) = line.rsplit_once(") = ") {
+            let file = named.split_once('(').map(|(_, file)| file)?;
+            return (file.rsplit('/').next() == Some(name) && is_digest(digest))
+                .then(|| digest.to_ascii_lowercase());
+        }
+        let (digest, file) = line.split_once(char::is_whitespace)?;
+        let file = file.trim_start().trim_start_matches('*');
+        (is_digest(digest) && file.rsplit('/').next() == Some(name)).then(|| digest.to_ascii_lowercase())
+    })
+}
+
+fn wanted(task: &GetUrl, node: &Node<'_>) -> Result<Option<(ChecksumAlgorithm, String)>, Trouble> {
+    Ok(match task.wanted().map_err(Trouble::invalid)? {
+        None => None,
+        Some((algorithm, Digest::Digest(digest))) => Some((algorithm, digest)),
+        Some((algorithm, Digest::ListedAt(url))) => {
+            let place = std::env::temp_dir().join("checksums");
+            let fresh = Fresh::beside(&place)?;
+            download(&Request { url: &url, ..request(task) }, fresh.temporary(), node)?;
+            let bytes = files::read_bounded(fresh.temporary(), LIST_LIMIT)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            let digest = listed(&text, task.name(), algorithm).ok_or_else(|| {
+                Trouble::invalid(format!("Unable to find a checksum for file '{}' in '{url}'", task.name()))
+            })?;
+            Some((algorithm, digest))
+        }
+    })
+}
+
+impl Declaration for GetUrl {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let (place, there) = node.world.follow(&node.roots.path(&self.dest))?;
+        let into = matches!(there, Entry::Directory { .. });
+        if !into && self.dest.ends_with('/') {
+            return Err(Trouble::invalid(format!("the directory {} does not exist", self.dest)));
+        }
+        let (dest, entry) = if into { node.world.follow(&place.join(self.name()))? } else { (place, there) };
+        match &entry {
+            Entry::Directory { .. } | Entry::Other { .. } => {
+                return Err(Trouble::invalid(format!(
+                    "{} is a {}, not a file",
+                    dest.display(),
+                    entry.what()
+                )));
+            }
+            _ => {}
+        }
+        let folder = dest.parent().unwrap_or(Path::new("/"));
+        if !matches!(node.world.follow(folder)?.1, Entry::Directory { .. }) {
+            return Err(Trouble::invalid(format!("Destination {} does not exist", folder.display())));
+        }
+        let now = match &entry {
+            Entry::File { content, .. } => Some(node.world.digests(content)?),
+            _ => None,
+        };
+        let checksum = wanted(self, node)?.map(|(algorithm, digest)| -> Result<_, Trouble> {
+            let there = match (&entry, algorithm) {
+                (Entry::File { content: Content::On(path), .. }, algorithm) => {
+                    Some(checksum::of_file(algorithm, path)?)
+                }
+                (_, ChecksumAlgorithm::Sha256) => now.as_ref().map(|now| now.sha256.clone()),
+                (_, ChecksumAlgorithm::Sha1) => now.as_ref().and_then(|now| now.sha1.clone()),
+                _ => None,
+            };
+            Ok((algorithm, digest, there))
+        });
+        let ownership =
+            Wanted::resolve(node.users, self.owner.as_deref(), self.group.as_deref(), self.mode.as_ref())?;
+        Ok(State { dest, entry, now, checksum: checksum.transpose()?, ownership })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, self.force)
+    }
+
+    fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        plan_as(self, state, false)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        if plan.steps.is_empty() {
+            return Vec::new();
+        }
+        let mut owned = state.entry.owned().unwrap_or_else(|| new_file(&state.ownership));
+        for step in &plan.steps {
+            if let Step::Own(set) = step {
+                owned.uid = set.uid.unwrap_or(owned.uid);
+                owned.gid = set.gid.unwrap_or(owned.gid);
+                owned.mode = set.mode.unwrap_or(owned.mode);
+            }
+        }
+        let content = match (&state.entry, &state.checksum) {
+            (Entry::File { content, .. }, _) if !plan.steps.iter().any(|s| matches!(s, Step::Download)) => {
+                content.clone()
+            }
+            (_, Some((ChecksumAlgorithm::Sha256, sha256, _))) => {
+                Content::Digest { sha256: sha256.clone(), size: 0 }
+            }
+            _ => Content::Digest { sha256: String::new(), size: 0 },
+        };
+        vec![Effect::Path { path: state.dest.clone(), entry: Entry::File { owned, content } }]
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        let mut data = Map::new();
+        for step in &plan.steps {
+            match step {
+                Step::Download => put(self, node, state, &mut data)?,
+                Step::Own(set) => files::set_ownership(&state.dest, *set)?,
+            }
+        }
+        Ok(data)
+    }
+
+    fn subject(&self, state: &State) -> Option<PathBuf> {
+        Some(state.dest.clone())
+    }
+
+    fn data(&self, state: &State) -> Map<String, Value> {
+        let mut data = Map::new();
+        data.insert("url".to_owned(), json!(download::shown(&self.url)));
+        data.insert("dest".to_owned(), json!(shown(self, state)));
+        data.insert("checksum_dest".to_owned(), json!(state.now.as_ref().and_then(|now| now.sha1.clone())));
+        data.insert("msg".to_owned(), json!("file already exists"));
+        data.insert("elapsed".to_owned(), json!(0));
+        data
+    }
+}
+
+/// The destination as people know it.
+fn shown(task: &GetUrl, state: &State) -> String {
+    let dest = task.dest.trim_end_matches('/');
+    let into = state.dest.file_name().is_some_and(|name| !dest.ends_with(&*name.to_string_lossy()));
+    if into { format!("{dest}/{}", task.name()) } else { task.dest.clone() }
+}
+
+fn new_file(wanted: &Wanted) -> Owned {
+    Owned {
+        uid: wanted.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+        gid: wanted.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+        mode: wanted.bits(0o644, false).ok().flatten().unwrap_or(0o644),
+    }
+}
+
+/// `again` also downloads what is there already.
+fn plan_as(task: &GetUrl, state: &State, again: bool) -> Result<Plan<Step>, Trouble> {
+    let mut plan = Plan::default();
+    let missing = state.now.is_none();
+    let wrong = match &state.checksum {
+        Some((_, wanted, now)) => now.as_ref() != Some(wanted),
+        None => false,
+    };
+    if missing || wrong || again {
+        let brief = |digest: &str| digest.get(..12).unwrap_or(digest).to_owned();
+        let from = match (&state.checksum, missing) {
+            (_, true) => None,
+            (Some((algorithm, _, Some(now))), _) => Some(format!("{algorithm} {}", brief(now))),
+            _ => Some("a file".to_owned()),
+        };
+        let to = match &state.checksum {
+            Some((algorithm, wanted, _)) => format!("{algorithm} {}", brief(wanted)),
+            None => format!("what {} gives", download::shown(&task.url)),
+        };
+        plan.push(Step::Download, Change::new(shown(task, state), from, to, Disruption::Live));
+    }
+    if let Entry::File { owned, .. } = &state.entry {
+        let (set, changes) = ownership::differences(&shown(task, state), *owned, &state.ownership, false)?;
+        if !changes.is_empty() {
+            plan.steps.push(Step::Own(set));
+            plan.changes.extend(changes);
+        }
+    }
+    Ok(plan)
+}
+
+fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Value>) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    let fresh = match &task.tmp_dest {
+        Some(folder) => Fresh::beside(&node.roots.path(folder).join("download"))?,
+        None => Fresh::beside(&state.dest)?,
+    };
+    let status = download(&request(task), fresh.temporary(), node)?;
+    let file = fs::File::open(fresh.temporary()).map_err(|error| Trouble::io(error.to_string()))?;
+    let got = checksum::digests(file).map_err(|error| Trouble::io(error.to_string()))?;
+    if let Some((algorithm, wanted, _)) = &state.checksum {
+        let sum = checksum::of_file(*algorithm, fresh.temporary())?;
+        if sum != *wanted {
+            return Err(Trouble::failed(
+                FailureKind::Invalid,
+                format!(
+                    "The checksum for {} did not match {wanted}; it was {sum}. {} was left as it is.",
+                    download::shown(&task.url),
+                    shown(task, state)
+                ),
+            ));
+        }
+    }
+    data.insert("elapsed".to_owned(), json!(begun.elapsed().as_secs()));
+    data.insert("status_code".to_owned(), json!(status));
+    data.insert("checksum_src".to_owned(), json!(got.sha1));
+    data.insert("checksum_dest".to_owned(), json!(state.now.as_ref().and_then(|now| now.sha1.clone())));
+    data.insert("msg".to_owned(), json!(format!("OK ({} bytes)", got.size)));
+    if state.now.as_ref().is_some_and(|now| now.sha256 == got.sha256) {
+        data.insert("same".to_owned(), json!(true));
+        return Ok(());
+    }
+    let mut fresh = fresh;
+    if task.tmp_dest.is_some() {
+        fresh = moved(&fresh, &state.dest)?;
+    }
+    if state.now.is_some() {
+        fresh.adopt(&state.dest)?;
+        if task.backup {
+            let copy = files::back_up(&state.dest, &civil::stamp(SystemTime::now()))?;
+            data.insert("backup_file".to_owned(), json!(copy));
+        }
+    } else {
+        let new = new_file(&state.ownership);
+        fresh.own(Ownership { uid: state.ownership.uid, gid: state.ownership.gid, mode: Some(new.mode) })?;
+    }
+    fresh.place()?;
+    Ok(())
+}
+
+/// The same content beside its destination.
+fn moved(fresh: &Fresh, dest: &Path) -> Result<Fresh, Trouble> {
+    use std::io::Read as _;
+    let mut beside = Fresh::beside(dest)?;
+    let mut file = fs::File::open(fresh.temporary()).map_err(|error| Trouble::io(error.to_string()))?;
+    let mut buffer = vec![0u8; 256 * 1024];
+    loop {
+        match file.read(&mut buffer).map_err(|error| Trouble::io(error.to_string()))? {
+            0 => return Ok(beside),
+            count => beside.write_all(buffer.get(..count).unwrap_or_default())?,
+        }
+    }
+}
+
+/// What a forced download that only the run can judge comes to.
+pub fn settle(task: &GetUrl, mode: Mode, mut outcome: OpOutcome) -> OpOutcome {
+    let same = outcome.data.remove("same").is_some();
+    let forced = task.force && outcome.status == OpStatus::Changed && outcome.changes.len() == 1;
+    let exists = outcome.changes.first().is_some_and(|change| change.from.is_some());
+    match mode {
+        Mode::Predict if forced && exists => OpOutcome::new(OpStatus::Possible),
+        Mode::Apply if forced && same => {
+            outcome.status = OpStatus::Ok;
+            outcome.changes.clear();
+            outcome
+        }
+        _ => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    /// A stand-in that reads curl's settings and copies a file of the node.
+    const CURL: &str = r#"#!/bin/sh
+settings=$(cat)
+out=$(printf '%s\n' "$settings" | sed -n 's/^output = "\(.*\)"$/\1/p')
+url=$(printf '%s\n' "$settings" | sed -n 's/^url = "\(.*\)"$/\1/p')
+root=$(dirname "$0")/../..
+printf '%s\n' "$*" >> "$root/srv/arguments"
+printf '%s\n' "$settings" >> "$root/srv/settings"
+file="$root/srv/www/${url##*/}"
+[ -f "$file" ] || { echo "curl: (22) The requested URL returned error: 404" >&2; exit 22; }
+cat "$file" > "$out"
+printf 200
+"#;
+
+    fn bench() -> Bench {
+        let bench = Bench::new();
+        bench.script("usr/bin/curl", CURL);
+        bench.write("srv/www/tool", "tool\n");
+        bench.write("opt/keep", "");
+        bench
+    }
+
+    fn task(value: Value) -> GetUrl {
+        let mut value = value;
+        value["url"] = json!("https://example.com/v1/tool");
+        value["dest"].as_str().map(str::to_owned).unwrap_or_else(|| {
+            value["dest"] = json!("/opt/tool");
+            String::new()
+        });
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn run(bench: &Bench, task: &GetUrl, mode: Mode) -> OpOutcome {
+        settle(task, mode, bench.run(task, mode))
+    }
+
+    #[test]
+    fn a_file_is_downloaded_once() {
+        let bench = bench();
+        let task = task(json!({"mode": "0755", "checksum": format!("sha256:{}", files::sha256(b"tool\n"))}));
+        assert_eq!(run(&bench, &task, Mode::Predict).status, OpStatus::Changed);
+        assert!(!bench.path("srv/settings").exists(), "a prediction asks nobody");
+        let done = run(&bench, &task, Mode::Apply);
+        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+        assert_eq!(
+            (&done.data["msg"], &done.data["status_code"], &done.data["mode"]),
+            (&json!("OK (5 bytes)"), &json!(200), &json!("0755"))
+        );
+        assert_eq!(bench.read("opt/tool"), "tool\n");
+        let again = run(&bench, &task, Mode::Apply);
+        assert_eq!(again.status, OpStatus::Ok);
+        bench.write("opt/tool", "other\n");
+        bench.forget();
+        assert_eq!(run(&bench, &task, Mode::Predict).status, OpStatus::Changed);
+        assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Changed);
+    }
+
+    #[test]
+    fn a_wrong_checksum_leaves_nothing() {
+        let bench = bench();
+        let task = task(json!({"checksum": format!("md5:{}", "0".repeat(32))}));
+        let done = run(&bench, &task, Mode::Apply);
+        let OpStatus::Failed { message, .. } = &done.status else { panic!("{done:?}") };
+        assert!(message.contains("did not match 0000"), "{message}");
+        assert!(!bench.path("opt/tool").exists() && crate::tasks::testing::tidy(&bench.path("opt")));
+    }
+
+    #[test]
+    fn a_list_of_checksums_is_read() {
+        let bench = bench();
+        let sum = files::sha256(b"tool\n");
+        bench.write("srv/www/SUMS", &format!("{}  other\n{sum} *./tool\n", "1".repeat(64)));
+        let listed = task(json!({"checksum": "sha256:https://example.com/SUMS"}));
+        assert_eq!(run(&bench, &listed, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(run(&bench, &listed, Mode::Apply).status, OpStatus::Ok);
+        let named =
+            super::listed(&format!("SHA256 (dist/tool) = {sum}\n"), "tool", ChecksumAlgorithm::Sha256);
+        assert_eq!(named, Some(sum.clone()));
+        assert_eq!(super::listed(&sum, "any", ChecksumAlgorithm::Sha256), Some(sum));
+        assert_eq!(super::listed("nothing here", "tool", ChecksumAlgorithm::Sha256), None);
+    }
+
+    #[test]
+    fn force_asks_again_and_keeps_what_is_the_same() {
+        let bench = bench();
+        let task = task(json!({"force": true, "backup": true}));
+        assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Changed);
+        assert_eq!(run(&bench, &task, Mode::Predict).status, OpStatus::Possible);
+        bench.forget();
+        let same = run(&bench, &task, Mode::Apply);
+        assert_eq!((&same.status, same.changes.len()), (&OpStatus::Ok, 0));
+        bench.write("srv/www/tool", "newer\n");
+        let newer = run(&bench, &task, Mode::Apply);
+        assert!(newer.data.contains_key("backup_file"), "{newer:?}");
+        assert_eq!(bench.read("opt/tool"), "newer\n");
+    }
+
+    #[test]
+    fn secrets_are_in_no_command_line() {
+        let bench = bench();
+        let task = task(json!({"username": "me", "password": "hush\"x", "headers": {"X-Token": "hush2"}}));
+        assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Changed);
+        assert!(!bench.read("srv/arguments").contains("hush"));
+        assert!(bench.read("srv/settings").contains("user = \"me:hush\\\"x\""));
+        assert!(bench.read("srv/settings").contains("header = \"X-Token: hush2\""));
+    }
+
+    #[test]
+    fn a_server_that_refuses_and_a_node_without_programs_say_so() {
+        let bench = bench();
+        fs::remove_file(bench.path("srv/www/tool")).unwrap();
+        let done = run(&bench, &task(json!({})), Mode::Apply);
+        assert!(
+            matches!(&done.status, OpStatus::Failed { message, .. } if message.contains("404")),
+            "{done:?}"
+        );
+    }
+
+    #[test]
+    fn names_in_addresses_are_not_shown() {
+        for (url, wanted) in [
+            ("https://me:hush@example.com/x@y", "https://example.com/x@y"),
+            ("https://example.com/x", "https://example.com/x"),
+            ("https://me@h?a=b@c", "https://h?a=b@c"),
+        ] {
+            assert_eq!(download::shown(url), wanted);
+        }
+    }
+
+    #[test]
+    fn a_directory_takes_the_name_of_the_address() {
+        let bench = bench();
+        let task = task(json!({"dest": "/opt"}));
+        let done = run(&bench, &task, Mode::Apply);
+        assert_eq!(done.data["dest"], "/opt/tool");
+        assert_eq!(bench.read("opt/tool"), "tool\n");
+        assert_eq!(run(&bench, &task, Mode::Apply).status, OpStatus::Ok);
+    }
+}

@@ -1,0 +1,323 @@
+//! Kinds that only read: `slurp`, pieces for `fetch`, `find`, `ping`.
+
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use gpufleet_protocol::{
+    OpOutcome, OpStatus,
+    op::{READ_PIECE, ReadPiece},
+    tasks::{AGES, AgeStamp, ChecksumAlgorithm, Find, FindType, Ping, SIZES, Slurp, bound},
+};
+use regex::bytes::Regex;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    declare::{Node, Trouble},
+    os::{
+        checksum::{self, base64},
+        files::At,
+        glob,
+    },
+    tasks::{stat, textfile},
+    world::Entry,
+};
+
+/// The largest file that `slurp` reads, in bytes: its base64 has to fit into one answer.
+const SLURP_LIMIT: u64 = 10 * 1024 * 1024;
+/// More files than this are refused rather than held.
+const MOST_FOUND: usize = 50_000;
+/// The largest file in which `find` looks for text, in bytes.
+const CONTAINS_LIMIT: u64 = 64 * 1024 * 1024;
+
+fn ok(data: Map<String, Value>) -> OpOutcome {
+    let mut outcome = OpOutcome::new(OpStatus::Ok);
+    outcome.data = data;
+    outcome
+}
+
+fn map<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+pub fn ping(task: &Ping) -> OpOutcome {
+    ok(map([("ping", json!(task.data))]))
+}
+
+/// # Errors
+/// There is no such file, or it is too large.
+pub fn slurp(task: &Slurp, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
+    let path = node.roots.path(&task.src);
+    let (place, entry) = node.world.follow(&path)?;
+    match entry {
+        Entry::Absent => return Err(Trouble::invalid(format!("File not found: {}", task.src))),
+        Entry::Directory { .. } => {
+            return Err(Trouble::invalid(format!("source is a directory and must be a file: {}", task.src)));
+        }
+        _ => {}
+    }
+    if fs::metadata(&place).is_ok_and(|meta| meta.len() > SLURP_LIMIT) {
+        return Err(Trouble::invalid(format!(
+            "{} has more than {} MiB; `fetch` brings files of any size",
+            task.src,
+            SLURP_LIMIT >> 20
+        )));
+    }
+    let bytes = node.world.read(&place)?.unwrap_or_default();
+    if bytes.len() as u64 > SLURP_LIMIT {
+        return Err(Trouble::invalid(format!("{} is too large for `slurp`; use `fetch`", task.src)));
+    }
+    Ok(ok(map([
+        ("content", json!(base64(&bytes))),
+        ("encoding", json!("base64")),
+        ("source", json!(task.src)),
+    ])))
+}
+
+/// # Errors
+/// There is no such file, or it cannot be read.
+pub fn piece(task: &ReadPiece, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
+    let path = node.roots.path(&task.path);
+    match node.world.follow(&path)?.1 {
+        Entry::Absent => return Ok(ok(map([("missing", json!(true))]))),
+        Entry::Directory { .. } => {
+            return Err(Trouble::invalid("remote file is a directory, fetch cannot work on directories"));
+        }
+        _ => {}
+    }
+    let mut file = fs::File::open(&path).at("read", &path)?;
+    let size = file.metadata().at("look at", &path)?.size();
+    let mut data = map([("size", json!(size))]);
+    if task.offset == 0 {
+        let sha256 = checksum::of(ChecksumAlgorithm::Sha256, &file).at("read", &path)?;
+        data.insert("sha256".to_owned(), json!(sha256));
+    }
+    file.seek(SeekFrom::Start(task.offset)).at("read", &path)?;
+    let mut bytes = Vec::new();
+    file.take(task.length.min(READ_PIECE)).read_to_end(&mut bytes).at("read", &path)?;
+    data.insert("content".to_owned(), json!(base64(&bytes)));
+    Ok(ok(data))
+}
+
+struct Filter<'a> {
+    task: &'a Find,
+    patterns: Vec<Regex>,
+    excludes: Vec<Regex>,
+    contains: Option<Regex>,
+    now: i64,
+}
+
+impl<'a> Filter<'a> {
+    fn new(task: &'a Find) -> Result<Self, Trouble> {
+        let compile = |name: &str, texts: &[String]| -> Result<Vec<Regex>, Trouble> {
+            let texts = texts.iter().filter(|_| task.use_regex);
+            texts
+                .map(|text| textfile::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
+                .collect()
+        };
+        let contains =
+            task.contains.as_deref().map(|text| textfile::compile("contains", &format!("^(?:{text})")));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Ok(Self {
+            task,
+            patterns: compile("patterns", &task.patterns)?,
+            excludes: compile("excludes", &task.excludes)?,
+            contains: contains.transpose().map_err(Trouble::invalid)?,
+            now: i64::try_from(now).unwrap_or(i64::MAX),
+        })
+    }
+
+    fn named(&self, name: &str) -> bool {
+        let any = |globs: &[String], regexps: &[Regex]| {
+            if self.task.use_regex {
+                regexps.iter().any(|regexp| regexp.is_match(name.as_bytes()))
+            } else {
+                globs.iter().any(|pattern| glob::matches(pattern, name))
+            }
+        };
+        (self.task.patterns.is_empty() || any(&self.task.patterns, &self.patterns))
+            && !any(&self.task.excludes, &self.excludes)
+    }
+
+    fn fits(&self, path: &Path, meta: &fs::Metadata) -> bool {
+        let kind = meta.file_type();
+        let typed = match self.task.file_type {
+            FindType::Any => true,
+            FindType::File => kind.is_file(),
+            FindType::Directory => kind.is_dir(),
+            FindType::Link => kind.is_symlink(),
+        };
+        let within = |text: Option<&String>, units, value: i64| {
+            text.and_then(|text| bound(text, units))
+                .is_none_or(|(least, limit)| if least { value >= limit } else { value <= limit })
+        };
+        let stamp = match self.task.age_stamp {
+            AgeStamp::Mtime => meta.mtime(),
+            AgeStamp::Atime => meta.atime(),
+            AgeStamp::Ctime => meta.ctime(),
+        };
+        let size = i64::try_from(meta.size()).unwrap_or(i64::MAX);
+        typed
+            && within(self.task.age.as_ref(), AGES, self.now - stamp)
+            && (!kind.is_file() || within(self.task.size.as_ref(), SIZES, size))
+            && self.contains.as_ref().is_none_or(|regexp| holds(path, regexp))
+    }
+}
+
+/// Whether a line of the file matches.
+fn holds(path: &Path, regexp: &Regex) -> bool {
+    let Ok(file) = fs::File::open(path) else { return false };
+    let mut bytes = Vec::new();
+    file.take(CONTAINS_LIMIT).read_to_end(&mut bytes).is_ok()
+        && bytes.split(|byte| *byte == b'\n').any(|line| regexp.is_match(line))
+}
+
+/// # Errors
+/// An expression that cannot be compiled, or too many files.
+pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
+    let filter = Filter::new(task)?;
+    let (mut files, mut examined, mut skipped) = (Vec::new(), 0u64, Map::new());
+    let mut folders: Vec<(PathBuf, u32)> = Vec::new();
+    for path in task.paths.iter().rev() {
+        let folder = node.roots.path(path);
+        if folder.is_dir() {
+            folders.push((folder, 1));
+        } else {
+            skipped.insert(path.clone(), json!(format!("'{path}' is not a directory")));
+        }
+    }
+    while let Some((folder, depth)) = folders.pop() {
+        node.check_time()?;
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                skipped.insert(shown(node, &folder), json!(error.to_string()));
+                continue;
+            }
+        };
+        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        let mut below = Vec::new();
+        for name in names {
+            let path = folder.join(&name);
+            let name = name.to_string_lossy();
+            examined += 1;
+            let meta = if task.follow { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+            let Ok(meta) = meta.or_else(|_| fs::symlink_metadata(&path)) else { continue };
+            let deeper = task.depth.is_none_or(|most| depth < most);
+            if meta.is_dir() && task.recurse && deeper && (task.hidden || !name.starts_with('.')) {
+                below.push((path.clone(), depth + 1));
+            }
+            if (name.starts_with('.') && !task.hidden) || !filter.named(&name) || !filter.fits(&path, &meta) {
+                continue;
+            }
+            if files.len() >= MOST_FOUND {
+                return Err(Trouble::invalid(format!("more than {MOST_FOUND} files match; narrow it down")));
+            }
+            let mut found = map([("path", json!(shown(node, &path)))]);
+            stat::brief(&mut found, &meta, node.users);
+            if task.get_checksum && meta.is_file() {
+                let sha1 = checksum::of_file(ChecksumAlgorithm::Sha1, &path)?;
+                found.insert("checksum".to_owned(), json!(sha1));
+            }
+            files.push(Value::Object(found));
+        }
+        folders.extend(below.into_iter().rev());
+    }
+    let said = if skipped.is_empty() {
+        "All paths examined"
+    } else {
+        "Not all paths examined, check warnings for details"
+    };
+    Ok(ok(map([
+        ("matched", json!(files.len())),
+        ("files", Value::Array(files)),
+        ("examined", json!(examined)),
+        ("skipped_paths", Value::Object(skipped)),
+        ("msg", json!(said)),
+    ])))
+}
+
+/// A path as people know it, without the root that tests put before it.
+fn shown(node: &Node<'_>, path: &Path) -> String {
+    let root = node.roots.path("/");
+    match path.strip_prefix(&root) {
+        Ok(rest) if !node.roots.is_real() => format!("/{}", rest.display()),
+        _ => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    fn found(bench: &Bench, value: Value) -> Vec<String> {
+        let task: Find = serde_json::from_value(value).unwrap();
+        let outcome = bench.node(|node| find(&task, node).unwrap());
+        let files = outcome.data["files"].as_array().unwrap();
+        files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn find_looks_as_ansible_does() {
+        let bench = Bench::new();
+        for (path, text) in
+            [("srv/a.log", "one\ntwo\n"), ("srv/b.txt", ""), ("srv/.c.log", ""), ("srv/sub/d.log", "x")]
+        {
+            bench.write(path, text);
+        }
+        assert_eq!(found(&bench, json!({"paths": "/srv"})), ["/srv/a.log", "/srv/b.txt"]);
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "patterns": "*.log", "recurse": true})),
+            ["/srv/a.log", "/srv/sub/d.log"]
+        );
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "hidden": true, "excludes": ["a*", "b*"]})),
+            ["/srv/.c.log"]
+        );
+        assert_eq!(found(&bench, json!({"paths": "/srv", "file_type": "directory"})), ["/srv/sub"]);
+        assert_eq!(found(&bench, json!({"paths": "/srv", "contains": "tw"})), ["/srv/a.log"]);
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "size": "1", "recurse": true})),
+            ["/srv/a.log", "/srv/sub/d.log"]
+        );
+        assert_eq!(
+            found(&bench, json!({"paths": "/srv", "patterns": ["b.t", "a"], "use_regex": true})).len(),
+            2
+        );
+        assert_eq!(found(&bench, json!({"paths": "/srv", "age": "1d"})), Vec::<String>::new());
+        assert_eq!(found(&bench, json!({"paths": ["/none", "/srv"], "age": "-1d"})).len(), 2);
+    }
+
+    #[test]
+    fn slurp_gives_base64_and_names_what_is_missing() {
+        let bench = Bench::new();
+        bench.write("etc/x", "hi2\n");
+        let read = |src: &str| bench.node(|node| slurp(&Slurp { src: src.into() }, node));
+        assert_eq!(read("/etc/x").unwrap().data["content"], "aGkyCg==");
+        assert!(
+            matches!(read("/etc/none"), Err(Trouble::Failed { message, .. }) if message == "File not found: /etc/none")
+        );
+        assert!(read("/etc").is_err());
+    }
+
+    #[test]
+    fn pieces_make_the_file() {
+        let bench = Bench::new();
+        bench.write("etc/x", "0123456789");
+        let read = |offset, length| {
+            let task = ReadPiece { path: "/etc/x".into(), offset, length };
+            bench.node(|node| piece(&task, node).unwrap()).data
+        };
+        let first = read(0, 4);
+        assert_eq!((&first["size"], &first["content"]), (&json!(10), &json!("MDEyMw==")));
+        assert_eq!(first["sha256"], json!(crate::os::files::sha256(b"0123456789")));
+        assert_eq!(read(8, 4)["content"], json!("ODk="));
+        assert_eq!(read(10, 4)["content"], json!(""));
+    }
+}

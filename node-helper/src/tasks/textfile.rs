@@ -1,0 +1,314 @@
+//! What `lineinfile`, `blockinfile` and `replace` have in common: a text file of which a part is declared.
+
+use std::{fs, path::PathBuf, time::SystemTime};
+
+use gpufleet_protocol::{Change, Disruption, tasks::FileMode};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    declare::{Node, Plan, Trouble},
+    os::{
+        civil, diff,
+        files::{self, At, Fresh, Ownership},
+    },
+    tasks::{
+        ownership::{self, Wanted},
+        putfile::validate,
+    },
+    world::{Content, Effect, Entry, Owned},
+};
+
+/// The largest text that gets a diff, in bytes.
+const DIFF_LIMIT: usize = 64 * 1024;
+
+/// A part of the text that becomes another, appears or goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    pub from: Option<String>,
+    pub to: Option<String>,
+}
+
+/// The text afterwards and what was done to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    pub text: Vec<u8>,
+    pub edits: Vec<Edit>,
+    /// What was done, in Ansible's words; empty for nothing.
+    pub message: String,
+    /// More that `register` gets.
+    pub data: Map<String, Value>,
+}
+
+/// What the three kinds share of their parameters.
+pub struct Frame<'a> {
+    pub path: &'a str,
+    pub owner: Option<&'a str>,
+    pub group: Option<&'a str>,
+    pub mode: Option<&'a FileMode>,
+    pub backup: bool,
+    pub validate: Option<&'a str>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    /// Where links at the end of the path lead.
+    pub path: PathBuf,
+    /// `None` where there is no file.
+    pub text: Option<Vec<u8>>,
+    owned: Option<Owned>,
+    wanted: Wanted,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Text(Vec<u8>),
+    Own(Ownership),
+}
+
+pub fn observe(frame: &Frame<'_>, node: &Node<'_>) -> Result<State, Trouble> {
+    let (path, entry) = node.world.follow(&node.roots.path(frame.path))?;
+    let text = match &entry {
+        Entry::Directory { .. } => {
+            return Err(Trouble::invalid(format!("{} is a directory, not a file", frame.path)));
+        }
+        _ => node.world.read(&path)?,
+    };
+    let wanted = Wanted::resolve(node.users, frame.owner, frame.group, frame.mode)?;
+    Ok(State { path, text, owned: entry.owned(), wanted })
+}
+
+pub fn plan(frame: &Frame<'_>, state: &State, edited: Edited) -> Result<Plan<Step>, Trouble> {
+    let mut plan = Plan { data: edited.data, ..Plan::default() };
+    let mut message = edited.message;
+    if !edited.edits.is_empty() {
+        let old = state.text.as_deref().unwrap_or_default();
+        let mut diff = (old.len().max(edited.text.len()) <= DIFF_LIMIT)
+            .then(|| Some((std::str::from_utf8(old).ok()?, std::str::from_utf8(&edited.text).ok()?)))
+            .flatten()
+            .map(|(old, new)| diff::unified(frame.path, old, new));
+        for edit in edited.edits {
+            let to = edit.to.unwrap_or_else(|| "absent".to_owned());
+            let mut change = Change::new(frame.path, edit.from, to, Disruption::Live);
+            change.diff = diff.take();
+            plan.changes.push(change);
+        }
+        plan.steps.push(Step::Text(edited.text));
+    }
+    if let Some(owned) = state.owned {
+        let (set, changes) = ownership::differences(frame.path, owned, &state.wanted, false)?;
+        if !changes.is_empty() {
+            plan.steps.push(Step::Own(set));
+            plan.changes.extend(changes);
+            let and = if message.is_empty() { "" } else { " and " };
+            message.push_str(and);
+            message.push_str("ownership, perms or SE linux context changed");
+        }
+    }
+    plan.data.insert("msg".to_owned(), json!(message));
+    Ok(plan)
+}
+
+pub fn after(state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+    if plan.steps.is_empty() {
+        return Vec::new();
+    }
+    let mut owned = state.owned.unwrap_or_else(|| new_file(&state.wanted));
+    let mut content = state.text.as_deref().unwrap_or_default().into();
+    for step in &plan.steps {
+        match step {
+            Step::Text(text) => content = text.as_slice().into(),
+            Step::Own(set) => {
+                owned.uid = set.uid.unwrap_or(owned.uid);
+                owned.gid = set.gid.unwrap_or(owned.gid);
+                owned.mode = set.mode.unwrap_or(owned.mode);
+            }
+        }
+    }
+    vec![Effect::Path {
+        path: state.path.clone(),
+        entry: Entry::File { owned, content: Content::Known(content) },
+    }]
+}
+
+pub fn apply(
+    frame: &Frame<'_>,
+    node: &Node<'_>,
+    state: &State,
+    plan: &Plan<Step>,
+) -> Result<Map<String, Value>, Trouble> {
+    let mut data = Map::new();
+    for step in &plan.steps {
+        match step {
+            Step::Text(text) => write(frame, node, state, text, &mut data)?,
+            Step::Own(set) => files::set_ownership(&state.path, *set)?,
+        }
+    }
+    Ok(data)
+}
+
+fn write(
+    frame: &Frame<'_>,
+    node: &Node<'_>,
+    state: &State,
+    text: &[u8],
+    data: &mut Map<String, Value>,
+) -> Result<(), Trouble> {
+    if state.text.is_none()
+        && let Some(folder) = state.path.parent()
+    {
+        fs::create_dir_all(folder).at("make", folder)?;
+    }
+    let mut fresh = Fresh::beside(&state.path)?;
+    fresh.write_all(text)?;
+    if let Some(command) = frame.validate {
+        validate(node, command, &fresh, frame.path)?;
+    }
+    if state.text.is_some() {
+        if frame.backup {
+            let copy = files::back_up(&state.path, &civil::stamp(SystemTime::now()))?;
+            data.insert("backup".to_owned(), json!(copy));
+            data.insert("backup_file".to_owned(), json!(copy));
+        }
+        fresh.adopt(&state.path)?;
+    } else {
+        let new = new_file(&state.wanted);
+        fresh.own(Ownership { uid: state.wanted.uid, gid: state.wanted.gid, mode: Some(new.mode) })?;
+    }
+    fresh.place()?;
+    Ok(())
+}
+
+fn new_file(wanted: &Wanted) -> Owned {
+    Owned {
+        uid: wanted.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+        gid: wanted.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+        mode: wanted.bits(0o644, false).ok().flatten().unwrap_or(0o644),
+    }
+}
+
+/// No file, and the task does not make one.
+pub fn missing(path: &str, can_create: bool) -> Trouble {
+    let hint = if can_create { "; `create: true` would make it" } else { "" };
+    Trouble::invalid(format!("there is no file {path}{hint}"))
+}
+
+/// Compiles an expression of Python's `re` as far as Rust's does the same.
+///
+/// # Errors
+/// An expression that cannot be compiled, with its name and the reason.
+pub fn compile(name: &str, pattern: &str) -> Result<regex::bytes::Regex, String> {
+    builder(name, pattern, |builder| builder)
+}
+
+/// The same with more options.
+///
+/// # Errors
+/// As [`compile`].
+pub fn builder(
+    name: &str,
+    pattern: &str,
+    with: impl FnOnce(&mut regex::bytes::RegexBuilder) -> &mut regex::bytes::RegexBuilder,
+) -> Result<regex::bytes::Regex, String> {
+    // Why bytes without Unicode tables: Ansible matches bytes too, and the tables would weigh more than the rest.
+    let mut options = regex::bytes::RegexBuilder::new(pattern);
+    with(options.unicode(false)).build().map_err(|error| {
+        let reason = error.to_string();
+        let last =
+            reason.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or(&reason).to_owned();
+        format!("`{name}: {pattern}` is not a regular expression that gpufleet reads: {last}")
+    })
+}
+
+/// A template with `\1`, `\g<1>` and `\g<name>`, as Python's `re` expands it.
+pub fn expand(template: &str, captures: &regex::bytes::Captures<'_>) -> Vec<u8> {
+    let group = |name: &str| {
+        let found = match name.parse::<usize>() {
+            Ok(number) => captures.get(number),
+            Err(_) => captures.name(name),
+        };
+        found.map(|group| group.as_bytes().to_vec()).unwrap_or_default()
+    };
+    let mut out = Vec::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.extend_from_slice(before.as_bytes());
+        let digits = after.bytes().take(2).take_while(u8::is_ascii_digit).count();
+        if digits > 0 {
+            let (number, tail) = after.split_at_checked(digits).unwrap_or((after, ""));
+            out.extend(group(number));
+            rest = tail;
+        } else if let Some((name, tail)) = after.strip_prefix("g<").and_then(|after| after.split_once('>')) {
+            out.extend(group(name));
+            rest = tail;
+        } else {
+            let mut tail = after.chars();
+            match tail.next() {
+                Some('n') => out.push(b'\n'),
+                Some('t') => out.push(b'\t'),
+                Some('\\') => out.push(b'\\'),
+                Some(other) => {
+                    out.push(b'\\');
+                    out.extend(other.to_string().into_bytes());
+                }
+                None => out.push(b'\\'),
+            }
+            rest = tail.as_str();
+        }
+    }
+    out.extend_from_slice(rest.as_bytes());
+    out
+}
+
+/// Implements [`crate::declare::Declaration`] for a kind that edits a text file.
+macro_rules! text_file {
+    ($type:ty, $edit:path) => {
+        impl $crate::declare::Declaration for $type {
+            type State = $crate::tasks::textfile::State;
+            type Step = $crate::tasks::textfile::Step;
+
+            fn observe(
+                &self,
+                node: &$crate::declare::Node<'_>,
+            ) -> Result<Self::State, $crate::declare::Trouble> {
+                $crate::tasks::textfile::observe(&frame(self), node)
+            }
+
+            fn plan(
+                &self,
+                state: &Self::State,
+            ) -> Result<$crate::declare::Plan<Self::Step>, $crate::declare::Trouble> {
+                let edited = $edit(self, state.text.as_deref())?;
+                $crate::tasks::textfile::plan(&frame(self), state, edited)
+            }
+
+            fn after(
+                &self,
+                state: &Self::State,
+                plan: &$crate::declare::Plan<Self::Step>,
+            ) -> Vec<$crate::world::Effect> {
+                $crate::tasks::textfile::after(state, plan)
+            }
+
+            fn apply(
+                &self,
+                node: &$crate::declare::Node<'_>,
+                state: &Self::State,
+                plan: &$crate::declare::Plan<Self::Step>,
+            ) -> Result<serde_json::Map<String, serde_json::Value>, $crate::declare::Trouble> {
+                $crate::tasks::textfile::apply(&frame(self), node, state, plan)
+            }
+        }
+
+        fn frame(task: &$type) -> $crate::tasks::textfile::Frame<'_> {
+            $crate::tasks::textfile::Frame {
+                path: &task.path,
+                owner: task.owner.as_deref(),
+                group: task.group.as_deref(),
+                mode: task.mode.as_ref(),
+                backup: task.backup,
+                validate: task.validate.as_deref(),
+            }
+        }
+    };
+}
+pub(super) use text_file;
