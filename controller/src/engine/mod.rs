@@ -29,7 +29,7 @@ mod slot;
 mod tests;
 mod verdict;
 
-pub use approval::{Approval, Confirm, Forecast, Refusal};
+pub use approval::{Approval, Confirm, Forecast, Refusal, Stepper};
 pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;

@@ -12,6 +12,7 @@ use gpufleet_protocol::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
+    approval::Stepper,
     convert,
     drain::No,
     hooks::Hooks,
@@ -64,6 +65,8 @@ pub(super) struct NodeTask {
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
+    /// Says whether a task runs (`--step`).
+    pub(super) stepper: Option<Arc<dyn Stepper>>,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
@@ -312,6 +315,17 @@ impl NodeTask {
                     let fed = Fed::Latch(copied);
                     if !silent {
                         self.remember(String::new(), &fed, false).await;
+                    }
+                    cursor.feed(fed)
+                }
+                Step::Ask { task, title } => {
+                    let run = match &self.stepper {
+                        Some(stepper) => stepper.runs(self.play, &task, &title).await,
+                        None => true,
+                    };
+                    let fed = Fed::Asked { run };
+                    if !silent {
+                        self.remember(task.to_string(), &fed, false).await;
                     }
                     cursor.feed(fed)
                 }

@@ -11,6 +11,7 @@ mod params;
 mod parse;
 mod policy;
 mod program;
+mod start;
 mod tags;
 
 pub use check::Known;

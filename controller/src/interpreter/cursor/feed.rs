@@ -32,6 +32,10 @@ impl Cursor {
             }
             return std::mem::take(&mut self.queue);
         }
+        if let Fed::Asked { run } = fed {
+            self.answered(run);
+            return std::mem::take(&mut self.queue);
+        }
         if let Some(Pending { action, purpose }) = self.pending.take() {
             match fed {
                 Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
@@ -58,7 +62,7 @@ impl Cursor {
                     }
                     _ => self.unexpected(action, purpose),
                 },
-                Fed::Latch(_) => {}
+                Fed::Latch(_) | Fed::Asked { .. } => {}
             }
         }
         std::mem::take(&mut self.queue)

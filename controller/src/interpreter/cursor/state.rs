@@ -79,6 +79,8 @@ pub(super) struct Active {
     pub started: bool,
     /// A handler that only may have been notified.
     pub possible: bool,
+    /// A person wants it to run.
+    pub asked: bool,
 }
 
 /// What became of one item, for the report of the whole task.
@@ -96,6 +98,8 @@ pub(super) struct ActiveGroup {
     pub tasks: Arc<[Arc<Task>]>,
     pub slots: Vec<Slot>,
     pub started: bool,
+    /// A person wants it to run.
+    pub asked: bool,
 }
 
 /// One item of one member.

@@ -88,6 +88,7 @@ impl Parser<'_> {
             ..Inherited::default()
         };
         let references = self.take_references();
+        let tags = inherited.tags.clone();
 
         let mut sections = Vec::new();
         for section in [SectionName::PreTasks, SectionName::Tasks, SectionName::PostTasks] {
@@ -110,6 +111,7 @@ impl Parser<'_> {
             span: entries.first().map_or_else(|| node.span.clone(), |(key, _)| key.span.clone()),
             hosts,
             directory: directory.to_owned(),
+            tags,
             vars,
             file_vars,
             waves,
