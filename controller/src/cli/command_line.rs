@@ -31,7 +31,8 @@ fn without_values(words: impl Iterator<Item = String>) -> Vec<String> {
         // Why the letters before: short flags may be joined, as in `-ve name=value`.
         let cluster = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
         let at = cluster.and_then(|rest| rest.find(['e', 'a']));
-        let flags = cluster.zip(at).map(|(rest, at)| (rest.split_at(at), rest.get(at..at + 1).unwrap_or_default()));
+        let flags =
+            cluster.zip(at).map(|(rest, at)| (rest.split_at(at), rest.get(at..at + 1).unwrap_or_default()));
         let flags = flags.filter(|((before, _), _)| before.chars().all(|flag| JOINED.contains(flag)));
         match flags {
             Some(((before, value), flag)) => match value.get(1..).unwrap_or_default() {

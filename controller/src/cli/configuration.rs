@@ -86,11 +86,14 @@ impl Configuration {
         let toml = match named.map(Path::to_path_buf).or_else(|| variable("GPUFLEET_CONFIG")) {
             Some(path) => Some(path),
             None => here("gpufleet.toml")
-                .or_else(|| Some(environment.config_dir.as_ref()?.join("gpufleet/config.toml")).filter(|p| p.exists()))
+                .or_else(|| {
+                    Some(environment.config_dir.as_ref()?.join("gpufleet/config.toml")).filter(|p| p.exists())
+                })
                 .or_else(|| Some(PathBuf::from("/etc/gpufleet/config.toml")).filter(|p| p.exists())),
         };
         let toml = toml.map(read).transpose()?;
-        let given = variable("ANSIBLE_CONFIG").map(|path| if path.is_dir() { path.join("ansible.cfg") } else { path });
+        let given = variable("ANSIBLE_CONFIG")
+            .map(|path| if path.is_dir() { path.join("ansible.cfg") } else { path });
         // Why that filter: Ansible goes on to the next place where the named file is not there.
         let readable = |path: &PathBuf| fs::File::open(path).is_ok();
         let ansible_cfg = given
@@ -313,7 +316,12 @@ impl Configuration {
         self.roles(&mut source.roles_path);
     }
 
-    fn nodes(&self, inventory: &mut InventorySource, escalation: &mut Escalation, connection: &mut Connection) {
+    fn nodes(
+        &self,
+        inventory: &mut InventorySource,
+        escalation: &mut Escalation,
+        connection: &mut Connection,
+    ) {
         self.inventory(inventory);
         self.escalation(escalation);
         self.connection(connection);
@@ -364,7 +372,9 @@ impl Configuration {
 /// `gpufleet config`.
 pub fn config(args: &ConfigArgs, configuration: &Configuration, output: &Output) -> Result<u8, CommandError> {
     output.data(&match args.format {
-        Format::Json => serde_json::to_string_pretty(&document(args, configuration)).map_err(CommandError::internal)?,
+        Format::Json => {
+            serde_json::to_string_pretty(&document(args, configuration)).map_err(CommandError::internal)?
+        }
         Format::Jsonl => document(args, configuration).to_string(),
         Format::Human | Format::Ansible => table(args, configuration, &output.style),
     })?;

@@ -308,7 +308,9 @@ pub fn carry_out(
         Verb::Audit => Vec::new(),
     };
     let people = request.format() == Format::Human && request.ad_hoc.is_none();
-    let mut screen = Screen::new(people, environment.stderr_is_terminal, output.status_style);
+    // Why no live display with questions: it would draw over them.
+    let live = environment.stderr_is_terminal && !request.step;
+    let mut screen = Screen::new(people, live, output.status_style);
     if request.documents.profile || request.documents.junit.is_some() {
         screen.timing = Some(Timing::default());
     }
@@ -325,10 +327,7 @@ pub fn carry_out(
         }
         _ => {}
     }
-    let stepper = request.step.then(|| {
-        let steps = Steps::new(&events, Arc::clone(&screen));
-        Arc::new(steps) as Arc<dyn Stepper>
-    });
+    let stepper = request.step.then(|| Arc::new(Steps::new(&events)) as Arc<dyn Stepper>);
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         program: Arc::clone(&loaded.program),
@@ -514,7 +513,11 @@ fn finish(
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}
-        Format::Human if request.ad_hoc.is_some() => {}
+        Format::Human if request.ad_hoc.is_some() => {
+            if let Some(stopped) = model.stopped() {
+                output.status(&format!("Stopped: {}", display::clean(stopped)));
+            }
+        }
         // Why elsewhere: standard output has what Ansible would print, and nothing else.
         Format::Ansible => {
             let path = dir.report_html().display().to_string();

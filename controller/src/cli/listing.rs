@@ -39,8 +39,9 @@ pub fn listing(
     let mut index = 0;
     for playbook in &source.playbooks {
         let program = loading::program(source, &[playbook.display().to_string()], &keyring)?;
-        let of_playbook: Vec<&[String]> =
-            (index..index + program.plays.len()).map(|at| hosts.get(at).map_or(&[][..], Vec::as_slice)).collect();
+        let of_playbook: Vec<&[String]> = (index..index + program.plays.len())
+            .map(|at| hosts.get(at).map_or(&[][..], Vec::as_slice))
+            .collect();
         index += program.plays.len();
         text.push_str(&playbook_text(playbook, &program, &of_playbook, listing, &tags));
     }
@@ -125,15 +126,51 @@ mod tests {
 
     #[test]
     fn a_listing_is_that_of_ansible_playbook() {
-        let program = Program::load(&["p.yml"], &HashMap::from([("p.yml".to_owned(), TEXT.to_owned())])).unwrap();
+        let program =
+            Program::load(&["p.yml"], &HashMap::from([("p.yml".to_owned(), TEXT.to_owned())])).unwrap();
         let (first, second) = (["n1".to_owned(), "n2".to_owned()], ["n1".to_owned()]);
         let shown = |listing, only: &[&str]| {
             let tags = TagFilter { only: only.iter().map(ToString::to_string).collect(), skip: Vec::new() };
-            playbook_text(Path::new("p.yml"), &program, &[&first, &second], listing, &tags).replace('\t', "<TAB>")
+            playbook_text(Path::new("p.yml"), &program, &[&first, &second], listing, &tags)
+                .replace('\t', "<TAB>")
         };
         let all = Listing { list_hosts: true, list_tasks: true, list_tags: true, syntax_check: false };
-        insta::assert_snapshot!(shown(all, &[]), @"");
-        insta::assert_snapshot!(shown(Listing { list_tasks: true, ..Listing::default() }, &["a", "rare", "never"]), @"");
-        insta::assert_snapshot!(shown(Listing { syntax_check: true, ..Listing::default() }, &[]), @"");
+        insta::assert_snapshot!(shown(all, &[]), @r"
+
+        playbook: p.yml
+
+          play #1 (gpu,!n3): First play<TAB>TAGS: [t0]
+            pattern: ['gpu', '!n3']
+            hosts (2):
+              n1
+              n2
+            tasks:
+              command<TAB>TAGS: [a, b, t0]
+              inner<TAB>TAGS: [blk, t0]
+              TASK TAGS: [a, b, blk, t0]
+
+          play #2 (n1): n1<TAB>TAGS: []
+            pattern: ['n1']
+            hosts (1):
+              n1
+            tasks:
+              TASK TAGS: []
+        ");
+        insta::assert_snapshot!(shown(Listing { list_tasks: true, ..Listing::default() }, &["a", "rare", "never"]), @r"
+
+        playbook: p.yml
+
+          play #1 (gpu,!n3): First play<TAB>TAGS: [t0]
+            tasks:
+              command<TAB>TAGS: [a, b, t0]
+              rare<TAB>TAGS: [never, t0]
+
+          play #2 (n1): n1<TAB>TAGS: []
+            tasks:
+        ");
+        insta::assert_snapshot!(shown(Listing { syntax_check: true, ..Listing::default() }, &[]), @"
+
+        playbook: p.yml
+        ");
     }
 }

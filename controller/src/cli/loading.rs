@@ -113,7 +113,11 @@ pub fn load(
 }
 
 /// The playbooks as written.
-pub fn program(source: &PlaybookSource, names: &[String], keyring: &Keyring) -> Result<Program, CommandError> {
+pub fn program(
+    source: &PlaybookSource,
+    names: &[String],
+    keyring: &Keyring,
+) -> Result<Program, CommandError> {
     let read = |path: &str| match &source.text {
         Some(text) if path == AD_HOC => Ok(text.clone().into_bytes()),
         _ => fs::read(path),

@@ -62,7 +62,6 @@ fn ask(text: &str) -> bool {
 /// `--step`: asks before each task, once for all nodes.
 pub struct Steps {
     said: tokio::sync::Mutex<Said>,
-    screen: Arc<Mutex<Screen>>,
 }
 
 #[derive(Default)]
@@ -74,7 +73,7 @@ struct Said {
 
 impl Steps {
     /// What a person said in an earlier process of this run holds.
-    pub fn new(events: &[Event], screen: Arc<Mutex<Screen>>) -> Self {
+    pub fn new(events: &[Event]) -> Self {
         let answers = events.iter().filter_map(|event| match &event.what {
             What::Fed { play, op_id, fed: Some(fed), .. } => match **fed {
                 Fed::Asked { run } => Some(((*play, op_id.clone()), run)),
@@ -83,7 +82,7 @@ impl Steps {
             _ => None,
         });
         let said = Said { answers: answers.collect(), all: false };
-        Self { said: tokio::sync::Mutex::new(said), screen }
+        Self { said: tokio::sync::Mutex::new(said) }
     }
 }
 
@@ -99,10 +98,10 @@ impl Stepper for Steps {
             let answer = if said.all {
                 Answer::Yes
             } else {
-                let (screen, title) = (Arc::clone(&self.screen), display::clean(title));
-                let asked = tokio::task::spawn_blocking(move || {
-                    screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| ask_task(&title))
-                });
+                let title = display::clean(title);
+                let (answered, asked) = tokio::sync::oneshot::channel();
+                // Why a thread of its own: a run that is stopped does not wait for an answer.
+                std::thread::spawn(move || answered.send(ask_task(&title)));
                 asked.await.unwrap_or(Answer::No)
             };
             said.all |= answer == Answer::Continue;

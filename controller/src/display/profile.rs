@@ -24,8 +24,12 @@ pub fn profile_screen(timing: &Timing, style: &Style) -> String {
     for task in shown {
         let name = clip(&label(task), width);
         let (node, longest) = &task.slowest;
-        let line =
-            format!("  {name:width$}  {:>12}  {:>6}  {node} {}", seconds(task.total_ms), task.nodes, seconds(*longest));
+        let line = format!(
+            "  {name:width$}  {:>12}  {:>6}  {node} {}",
+            seconds(task.total_ms),
+            task.nodes,
+            seconds(*longest)
+        );
         out.push_str(line.trim_end());
         out.push('\n');
     }

@@ -319,8 +319,8 @@ impl NodeTask {
                     cursor.feed(fed)
                 }
                 Step::Ask { task, title } => {
-                    let run = match &self.stepper {
-                        Some(stepper) => stepper.runs(self.play, &task, &title).await,
+                    let run = match self.stepper.clone() {
+                        Some(stepper) => self.asked(&*stepper, &task, &title).await?,
                         None => true,
                     };
                     let fed = Fed::Asked { run };
@@ -354,6 +354,19 @@ impl NodeTask {
             } else {
                 self.report(reports).await;
             }
+        }
+    }
+
+    /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
+    async fn asked(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
+        let mut pace = self.pace.clone();
+        let stays = self.slot.out_of_service;
+        let stops = async move {
+            let _ = pace.wait_for(|pace| *pace == Pace::Stopping).await;
+        };
+        tokio::select! {
+            run = stepper.runs(self.play, task, title) => Ok(run),
+            () = stops, if !stays => Err(Cut::Stopped),
         }
     }
 

@@ -67,8 +67,7 @@ struct Start<'a> {
 impl Start<'_> {
     fn is_at(&self, task: &Task) -> bool {
         let title = task.title();
-        self.tags.runs(&task.tags)
-            && (title == self.wanted || self.glob.matches(title))
+        self.tags.runs(&task.tags) && (title == self.wanted || self.glob.matches(title))
     }
 
     /// The items from the task on; none where it is not among them. A `rescue` is no place to start: nothing failed.
@@ -82,7 +81,11 @@ impl Start<'_> {
                 }
                 Item::Block(block) => self.cut(&block.body).map(|body| part(block, body)).or_else(|| {
                     let always = self.cut(&block.always)?;
-                    Some(Item::Block(Arc::new(Block { body: Items::from([]), always, ..Block::clone(block) })))
+                    Some(Item::Block(Arc::new(Block {
+                        body: Items::from([]),
+                        always,
+                        ..Block::clone(block)
+                    })))
                 }),
             };
             if let Some(first) = first {
@@ -120,7 +123,8 @@ mod tests {
         match program().starting_at(wanted, &tags) {
             Ok(program) => {
                 let names = |play: &Arc<Play>| {
-                    let names: Vec<String> = play.tasks().iter().map(|task| task.title().to_owned()).collect();
+                    let names: Vec<String> =
+                        play.tasks().iter().map(|task| task.title().to_owned()).collect();
                     format!("{}{}", if play.gather_facts { "facts " } else { "" }, names.join(" "))
                 };
                 program.plays.iter().map(names).collect::<Vec<_>>().join(" | ")

@@ -79,3 +79,89 @@ fn case(case: &Case) -> TestCase {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        display::{Style, profile_screen},
+        event::{Event, TaskReport, Verb, What},
+        report::sample::{self, Stream},
+    };
+
+    fn timing() -> Timing {
+        let hosts = ["gpu001", "gpu002"].map(str::to_owned);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
+        let mut task = |host: &str, report: TaskReport, ms: i64| {
+            let (host, kind) = (host.to_owned(), report.kind.clone());
+            s.push(What::TaskStarted { host: host.clone(), op_id: String::new(), task: kind.clone(), kind });
+            s.wait_ms(ms);
+            s.task(&host, report);
+        };
+        task("gpu001", sample::swappiness(4), 1200);
+        task("gpu002", sample::swappiness(4), 300);
+        task(
+            "gpu001",
+            TaskReport { item: Some("1".into()), ..sample::report("command", 7, TaskStatus::Changed) },
+            40,
+        );
+        task(
+            "gpu001",
+            TaskReport { item: Some("2".into()), ..sample::report("command", 7, TaskStatus::Changed) },
+            2000,
+        );
+        task("gpu001", sample::report("command", 7, TaskStatus::Changed), 0);
+        task("gpu002", sample::failed("command", 7, "exit \u{1b}[31m<3>"), 5);
+        s.task("gpu001", sample::report("debug", 9, TaskStatus::Skipped));
+        s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("exit 3"));
+        s.end("gpu003", NodeState::Unreachable, Some("no route"));
+        let mut timing = Timing::default();
+        for event in &s.events {
+            timing.apply(event);
+        }
+        timing
+    }
+
+    #[test]
+    fn a_run_is_a_junit_document() {
+        insta::assert_snapshot!(junit(&timing()).unwrap(), @r#"
+        <?xml version="1.0" encoding="UTF-8"?>
+        <testsuites name="gpufleet" tests="6" skipped="1" failures="1" errors="1">
+            <testsuite name="Bring up training nodes" tests="6" skipped="1" errors="1" failures="1" time="3.545">
+                <testcase name="sysctl" classname="gpu001" time="1.200">
+                    <system-out>vm.swappiness 60 -&gt; 10</system-out>
+                </testcase>
+                <testcase name="sysctl" classname="gpu002" time="0.300">
+                    <system-out>vm.swappiness 60 -&gt; 10</system-out>
+                </testcase>
+                <testcase name="command" classname="gpu001" time="2.040"/>
+                <testcase name="command" classname="gpu002" time="0.005">
+                    <failure message="exit &lt;3&gt;" type="failed">exit &lt;3&gt;
+        playbooks/bringup.yaml:7</failure>
+                </testcase>
+                <testcase name="debug" classname="gpu001" time="0.000">
+                    <skipped/>
+                </testcase>
+                <testcase name="unreachable" classname="gpu003">
+                    <error message="no route" type="unreachable"/>
+                </testcase>
+            </testsuite>
+        </testsuites>
+        "#);
+    }
+
+    #[test]
+    fn tasks_are_timed_the_slowest_first() {
+        insta::assert_snapshot!(profile_screen(&timing(), &Style::default()), @r"
+        TASK TIMES
+          task                                    all nodes   nodes  slowest node
+          command  (playbooks/bringup.yaml:7)       2.045 s       2  gpu001 2.040 s
+          sysctl  (playbooks/bringup.yaml:4)        1.500 s       2  gpu001 1.200 s
+        ");
+        let events: Vec<Event> = Vec::new();
+        let mut nothing = Timing::default();
+        events.iter().for_each(|event| nothing.apply(event));
+        assert_eq!(profile_screen(&nothing, &Style::default()), "no task took time on a node\n");
+    }
+}

@@ -81,9 +81,7 @@ fn assignments(source: &Arc<SourceFile>, errors: &mut Diagnostics) -> Vec<Assign
             continue;
         }
         let (key, value) = match text.find(['=', ':']) {
-            Some(at) => {
-                (text.get(..at).unwrap_or_default(), Some(text.get(at + 1..).unwrap_or_default()))
-            }
+            Some(at) => (text.get(..at).unwrap_or_default(), Some(text.get(at + 1..).unwrap_or_default())),
             None => (text, None),
         };
         let (Some(section), Some(value)) = (&section, value) else {

@@ -137,7 +137,12 @@ pub const KEYS: &[Key] = &[
     Key {
         ansible_variables: &["ANSIBLE_BECOME_METHOD"],
         ansible_keys: &[("privilege_escalation", "become_method")],
-        ..key("become_method", Kind::Choice(&["sudo"]), "how to become another user (--become-method)", "sudo")
+        ..key(
+            "become_method",
+            Kind::Choice(&["sudo"]),
+            "how to become another user (--become-method)",
+            "sudo",
+        )
     },
     Key {
         ansible_variables: &["ANSIBLE_BECOME_ASK_PASS"],
@@ -147,7 +152,12 @@ pub const KEYS: &[Key] = &[
     Key {
         ansible_variables: &["ANSIBLE_VAULT_PASSWORD_FILE"],
         ansible_keys: &[("defaults", "vault_password_file")],
-        ..key("vault_password_file", Kind::Paths, "files with vault passwords (--vault-password-file)", "none")
+        ..key(
+            "vault_password_file",
+            Kind::Paths,
+            "files with vault passwords (--vault-password-file)",
+            "none",
+        )
     },
     Key {
         ansible_variables: &["ANSIBLE_VAULT_IDENTITY_LIST"],
@@ -162,7 +172,12 @@ pub const KEYS: &[Key] = &[
     Key {
         ansible_variables: &["ANSIBLE_FORCE_HANDLERS"],
         ansible_keys: &[("defaults", "force_handlers")],
-        ..key("force_handlers", Kind::Flag, "run notified handlers although a task failed (--force-handlers)", "false")
+        ..key(
+            "force_handlers",
+            Kind::Flag,
+            "run notified handlers although a task failed (--force-handlers)",
+            "false",
+        )
     },
     Key {
         ansible_variables: &["ANSIBLE_DIFF_ALWAYS"],

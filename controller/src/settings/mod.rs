@@ -128,7 +128,12 @@ impl Settings {
             });
             let Some((key, own)) = key.filter(|_| !text.is_empty()) else { continue };
             // Why: what is written for gpufleet is meant more than what is written for Ansible.
-            if !own && sources.environment.iter().any(|(other, text)| *other == key.variable() && !text.is_empty()) {
+            if !own
+                && sources
+                    .environment
+                    .iter()
+                    .any(|(other, text)| *other == key.variable() && !text.is_empty())
+            {
                 continue;
             }
             let value = if own { key.read_text(text) } else { key.read_ansible(name, text) };
@@ -139,11 +144,17 @@ impl Settings {
                     settings.given.insert(key.name, Given { value, origin });
                 }
                 Err(wanted) => errors.push(
-                    Diagnostic::error(format!("the environment variable `{name}` wants {wanted}, got \"{text}\""))
-                        .help(format!("it stands for the setting `{}`: {}", key.name, key.about)),
+                    Diagnostic::error(format!(
+                        "the environment variable `{name}` wants {wanted}, got \"{text}\""
+                    ))
+                    .help(format!("it stands for the setting `{}`: {}", key.name, key.about)),
                 ),
             }
         }
+        let place = |error: &Diagnostic| {
+            error.span.as_ref().map(|span| (span.file().to_owned(), span.line, span.column))
+        };
+        errors.0.sort_by_key(place);
         settings.roles_path = settings.list("roles_path").unwrap_or_default().to_vec();
         errors.into_result(settings)
     }

@@ -3,7 +3,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::diagnostic::render;
 
-fn read<'a>(toml: Option<&'a str>, cfg: Option<&'a str>, environment: &'a [(String, String)]) -> Result<Settings, String> {
+fn read<'a>(
+    toml: Option<&'a str>,
+    cfg: Option<&'a str>,
+    environment: &'a [(String, String)],
+) -> Result<Settings, String> {
     let sources = Sources {
         environment,
         toml: toml.map(|text| File { path: "conf/gpufleet.toml", text }),
@@ -80,10 +84,73 @@ fn paths_are_those_of_the_file_that_names_them() {
 #[test]
 fn mistakes_are_told_together_with_their_places() {
     let toml = "forkz = 5\nforks = \"many\"\nbecome = \"yes\"\nconnect_timeout = \"soon\"\n[defaults]\ninventory = \"x\"\n";
-    insta::assert_snapshot!(read(Some(toml), None, &[]).unwrap_err(), @"");
-    insta::assert_snapshot!(read(Some("forks = \n"), None, &[]).unwrap_err(), @"");
+    insta::assert_snapshot!(read(Some(toml), None, &[]).unwrap_err(), @r#"
+    error: unknown setting `forkz`
+      --> conf/gpufleet.toml:1:1
+       |
+     1 | forkz = 5
+       | ^^^^^ no setting of this name
+    help: did you mean `forks`?
+    error: `forks` wants a number above 0
+      --> conf/gpufleet.toml:2:9
+       |
+     2 | forks = "many"
+       |         ^^^^^^
+    help: it is for: nodes worked on at the same time (-f)
+    error: `become` wants true or false
+      --> conf/gpufleet.toml:3:10
+       |
+     3 | become = "yes"
+       |          ^^^^^
+    help: it is for: become another user where a play does not say (-b)
+    error: `connect_timeout` wants a duration such as "90s" or "20m"
+      --> conf/gpufleet.toml:4:19
+       |
+     4 | connect_timeout = "soon"
+       |                   ^^^^^^
+    help: it is for: how long connecting may take (-T)
+    error: unknown setting `defaults`
+      --> conf/gpufleet.toml:5:2
+       |
+     5 | [defaults]
+       |  ^^^^^^^^ no setting of this name
+    help: `gpufleet config` lists all settings
+    "#);
+    insta::assert_snapshot!(read(Some("forks = \n"), None, &[]).unwrap_err(), @r"
+    error: string values must be quoted, expected literal string
+      --> conf/gpufleet.toml:1:9
+       |
+     1 | forks =
+       |         ^
+    help: write `name = value`, texts in double quotes
+    ");
     let cfg = "forks = 3\n[defaults]\nforks = x\nforks = 4\nremote_user\n";
-    insta::assert_snapshot!(read(None, Some(cfg), &variables(&[("ANSIBLE_BECOME", "perhaps")])).unwrap_err(), @"");
+    insta::assert_snapshot!(read(None, Some(cfg), &variables(&[("ANSIBLE_BECOME", "perhaps")])).unwrap_err(), @r#"
+    error: the environment variable `ANSIBLE_BECOME` wants true or false, got "perhaps"
+    help: it stands for the setting `become`: become another user where a play does not say (-b)
+    error: this line stands before any [section]
+      --> ./ansible.cfg:1:1
+       |
+     1 | forks = 3
+       | ^^^^^^^^^
+    help: Ansible does not read such a file either
+    error: `forks` of [defaults] wants a number above 0, got "x"
+      --> ./ansible.cfg:3:1
+       |
+     3 | forks = x
+       | ^^^^^^^^^
+    error: `forks` stands twice in [defaults]
+      --> ./ansible.cfg:4:1
+       |
+     4 | forks = 4
+       | ^^^^^^^^^
+    error: this line is no `name = value`
+      --> ./ansible.cfg:5:1
+       |
+     5 | remote_user
+       | ^^^^^^^^^^^
+    help: Ansible does not read such a file either
+    "#);
 }
 
 proptest! {

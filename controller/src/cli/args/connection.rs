@@ -44,7 +44,7 @@ pub struct Connection {
     /// Asks for the login password.
     #[arg(short = 'k', long)]
     pub ask_pass: bool,
-    /// How nodes are reached, where the inventory does not say.
+    /// `ssh` or `local`, where the inventory does not say.
     #[arg(short = 'c', long = "connection", value_name = "TYPE", hide_possible_values = true)]
     #[serde(default)]
     pub kind: Option<ConnectionKind>,

@@ -18,13 +18,9 @@ pub use self::{
     inventory::{HostsArgs, InventoryArgs},
     nodes::{CleanArgs, ExecArgs, FactsArgs},
     records::{AbortArgs, DocArgs, PauseArgs, ReportArgs, ReportFormat, ResumeArgs, RunsArgs},
-    run::{
-        AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs,
-    },
+    run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
-    vault::{
-        VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs,
-    },
+    vault::{VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs},
 };
 
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
@@ -50,7 +46,8 @@ pub struct Output {
     /// Reads settings from this file in place of those that are looked for.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Shows each change (`-v`), each task (`-vv`), what the program does (`-vvv`).
+    /// Shows each change (`-v`), each task (`-vv`), what the program does (`-vvv`); with `--format ansible` results as
+    /// JSON (`-v`) and places (`-vv`).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Shows only errors and what was asked for.
@@ -81,6 +78,14 @@ pub enum Format {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Brings the nodes to the state that playbooks declare.
+    #[command(after_help = "Examples:\n  \
+        gpufleet run site.yaml -i inventory/ --check --diff\n  \
+        gpufleet run site.yaml -i inventory/ -l rack3 -t gpu -e limit=600\n  \
+        gpufleet run site.yaml -l @latest:failed --start-at-task 'tune*'\n  \
+        gpufleet run site.yaml --yes --format ansible --junit results.xml\n\n\
+        What is not said here comes from `gpufleet.toml`, `ansible.cfg` or the environment: `gpufleet config` shows it.\n\
+        Exit codes: 0 done, 1 wrong input, 2 nodes failed, 3 changes pending (--fail-on-change), 4 only unreachable nodes,\n\
+        5 stopped by a safety gate, 130 interrupted.")]
     Run(Box<RunArgs>),
     /// Tells what a run would change on each node, and how much that would disturb.
     Plan(PlanArgs),

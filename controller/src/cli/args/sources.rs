@@ -111,7 +111,12 @@ pub struct AskedPlaybooks {
     #[command(flatten)]
     pub inventory: InventorySource,
     /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
-    #[arg(short, long = "extra-vars", value_name = "VARS", help_heading = "Which tasks, with which variables")]
+    #[arg(
+        short,
+        long = "extra-vars",
+        value_name = "VARS",
+        help_heading = "Which tasks, with which variables"
+    )]
     pub extra_vars: Vec<String>,
     #[command(flatten)]
     pub escalation: Escalation,

@@ -6,6 +6,7 @@ mod late;
 mod learned;
 mod queue;
 mod reboots;
+mod steps;
 mod world;
 
 use std::{
