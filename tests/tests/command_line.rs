@@ -170,9 +170,28 @@ fn settings_come_from_ansible_cfg_gpufleet_toml_and_the_environment() {
             .env("GPUFLEET_TASK_TIMEOUT", "1h")
             .env("ANSIBLE_REMOTE_USER", "bob")
     };
-    insta::assert_snapshot!(config().run().expect(0).stdout, @"");
+    insta::assert_snapshot!(config().run().expect(0).stdout, @r"
+    gpufleet.toml: gpufleet.toml
+    ansible.cfg:   ./ansible.cfg
+
+    inventory        inv    ./ansible.cfg:2
+    user             bob    ANSIBLE_REMOTE_USER
+    forks            6      gpufleet.toml:1
+    connect_timeout  30s    gpufleet.toml:2
+    task_timeout     3600s  GPUFLEET_TASK_TIMEOUT
+
+    no meaning here: [defaults] gathering
+    ");
     home.write("gpufleet.toml", "fork = 6\n");
-    insta::assert_snapshot!(config().run().expect(1).stderr, @"");
+    insta::assert_snapshot!(config().run().expect(1).stderr, @r"
+    error: unknown setting `fork`
+      --> gpufleet.toml:1:1
+       |
+     1 | fork = 6
+       | ^^^^ no setting of this name
+    help: did you mean `forks`?
+    1 error, no node was contacted.
+    ");
     home.gpufleet(["doc", "copy"]).run().expect(0);
     home.write("other.toml", "forks = 7\n");
     let done = home.gpufleet(["config", "--only-changed", "--config", "other.toml"]).run().expect(0);

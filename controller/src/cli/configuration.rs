@@ -400,6 +400,14 @@ fn document(args: &ConfigArgs, configuration: &Configuration) -> Value {
     })
 }
 
+/// A line of the table.
+struct Row {
+    name: &'static str,
+    value: String,
+    from: String,
+    is_set: bool,
+}
+
 fn table(args: &ConfigArgs, configuration: &Configuration, style: &Style) -> String {
     let file = |path: &Option<String>| path.clone().unwrap_or_else(|| "none".to_owned());
     let mut out = format!(
@@ -410,18 +418,25 @@ fn table(args: &ConfigArgs, configuration: &Configuration, style: &Style) -> Str
     let mut rows = Vec::new();
     for key in KEYS {
         match configuration.settings.get(key.name) {
-            Some(given) => rows.push((key, given.value.to_string(), given.origin.to_string(), true)),
+            Some(given) => rows.push(Row {
+                name: key.name,
+                value: given.value.to_string(),
+                from: given.origin.to_string(),
+                is_set: true,
+            }),
             None if args.only_changed => {}
-            None => rows.push((key, key.default.to_owned(), "default".to_owned(), false)),
+            None => rows.push(Row {
+                name: key.name,
+                value: key.default.to_owned(),
+                from: "default".to_owned(),
+                is_set: false,
+            }),
         }
     }
-    let width = |of: &dyn Fn(&(&gpufleet::settings::Key, String, String, bool)) -> usize| {
-        rows.iter().map(of).max().unwrap_or(0).min(48)
-    };
-    let names = width(&|row| row.0.name.len());
-    let values = width(&|row| row.1.chars().count());
-    for (key, value, from, is_set) in &rows {
-        let line = format!("{:names$}  {value:values$}  {from}", key.name);
+    let names = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let values = rows.iter().map(|row| row.value.chars().count()).max().unwrap_or(0).min(48);
+    for Row { name, value, from, is_set } in &rows {
+        let line = format!("{name:names$}  {value:values$}  {from}");
         out.push_str(&if *is_set { style.paint(Role::Strong, line) } else { line });
         out.push('\n');
     }

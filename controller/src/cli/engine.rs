@@ -318,7 +318,7 @@ pub fn carry_out(
     let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(ScreenSink(Arc::clone(&screen)))];
     match (request.format(), request.ad_hoc) {
         (Format::Jsonl, _) => sinks.push(Box::new(LinesSink::new())),
-        (Format::Human, Some(view)) => {
+        (Format::Human | Format::Ansible, Some(view)) => {
             sinks.push(Box::new(AnswersSink::new(view, request.diff, output.style)));
         }
         (Format::Ansible, _) => {
@@ -513,7 +513,7 @@ fn finish(
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}
-        Format::Human if request.ad_hoc.is_some() => {
+        Format::Human | Format::Ansible if request.ad_hoc.is_some() => {
             if let Some(stopped) = model.stopped() {
                 output.status(&format!("Stopped: {}", display::clean(stopped)));
             }

@@ -320,7 +320,7 @@ impl NodeTask {
                 }
                 Step::Ask { task, title } => {
                     let run = match self.stepper.clone() {
-                        Some(stepper) => self.asked(&*stepper, &task, &title).await?,
+                        Some(stepper) => self.wanted_by(&*stepper, &task, &title).await?,
                         None => true,
                     };
                     let fed = Fed::Asked { run };
@@ -358,7 +358,7 @@ impl NodeTask {
     }
 
     /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
-    async fn asked(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
+    async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
         let mut pace = self.pace.clone();
         let stays = self.slot.out_of_service;
         let stops = async move {
