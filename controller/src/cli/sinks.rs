@@ -9,7 +9,7 @@ use std::{
 use gpufleet::{
     display::{AnsibleLines, JsonLines, Progress, Style, ad_hoc, ad_hoc_loss},
     engine::Sink,
-    event::{Event, NodeState, Phase, What},
+    event::{Event, NodeState, Phase, TaskStatus, What},
     report::{RunModel, Timing},
 };
 use indicatif::ProgressDrawTarget;
@@ -150,6 +150,7 @@ pub struct AnswersSink {
     view: AdHocView,
     diff: bool,
     style: Style,
+    /// Nodes of which people know that something is wrong.
     told: HashSet<String>,
     printer: Printer,
 }
@@ -163,8 +164,16 @@ impl AnswersSink {
 impl Sink for AnswersSink {
     fn event(&mut self, event: &Event) {
         match &event.what {
-            What::TaskFinished { host, report } if report.phase == Phase::Declared => {
-                self.told.insert(host.clone());
+            What::TaskFinished { host, report } => {
+                let bad = matches!(
+                    report.status,
+                    TaskStatus::Failed | TaskStatus::Unreachable | TaskStatus::Held | TaskStatus::Unknown
+                );
+                if bad {
+                    self.told.insert(host.clone());
+                } else if report.phase != Phase::Declared {
+                    return;
+                }
                 self.printer.print(&ad_hoc(host, report, self.view.one_line, self.diff, &self.style));
             }
             What::NodeFinished { host, outcome } => {

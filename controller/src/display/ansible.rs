@@ -25,7 +25,10 @@ pub struct AnsibleLines {
     verbosity: u32,
     diff: bool,
     verb: Verb,
-    play: String,
+    /// None before the first play.
+    play: Option<String>,
+    /// What was said of nodes before that.
+    early: String,
     banner: Option<Key>,
     /// Hosts whose items were told, with their task: the whole task follows.
     looping: HashMap<String, Key>,
@@ -48,7 +51,8 @@ impl AnsibleLines {
             verbosity,
             diff,
             verb: Verb::Run,
-            play: String::new(),
+            play: None,
+            early: String::new(),
             banner: None,
             looping: HashMap::new(),
             told: HashSet::new(),
@@ -62,18 +66,20 @@ impl AnsibleLines {
         match &event.what {
             What::RunStarted(run) => self.verb = run.verb,
             What::PlayStarted(play) => {
-                self.flush(&mut out);
-                self.play.clone_from(&play.name);
+                self.play = Some(play.name.clone());
                 self.banner = None;
                 out.push_str(&banner(&format!("PLAY [{}]", clean(&play.name))));
                 if play.hosts.is_empty() {
                     out.push_str(&self.line(Role::Busy, "skipping: no hosts matched"));
                 }
+                // Why behind the play: its nodes were read, and some of them lost, before it began.
+                out.push_str(&std::mem::take(&mut self.early));
+                self.flush(model, &mut out);
             }
             // Why: so Ansible begins each batch of `serial`.
             What::WaveStarted { wave, .. } if *wave > 0 => {
                 self.banner = None;
-                out.push_str(&banner(&format!("PLAY [{}]", clean(&self.play))));
+                out.push_str(&banner(&format!("PLAY [{}]", clean(self.play.as_deref().unwrap_or_default()))));
             }
             What::TaskFinished { host, report } if self.verb.writes() => self.report(host, report, &mut out),
             What::TaskFinished { host, report } => self.kept.push((host.clone(), report.clone())),
@@ -113,7 +119,8 @@ impl AnsibleLines {
                 }
             }
             What::RunFinished(_) => {
-                self.flush(&mut out);
+                self.flush(model, &mut out);
+                out.push_str(&std::mem::take(&mut self.early));
                 self.recap(model, &mut out);
             }
             _ => {}
@@ -126,7 +133,9 @@ impl AnsibleLines {
     }
 
     /// Tells a reading, task by task.
-    fn flush(&mut self, out: &mut String) {
+    fn flush(&mut self, model: &RunModel, out: &mut String) {
+        let places: HashMap<&str, usize> =
+            model.nodes().iter().map(|node| node.name.as_str()).zip(0..).collect();
         let kept = std::mem::take(&mut self.kept);
         let mut order: Vec<Key> = Vec::new();
         let mut by_task: HashMap<Key, Vec<(String, TaskReport)>> = HashMap::new();
@@ -143,7 +152,9 @@ impl AnsibleLines {
             by_task.entry(key).or_default().push((host, report));
         }
         for key in order {
-            for (host, report) in by_task.remove(&key).unwrap_or_default() {
+            let mut reports = by_task.remove(&key).unwrap_or_default();
+            reports.sort_by_key(|(host, _)| places.get(host.as_str()).copied());
+            for (host, report) in reports {
                 self.report(&host, &report, out);
             }
         }
@@ -239,8 +250,11 @@ impl AnsibleLines {
             return;
         }
         let result = loss(state, message.unwrap_or_default());
-        let text = format!("fatal: [{host}]: {word} => {}", json_line(&result));
-        out.push_str(&self.line(Role::Bad, &text));
+        let text = self.line(Role::Bad, &format!("fatal: [{host}]: {word} => {}", json_line(&result)));
+        match self.play {
+            Some(_) => out.push_str(&text),
+            None => self.early.push_str(&text),
+        }
     }
 
     /// `--diff`: texts of files as unified differences, everything else as `from -> to`.
@@ -409,6 +423,9 @@ pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style
         TaskStatus::Unknown => (Role::Bad, "UNKNOWN!"),
     };
     let mut out = String::new();
+    for warning in report.warnings.iter().filter(|_| !one_line) {
+        out.push_str(&format!("{}\n", style.paint(Role::Warning, format!("[WARNING]: {}", clean(warning)))));
+    }
     if diff && report.status == TaskStatus::Changed {
         AnsibleLines::new(*style, 0, true).differences(report, &mut out);
     }
