@@ -117,7 +117,7 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
-        purpose: Purpose { writes: false, r#become: args.escalation.r#become },
+        purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let read = on_each(&target, environment, |link| async move {
         let request = request(NodeOp::Facts(FactsRequest { gpus: true }), FACTS_S);
@@ -187,7 +187,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         connection: &args.connection,
         escalation: &args.escalation,
         // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
-        purpose: Purpose { writes: true, r#become: args.escalation.r#become },
+        purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let run = match args.shell {
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
@@ -295,7 +295,7 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
-        purpose: Purpose { writes: true, r#become: args.escalation.r#become },
+        purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let results = on_each(&target, environment, |link| async move {
         let link = link.map_err(|error| error.to_string())?;

@@ -32,12 +32,13 @@ use super::{
     experience,
     fleet::{Fleet, Login},
     history, listing,
-    loading::{Loaded, digest, load, tags},
+    loading::{Loaded, delegates, digest, load, tags},
     output::Output,
     prompt::{Question, Steps},
     resume,
     schedulers::{PlayHosts, logins, schedulers},
     sinks::{AdHocView, AnsibleSink, AnswersSink, LinesSink, Screen, ScreenSink},
+    sources,
 };
 
 /// How often the live display lets time pass.
@@ -226,6 +227,7 @@ impl Reach {
     ) -> Result<Self, CommandError> {
         let mut reached = loaded.hosts.clone();
         reached.extend(logins(&loaded.program).map(str::to_owned));
+        reached.extend(delegates(loaded)?);
         let escalation = &request.source.escalation;
         let login = Login { connection: request.connection, escalation };
         let fleet = Fleet::new(&loaded.inventory, &reached, &loaded.extra, login, holder, environment)?;
@@ -330,11 +332,12 @@ pub fn carry_out(
     let stepper = request.step.then(|| Arc::new(Steps::new(&events)) as Arc<dyn Stepper>);
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
+        delegates: Arc::default(),
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
+        files: Arc::new(CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -38,7 +38,7 @@ pub fn listing(
     let mut text = String::new();
     let mut index = 0;
     for playbook in &source.playbooks {
-        let program = loading::program(source, &[playbook.display().to_string()], &keyring)?;
+        let program = loading::program(source, &[playbook.display().to_string()], &keyring, environment)?;
         let of_playbook: Vec<&[String]> = (index..index + program.plays.len())
             .map(|at| hosts.get(at).map_or(&[][..], Vec::as_slice))
             .collect();
@@ -84,7 +84,10 @@ fn playbook_text(
         if listing.list_tasks {
             out.push_str("    tasks:\n");
             for task in &tasks {
-                out.push_str(&format!("      {}\tTAGS: [{}]\n", task.title(), sorted(task.tags.iter())));
+                // Why not always with the role: so Ansible lists a task without a name.
+                let title = task.role_title().filter(|_| task.name.is_some());
+                let title = title.as_deref().unwrap_or_else(|| task.title());
+                out.push_str(&format!("      {title}\tTAGS: [{}]\n", sorted(task.tags.iter())));
             }
         }
         if listing.list_tags {

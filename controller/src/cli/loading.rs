@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics},
     inventory::Inventory,
-    playbook::{Drain, Known, Order, Program, TagFilter},
+    playbook::{Drain, Known, Order, Program, Reader, TagFilter},
     rollout::Amount,
     template::Dict,
     vault::Keyring,
@@ -64,7 +64,7 @@ pub fn load(
     let mut inventory = sources::inventory_in(&source.inventory, around)?;
     let limit = sources::limit(&source.inventory, environment)?;
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let program = program(source, &names, &keyring)?;
+    let program = program(source, &names, &keyring, environment)?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
@@ -117,12 +117,68 @@ pub fn program(
     source: &PlaybookSource,
     names: &[String],
     keyring: &Keyring,
+    environment: &Environment,
 ) -> Result<Program, CommandError> {
-    let read = |path: &str| match &source.text {
-        Some(text) if path == AD_HOC => Ok(text.clone().into_bytes()),
-        _ => fs::read(path),
-    };
-    Ok(Program::load_with(names, &read, keyring)?)
+    let reader = AdHocOrDisk { text: source.text.as_deref() };
+    Ok(Program::load_with(names, &reader, keyring, &roles_path(source, environment))?)
+}
+
+/// The files of this machine, and the playbook that lies in none.
+struct AdHocOrDisk<'a> {
+    text: Option<&'a str>,
+}
+
+impl Reader for AdHocOrDisk<'_> {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        match self.text {
+            Some(text) if path == AD_HOC => Ok(text.as_bytes().to_vec()),
+            _ => sources::Disk.read(path),
+        }
+    }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        sources::Disk.list(folder)
+    }
+}
+
+/// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
+pub fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
+    let (mut found, mut anybody) = (BTreeSet::new(), false);
+    for task in loaded.program.plays.iter().flat_map(|play| play.tasks()) {
+        match task.delegate_to.as_ref().map(|host| (host.as_str(), host.is_settled())) {
+            None => {}
+            Some((Some(host), true)) if is_known(&loaded.inventory, host) => {
+                _ = found.insert(host.to_owned())
+            }
+            Some((Some(host), true)) => {
+                let error = Diagnostic::error(format!("the inventory has no host `{host}`"))
+                    .at(&task.span)
+                    .label("it is to be done there (`delegate_to`)");
+                let names = loaded.inventory.hosts();
+                let error = error.suggest(host, names.iter().map(|name| &**name));
+                return Err(Diagnostics::from(error).into());
+            }
+            Some(_) => anybody = true,
+        }
+    }
+    if anybody {
+        found.extend(loaded.inventory.hosts().iter().map(ToString::to_string));
+        found.insert("localhost".to_owned());
+    }
+    Ok(found.into_iter().filter(|host| !loaded.hosts.contains(host)).collect())
+}
+
+fn is_known(inventory: &Inventory, host: &str) -> bool {
+    matches!(host, "localhost" | "127.0.0.1" | "::1") || inventory.host_vars(host).is_some()
+}
+
+/// Where roles are looked for, beside `roles/` at the playbook: what the settings say, else as in Ansible.
+fn roles_path(source: &PlaybookSource, environment: &Environment) -> Vec<String> {
+    if !source.roles_path.is_empty() {
+        return source.roles_path.clone();
+    }
+    let home = environment.home.iter().map(|home| home.join(".ansible/roles").display().to_string());
+    home.chain(["/usr/share/ansible/roles".to_owned(), "/etc/ansible/roles".to_owned()]).collect()
 }
 
 /// What `--tags` and `--skip-tags` leave.

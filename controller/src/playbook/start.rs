@@ -49,7 +49,7 @@ impl Program {
         }
         let mut names: Vec<String> = Vec::new();
         for task in self.plays.iter().flat_map(|play| play.tasks()) {
-            let name = task.title().to_owned();
+            let name = task.role_title().unwrap_or_else(|| task.title().to_owned());
             if tags.runs(&task.tags) && !names.contains(&name) {
                 names.push(name);
             }
@@ -66,8 +66,8 @@ struct Start<'a> {
 
 impl Start<'_> {
     fn is_at(&self, task: &Task) -> bool {
-        let title = task.title();
-        self.tags.runs(&task.tags) && (title == self.wanted || self.glob.matches(title))
+        let is = |title: &str| title == self.wanted || self.glob.matches(title);
+        self.tags.runs(&task.tags) && (is(task.title()) || task.role_title().is_some_and(|title| is(&title)))
     }
 
     /// The items from the task on; none where it is not among them. A `rescue` is no place to start: nothing failed.
