@@ -33,6 +33,7 @@ use super::{
     fleet::{Fleet, Login},
     history, listing,
     loading::{Loaded, delegates, digest, load, tags},
+    machine::ThisMachine,
     output::Output,
     prompt::{Question, Steps},
     resume,
@@ -337,7 +338,10 @@ pub fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))),
+        files: Arc::new(
+            CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
+                .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
+        ),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

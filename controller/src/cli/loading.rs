@@ -30,7 +30,7 @@ pub const AD_HOC: &str = "<exec>";
 
 /// Everything read and checked; no node was contacted.
 pub struct Loaded {
-    pub inventory: Inventory,
+    pub inventory: Arc<Inventory>,
     pub program: Arc<Program>,
     pub extra: Map<String, Value>,
     pub keyring: Arc<Keyring>,
@@ -109,14 +109,22 @@ pub fn load(
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
+    Ok(Loaded {
+        inventory: Arc::new(inventory),
+        program: Arc::new(program),
+        extra,
+        keyring,
+        play_hosts,
+        neighbours,
+        hosts,
+    })
 }
 
 /// The playbooks as written.
 pub fn program(
     source: &PlaybookSource,
     names: &[String],
-    keyring: &Keyring,
+    keyring: &Arc<Keyring>,
     environment: &Environment,
 ) -> Result<Program, CommandError> {
     let reader = AdHocOrDisk { text: source.text.as_deref() };

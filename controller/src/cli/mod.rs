@@ -18,6 +18,7 @@ mod inventory;
 mod listing;
 mod loading;
 mod locks;
+mod machine;
 mod output;
 mod prompt;
 mod resume;
