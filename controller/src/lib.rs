@@ -16,6 +16,7 @@ pub mod reference;
 pub mod report;
 pub mod rollout;
 pub mod session;
+pub mod settings;
 pub mod template;
 pub mod transport;
 pub mod vault;

@@ -8,7 +8,7 @@ use gpufleet::{
     engine::{ConnectFailure, Connector, Link, Purpose},
 };
 use gpufleet_protocol::{
-    FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
+    Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
     facts::Facts,
     message::Mode,
     op::{Exec, FactsRequest, Program},
@@ -16,11 +16,17 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    args::{CleanArgs, Connection, ExecArgs, FactsArgs, Format, InventorySource},
+    args::{
+        Bounds, CleanArgs, Connection, Documents, Escalation, ExecArgs, FactsArgs, Format, InventorySource,
+        Listing, Overruling, PlaybookSource, RunArgs, TaskChoice,
+    },
+    engine,
     environment::Environment,
     error::CommandError,
-    fleet::Fleet,
+    fleet::{Fleet, Login},
+    loading::AD_HOC,
     output::Output,
+    sinks::AdHocView,
     sources,
 };
 
@@ -31,6 +37,7 @@ struct Target<'a> {
     pattern: &'a str,
     inventory: &'a InventorySource,
     connection: &'a Connection,
+    escalation: &'a Escalation,
     purpose: Purpose,
 }
 
@@ -51,8 +58,9 @@ where
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: format!("adhoc-{epoch}"), epoch };
-    let fleet = Fleet::new(&inventory, &hosts, &Map::new(), target.connection, holder, environment)?;
-    let runtime = super::engine::runtime()?;
+    let login = Login { connection: target.connection, escalation: target.escalation };
+    let fleet = Fleet::new(&inventory, &hosts, &Map::new(), login, holder, environment)?;
+    let runtime = engine::runtime()?;
     let purpose = target.purpose;
     Ok(runtime.block_on(async {
         let (fleet, act) = (&fleet, &act);
@@ -66,7 +74,7 @@ where
                 }
                 (host, result)
             })
-            .buffered(target.connection.forks.max(1))
+            .buffered(target.connection.forks())
             .collect()
             .await
     }))
@@ -87,11 +95,10 @@ fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
 
 async fn call(
     link: Result<Arc<dyn Link>, ConnectFailure>,
-    op: NodeOp,
-    timeout_s: u64,
+    request: OpRequest,
 ) -> Result<OpOutcome, (bool, String)> {
     let link = link.map_err(|error| (true, error.to_string()))?;
-    let outcome = link.call(request(op, timeout_s), Vec::new(), Box::new(|_| {})).await;
+    let outcome = link.call(request, Vec::new(), Box::new(|_| {})).await;
     outcome.map_err(|error| (true, error.to_string()))
 }
 
@@ -109,13 +116,12 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: false, r#become: args.r#become, ..Purpose::default() },
+        escalation: &args.escalation,
+        purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let read = on_each(&target, environment, |link| async move {
-        let outcome =
-            call(link, NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S)
-                .await
-                .map_err(|(_, why)| why)?;
+        let request = request(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S);
+        let outcome = call(link, request).await.map_err(|(_, why)| why)?;
         match (outcome.facts, outcome.status) {
             (Some(facts), _) => Ok(*facts),
             (None, OpStatus::Failed { message, .. }) => Err(message),
@@ -136,8 +142,8 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         Ok(facts) => json!({ "host": host, "facts": facts }),
         Err(error) => json!({ "host": host, "error": error }),
     };
-    let text = match args.format {
-        Format::Human => {
+    let text = match args.format.unwrap_or_default() {
+        Format::Human | Format::Ansible => {
             let rows: Vec<FactsRow<'_>> = read
                 .iter()
                 .map(|(host, facts)| FactsRow { host, facts: facts.as_ref().map_err(String::as_str) })
@@ -164,20 +170,36 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
 }
 
 pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    if args.list_hosts {
+        let inventory = sources::inventory(&args.inventory, Some(".".into()), environment)?;
+        let limit = sources::limit(&args.inventory, environment)?;
+        let hosts = inventory.select(&args.pattern, limit.as_deref())?;
+        let lines: String = hosts.iter().map(|host| format!("    {host}\n")).collect();
+        output.data(&format!("  hosts ({}):\n{lines}", hosts.len()))?;
+        return Ok(0);
+    }
+    if args.argv.is_empty() {
+        return exec_task(args, environment, output);
+    }
     let target = Target {
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
+        escalation: &args.escalation,
         // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
-        purpose: Purpose { writes: true, r#become: args.r#become, ..Purpose::default() },
+        purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let run = match args.shell {
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
         false => Program::Argv(args.argv.clone()),
     };
-    let (run, timeout) = (&run, args.connection.task_timeout);
+    let (run, timeout) = (&run, args.connection.task_timeout_s());
+    let become_user = args.escalation.become_user.as_ref().filter(|_| args.escalation.r#become);
+    let run_as = &become_user.filter(|user| *user != "root").cloned();
     let results = on_each(&target, environment, |link| async move {
-        call(link, NodeOp::Exec(Exec { run: run.clone(), ..Exec::default() }), timeout).await
+        let op = NodeOp::Exec(Exec { run: run.clone(), ..Exec::default() });
+        let request = OpRequest { run_as: run_as.clone(), ..request(op, timeout) };
+        call(link, request).await
     })?;
     let (mut failed, mut unreachable) = (false, false);
     let results: Vec<ExecResult> = results
@@ -204,8 +226,11 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         })
         .collect();
     let document = |result: &ExecResult| json!({"host": result.host, "rc": result.rc, "stdout": result.stdout, "stderr": result.stderr, "error": result.error});
-    let text = match args.format {
-        Format::Human => display::exec_grouped(&results, &output.style),
+    let text = match args.format.unwrap_or_default() {
+        Format::Human | Format::Ansible if args.one_line => {
+            results.iter().map(|result| display::exec_line(result, &output.style)).collect()
+        }
+        Format::Human | Format::Ansible => display::exec_grouped(&results, &output.style),
         Format::Json => {
             let all: Vec<Value> = results.iter().map(document).collect();
             serde_json::to_string_pretty(&all).map_err(CommandError::internal)?
@@ -216,12 +241,61 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
     Ok(exit_code(failed, unreachable))
 }
 
+/// `exec -m KIND -a ARGS`: a run of one task, with everything that runs have: a journal, permits, resume.
+fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    let kind = args.module_name.as_deref().unwrap_or("command");
+    // Why: nothing that one node does decides whether another one is asked; only what disturbs is bounded.
+    let calm = gpufleet_protocol::tasks::find(kind).is_some_and(|kind| kind.disruption == Disruption::Live);
+    let run = RunArgs {
+        source: PlaybookSource {
+            playbooks: vec![AD_HOC.into()],
+            choice: TaskChoice { extra_vars: args.extra_vars, ..TaskChoice::default() },
+            inventory: args.inventory,
+            escalation: args.escalation,
+            text: Some(playbook(&args.pattern, kind, args.module_args.as_deref())?),
+            roles_path: Vec::new(),
+        },
+        check: args.check,
+        fail_on_change: false,
+        diff: args.diff,
+        step: false,
+        yes: args.yes,
+        listing: Listing::default(),
+        bounds: Bounds::default(),
+        soak: None,
+        max_failures: calm.then_some(u32::MAX),
+        overruling: Overruling::default(),
+        documents: Documents { format: args.format, ..Documents::default() },
+        connection: args.connection,
+    };
+    let view = AdHocView { one_line: args.one_line };
+    let mut request = engine::request_of(&run);
+    request.ad_hoc = Some(view);
+    engine::carry_out(&request, None, environment, output)
+}
+
+/// The playbook that an ad hoc task is.
+fn playbook(pattern: &str, kind: &str, args: Option<&str>) -> Result<String, CommandError> {
+    let args = args.unwrap_or_default().trim();
+    let params = match args.starts_with('{') {
+        true => serde_json::from_str(args)
+            .map_err(|error| CommandError::user(format!("the arguments of `-a` are no JSON: {error}")))?,
+        false if args.is_empty() => Value::Null,
+        false => Value::from(args),
+    };
+    let plain = !kind.is_empty() && kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+    let kind = if plain { kind.to_owned() } else { Value::from(kind).to_string() };
+    let pattern = Value::from(pattern);
+    Ok(format!("- hosts: {pattern}\n  gather_facts: false\n  tasks:\n    - {kind}: {params}\n"))
+}
+
 pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let target = Target {
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: true, r#become: args.r#become, ..Purpose::default() },
+        escalation: &args.escalation,
+        purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
     let results = on_each(&target, environment, |link| async move {
         let link = link.map_err(|error| error.to_string())?;
@@ -246,4 +320,26 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
     }
     output.data(&text)?;
     Ok(exit_code(failed, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ad_hoc_task_is_a_playbook() {
+        insta::assert_snapshot!(playbook("gpu:!n1", "stat", Some("path=/etc/motd")).unwrap(), @r#"
+        - hosts: "gpu:!n1"
+          gather_facts: false
+          tasks:
+            - stat: "path=/etc/motd"
+        "#);
+        insta::assert_snapshot!(playbook("all", "a: b", Some("{\"x\": [1]}")).unwrap(), @r#"
+        - hosts: "all"
+          gather_facts: false
+          tasks:
+            - "a: b": {"x":[1]}
+        "#);
+        assert!(playbook("all", "stat", Some("{path}")).is_err());
+    }
 }

@@ -15,6 +15,8 @@ pub struct Shared<'a> {
     pub program: &'a Program,
     pub extra: &'a serde_json::Map<String, serde_json::Value>,
     pub become_default: bool,
+    /// Whom `become` means where nobody says.
+    pub become_user: Option<&'a str>,
     pub verbosity: u32,
 }
 
@@ -53,7 +55,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
             extra: Arc::clone(&extra),
             verbosity: shared.verbosity,
             become_default: shared.become_default,
-            become_user: None,
+            become_user: shared.become_user.map(str::to_owned),
         };
         (host.clone(), Arc::new(context))
     };

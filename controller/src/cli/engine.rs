@@ -1,71 +1,104 @@
 //! `run`, `plan` and `audit`: one engine, three verbs.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     fs,
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use gpufleet::{
-    diagnostic::{Diagnostic, Diagnostics},
-    display::{self, PlanView},
+    display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
-    engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
+    engine::{
+        Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stepper, Stop, finished,
+    },
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
-    inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
-    playbook::{Drain, Known, Order, Overrides, Program, TagFilter},
-    report::{Ending, ExitRules, RunModel, computed_exit_code},
+    playbook::Overrides,
+    report::{self, Ending, ExitRules, RunModel, Timing, computed_exit_code},
     rollout::Amount,
-    template::Dict,
-    vault::Keyring,
 };
 use gpufleet_protocol::RunEpoch;
-use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use super::{
-    args::{AuditArgs, Connection, Format, PlanArgs, PlaybookSource, RunArgs},
+    args::{AuditArgs, Connection, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
+    command_line::command_line,
     contexts::{Shared, contexts},
     environment::Environment,
     error::CommandError,
     experience,
-    fleet::Fleet,
-    history,
+    fleet::{Fleet, Login},
+    history, listing,
+    loading::{Loaded, delegates, digest, load, tags},
     machine::ThisMachine,
     output::Output,
-    prompt::Question,
+    prompt::{Question, Steps},
     resume,
     schedulers::{PlayHosts, logins, schedulers},
-    sinks::{LinesSink, Screen, ScreenSink},
-    sources, vault_passwords,
+    sinks::{AdHocView, AnsibleSink, AnswersSink, LinesSink, Screen, ScreenSink},
+    sources,
 };
 
 /// How often the live display lets time pass.
 const TICK: Duration = Duration::from_millis(500);
 
-/// What the three verbs have in common.
-struct Request<'a> {
-    verb: Verb,
-    source: &'a PlaybookSource,
-    connection: &'a Connection,
-    format: Format,
-    yes: bool,
-    diff: bool,
+/// What the verbs have in common.
+pub struct Request<'a> {
+    pub verb: Verb,
+    pub source: &'a PlaybookSource,
+    pub connection: &'a Connection,
+    pub documents: &'a Documents,
+    pub yes: bool,
+    pub diff: bool,
+    /// One task on each node, shown as an answer of that node (`exec -m`).
+    pub ad_hoc: Option<AdHocView>,
+    step: bool,
     node: Option<&'a str>,
     fail_on_change: bool,
     max_unavailable: Option<Amount>,
-    overrides: Overrides,
+    pub overrides: Overrides,
     overrules: Overrules,
     winds_up: bool,
     /// What a resume needs to load the same again.
-    record: Option<&'a RunArgs>,
+    pub record: Option<&'a RunArgs>,
     /// Nodes that lost runs left drained.
     adopted: HashMap<String, Marker>,
+}
+
+impl<'a> Request<'a> {
+    /// A reading that says nothing of its own.
+    pub fn new(
+        verb: Verb,
+        source: &'a PlaybookSource,
+        connection: &'a Connection,
+        documents: &'a Documents,
+    ) -> Self {
+        Self {
+            verb,
+            source,
+            connection,
+            documents,
+            yes: true,
+            diff: false,
+            ad_hoc: None,
+            step: false,
+            node: None,
+            fail_on_change: false,
+            max_unavailable: None,
+            overrides: Overrides::default(),
+            overrules: Overrules::default(),
+            winds_up: false,
+            record: None,
+            adopted: HashMap::new(),
+        }
+    }
+
+    fn format(&self) -> Format {
+        self.documents.format()
+    }
 }
 
 /// A run that another process began.
@@ -75,8 +108,11 @@ pub struct TakenUp {
     pub events: Vec<Event>,
 }
 
-pub fn run(args: RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    carry_out(&request_of(&args), None, environment, output)
+pub fn run(args: &RunArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    if args.listing.is_wanted() {
+        return listing::listing(args.listing, &args.source, environment, output);
+    }
+    carry_out(&request_of(args), None, environment, output)
 }
 
 /// What is done with a run that another process began.
@@ -119,332 +155,60 @@ pub fn plays(
     environment: &Environment,
     output: &Output,
 ) -> Result<Vec<DrainingPlay>, CommandError> {
-    let request = Request {
-        verb: Verb::Plan,
-        source,
-        connection,
-        format: Format::Human,
-        yes: true,
-        diff: false,
-        node: None,
-        fail_on_change: false,
-        max_unavailable: None,
-        overrides: Overrides::default(),
-        overrules: Overrules::default(),
-        winds_up: false,
-        record: None,
-        adopted: HashMap::new(),
-    };
-    let loaded = load(&request, environment, output)?;
+    let documents = Documents::default();
+    let request = Request::new(Verb::Plan, source, connection, &documents);
+    let loaded = load(source, None, environment, output)?;
     let holder = RunEpoch { run: RunId::generate().to_string(), epoch: 0 };
     let reach = Reach::of(&loaded, &request, holder, environment, output)?;
     let plays = reach.schedulers.into_iter().zip(loaded.play_hosts);
     Ok(plays.filter_map(|(scheduler, hosts)| Some((scheduler?, hosts))).collect())
 }
 
-fn request_of(args: &RunArgs) -> Request<'_> {
+/// A run, or with `--check` a reading, as its command line says.
+pub fn request_of(args: &RunArgs) -> Request<'_> {
+    let verb = if args.check { Verb::Plan } else { Verb::Run };
     Request {
-        verb: if args.check { Verb::Plan } else { Verb::Run },
-        source: &args.source,
-        connection: &args.connection,
-        format: args.format,
         yes: args.yes,
         diff: args.diff,
-        node: None,
+        step: args.step,
         fail_on_change: args.fail_on_change,
         max_unavailable: args.bounds.max_unavailable,
         record: Some(args),
         overrules: Overrules { force: args.overruling.force, steal: args.overruling.steal },
-        winds_up: false,
-        adopted: HashMap::new(),
         overrides: Overrides {
             window: args.bounds.window.clone(),
             soak_s: args.soak,
             max_failures: args.max_failures,
         },
+        ..Request::new(verb, &args.source, &args.connection, &args.documents)
     }
 }
 
-pub fn plan(args: PlanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+pub fn plan(args: &PlanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    if args.listing.is_wanted() {
+        return listing::listing(args.listing, &args.source, environment, output);
+    }
     let request = Request {
-        verb: Verb::Plan,
-        source: &args.source,
-        connection: &args.connection,
-        format: args.format,
-        yes: true,
         diff: args.diff,
         node: args.node.as_deref(),
         fail_on_change: args.fail_on_change,
         max_unavailable: args.bounds.max_unavailable,
-        overrides: Overrides { window: args.bounds.window, ..Overrides::default() },
-        overrules: Overrules::default(),
-        winds_up: false,
-        record: None,
-        adopted: HashMap::new(),
+        overrides: Overrides { window: args.bounds.window.clone(), ..Overrides::default() },
+        ..Request::new(Verb::Plan, &args.source, &args.connection, &args.documents)
     };
     carry_out(&request, None, environment, output)
 }
 
-pub fn audit(args: AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let request = Request {
-        verb: Verb::Audit,
-        source: &args.source,
-        connection: &args.connection,
-        format: args.format,
-        yes: true,
-        diff: false,
-        node: None,
-        fail_on_change: false,
-        max_unavailable: None,
-        record: None,
-        overrides: Overrides::default(),
-        overrules: Overrules::default(),
-        winds_up: false,
-        adopted: HashMap::new(),
-    };
+pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    if args.listing.is_wanted() {
+        return listing::listing(args.listing, &args.source, environment, output);
+    }
+    let request = Request::new(Verb::Audit, &args.source, &args.connection, &args.documents);
     carry_out(&request, None, environment, output)
 }
 
 pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::internal)
-}
-
-/// Everything read and checked; no node was contacted.
-struct Loaded {
-    inventory: Arc<Inventory>,
-    program: Arc<Program>,
-    extra: Map<String, Value>,
-    keyring: Arc<Keyring>,
-    play_hosts: Vec<Vec<String>>,
-    /// Hosts that `--limit` leaves out of each play, where a scheduler may tell of their outages.
-    neighbours: Vec<Vec<String>>,
-    /// Hosts of any play, in inventory order.
-    hosts: Vec<String>,
-}
-
-fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Result<Loaded, CommandError> {
-    let source = request.source;
-    let first = source.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
-    let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
-    let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
-    let extra = sources::extra_vars(&source.extra_vars, &keyring)?;
-    let around = sources::Around {
-        playbook_dir: directory,
-        extra_vars: extra.clone(),
-        keyring: Arc::clone(&keyring),
-        ..sources::Around::default()
-    };
-    let mut inventory = sources::inventory_in(&source.inventory, around)?;
-    let limit = sources::limit(&source.inventory, environment)?;
-    let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let program = Program::load_with(&names, &sources::Disk, &keyring, &roles_path(environment))?;
-    if !program.warnings.is_empty() {
-        output.diagnostics(&program.warnings);
-    }
-    check_tags(&program, source)?;
-    let extra_dict = Arc::new(Dict::trusted(&extra));
-    let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
-    for play in &program.plays {
-        let pattern = play.host_pattern(&extra_dict)?;
-        let mut selected: Vec<String> =
-            inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
-        order(play.order, &mut selected);
-        if request.max_unavailable.is_none() {
-            play.budget(selected.len())?;
-        }
-        neighbours.push(match play.policy.drain {
-            Drain::None => Vec::new(),
-            _ if limit.is_none() => Vec::new(),
-            _ => {
-                let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
-                let all = inventory.select(&pattern, None)?;
-                all.iter().map(ToString::to_string).filter(|host| !taken.contains(host.as_str())).collect()
-            }
-        });
-        play_hosts.push(selected);
-    }
-    let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
-    let hosts: Vec<String> =
-        inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
-    let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
-    inventory.unlock(&hosts)?;
-    let known = Known { variables: known_names(&inventory, &hosts, &extra) };
-    let mut wrong = program.check_variables(&known);
-    wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
-    wrong.into_result(())?;
-    if hosts.is_empty() && !source.inventory.allow_empty {
-        return Err(CommandError::user("no host is selected")
-            .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
-    }
-    Ok(Loaded {
-        inventory: Arc::new(inventory),
-        program: Arc::new(program),
-        extra,
-        keyring,
-        play_hosts,
-        neighbours,
-        hosts,
-    })
-}
-
-/// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
-fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
-    let (mut found, mut anybody) = (BTreeSet::new(), false);
-    for task in loaded.program.plays.iter().flat_map(|play| play.tasks()) {
-        match task.delegate_to.as_ref().map(|host| (host.as_str(), host.is_settled())) {
-            None => {}
-            Some((Some(host), true)) if is_known(&loaded.inventory, host) => {
-                _ = found.insert(host.to_owned())
-            }
-            Some((Some(host), true)) => {
-                let error = Diagnostic::error(format!("the inventory has no host `{host}`"))
-                    .at(&task.span)
-                    .label("it is to be done there (`delegate_to`)");
-                let names = loaded.inventory.hosts();
-                let error = error.suggest(host, names.iter().map(|name| &**name));
-                return Err(Diagnostics::from(error).into());
-            }
-            Some(_) => anybody = true,
-        }
-    }
-    if anybody {
-        found.extend(loaded.inventory.hosts().iter().map(ToString::to_string));
-        found.insert("localhost".to_owned());
-    }
-    Ok(found.into_iter().filter(|host| !loaded.hosts.contains(host)).collect())
-}
-
-fn is_known(inventory: &Inventory, host: &str) -> bool {
-    matches!(host, "localhost" | "127.0.0.1" | "::1") || inventory.host_vars(host).is_some()
-}
-
-/// Where roles are looked for, beside `roles/` at the playbook: as in Ansible.
-fn roles_path(environment: &Environment) -> Vec<String> {
-    let home = environment.home.iter().map(|home| home.join(".ansible/roles").display().to_string());
-    home.chain(["/usr/share/ansible/roles".to_owned(), "/etc/ansible/roles".to_owned()]).collect()
-}
-
-/// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
-fn check_tags(program: &Program, source: &PlaybookSource) -> Result<(), CommandError> {
-    let tags: BTreeSet<&str> = program
-        .plays
-        .iter()
-        .flat_map(|play| {
-            play.tasks().into_iter().flat_map(|task| task.tags.iter().map(String::as_str)).collect::<Vec<_>>()
-        })
-        .collect();
-    let special = ["all", "always", "never", "tagged", "untagged"];
-    let unknown = source
-        .tags
-        .iter()
-        .chain(&source.skip_tags)
-        .find(|tag| !tags.contains(tag.as_str()) && !special.contains(&tag.as_str()));
-    let Some(tag) = unknown else { return Ok(()) };
-    let error = CommandError::user(format!("no task has the tag `{tag}`"));
-    let known = tags.iter().copied().collect::<Vec<_>>();
-    Err(match (gpufleet::diagnostic::suggest(tag, known.iter().copied()), known.is_empty()) {
-        (Some(close), _) => error.hint(format!("did you mean `{close}`?")),
-        (None, true) => error.hint("no task of these playbooks has a tag"),
-        (None, false) => error.hint(format!("tags are: {}", known.join(", "))),
-    })
-}
-
-/// Puts hosts in the order that a play asks for.
-fn order(order: Order, hosts: &mut [String]) {
-    match order {
-        Order::Inventory => {}
-        Order::ReverseInventory => hosts.reverse(),
-        Order::Sorted => hosts.sort(),
-        Order::ReverseSorted => hosts.sort_by(|a, b| b.cmp(a)),
-        Order::Shuffle => hosts.sort_by_cached_key(|_| uuid::Uuid::new_v4()),
-    }
-}
-
-/// Names that a template may use because some selected host has them.
-fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = extra.keys().cloned().collect();
-    let mut seen = BTreeSet::new();
-    for host in hosts {
-        let Some(vars) = inventory.host_vars(host) else { continue };
-        if seen.insert(Arc::as_ptr(vars.shared())) {
-            names.extend(vars.shared().keys().cloned());
-        }
-        names.extend(vars.own().keys().cloned());
-    }
-    names
-}
-
-/// The SHA-256 of all that was read: what a resume must find unchanged.
-fn digest(loaded: &Loaded) -> String {
-    let mut hash = Sha256::new();
-    for text in &loaded.program.sources {
-        hash.update(text.name().as_bytes());
-        hash.update(text.text().as_bytes());
-    }
-    for host in &loaded.hosts {
-        hash.update(host.as_bytes());
-        if let Some(vars) = loaded.inventory.host_vars(host) {
-            hash.update(Value::Object(vars.merged()).to_string().as_bytes());
-        }
-    }
-    hash.update(Value::Object(loaded.extra.clone()).to_string().as_bytes());
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What was typed, with secrets left out: a run's record is shown to others.
-fn command_line() -> Vec<String> {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let mut shown = vec!["gpufleet".to_owned()];
-    shown.extend(without_values(words));
-    shown
-}
-
-/// The words of a command line, the values of `-e` replaced.
-fn without_values(words: impl Iterator<Item = String>) -> Vec<String> {
-    let mut shown = Vec::new();
-    let mut value_next = false;
-    for word in words {
-        if std::mem::take(&mut value_next) {
-            shown.push(hidden(&word));
-            continue;
-        }
-        if let Some(value) = word.strip_prefix("--extra-vars=") {
-            shown.push(format!("--extra-vars={}", hidden(value)));
-            continue;
-        }
-        // Why the letters before: short flags may be joined, as in `-ve name=value`.
-        let cluster = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-        let flags = cluster
-            .and_then(|rest| rest.split_once('e'))
-            .filter(|(flags, _)| flags.chars().all(|flag| "vqbyCDkKJ".contains(flag)));
-        match flags {
-            Some((flags, "")) => {
-                value_next = true;
-                shown.push(format!("-{flags}e"));
-            }
-            Some((flags, value)) => shown.push(format!("-{flags}e{}", hidden(value.trim_start_matches('=')))),
-            None => {
-                value_next = word == "--extra-vars";
-                shown.push(word);
-            }
-        }
-    }
-    shown
-}
-
-/// The names that `-e` sets, without their values.
-fn hidden(value: &str) -> String {
-    if value.starts_with('@') {
-        return value.to_owned();
-    }
-    match shell_words::split(value) {
-        Ok(words) if words.iter().all(|word| word.contains('=')) => words
-            .iter()
-            .map(|word| format!("{}=…", word.split('=').next().unwrap_or_default()))
-            .collect::<Vec<_>>()
-            .join(" "),
-        _ => "…".to_owned(),
-    }
 }
 
 /// How nodes and their schedulers are reached; nothing was contacted.
@@ -465,13 +229,15 @@ impl Reach {
         let mut reached = loaded.hosts.clone();
         reached.extend(logins(&loaded.program).map(str::to_owned));
         reached.extend(delegates(loaded)?);
-        let fleet =
-            Fleet::new(&loaded.inventory, &reached, &loaded.extra, request.connection, holder, environment)?;
+        let escalation = &request.source.escalation;
+        let login = Login { connection: request.connection, escalation };
+        let fleet = Fleet::new(&loaded.inventory, &reached, &loaded.extra, login, holder, environment)?;
         let shared = Shared {
             inventory: &loaded.inventory,
             program: &loaded.program,
             extra: &loaded.extra,
-            become_default: request.source.r#become,
+            become_default: escalation.r#become,
+            become_user: escalation.become_user.as_deref(),
             verbosity: output.verbose,
         };
         let known: BTreeSet<&String> = loaded.hosts.iter().collect();
@@ -485,13 +251,17 @@ impl Reach {
     }
 }
 
-fn carry_out(
+/// Loads what the request names and carries it out.
+pub fn carry_out(
     request: &Request<'_>,
     taken_up: Option<TakenUp>,
     environment: &Environment,
     output: &Output,
 ) -> Result<u8, CommandError> {
-    let loaded = load(request, environment, output)?;
+    if request.step && !(environment.stdin_is_terminal && environment.stderr_is_terminal) {
+        return Err(CommandError::user("--step asks before each task, and there is no terminal to ask on"));
+    }
+    let loaded = load(request.source, request.max_unavailable, environment, output)?;
     if let Some(node) = request.node
         && !loaded.hosts.iter().any(|host| host == node)
     {
@@ -540,13 +310,27 @@ fn carry_out(
         }
         Verb::Audit => Vec::new(),
     };
-    let people = request.format == Format::Human;
-    let screen = Screen::new(people, environment.stderr_is_terminal, output.status_style);
+    let people = request.format() == Format::Human && request.ad_hoc.is_none();
+    // Why no live display with questions: it would draw over them.
+    let live = environment.stderr_is_terminal && !request.step;
+    let mut screen = Screen::new(people, live, output.status_style);
+    if request.documents.profile || request.documents.junit.is_some() {
+        screen.timing = Some(Timing::default());
+    }
     let screen = Arc::new(Mutex::new(screen));
     let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(ScreenSink(Arc::clone(&screen)))];
-    if request.format == Format::Jsonl {
-        sinks.push(Box::new(LinesSink::new()));
+    match (request.format(), request.ad_hoc) {
+        (Format::Jsonl, _) => sinks.push(Box::new(LinesSink::new())),
+        (Format::Human | Format::Ansible, Some(view)) => {
+            sinks.push(Box::new(AnswersSink::new(view, request.diff, output.style)));
+        }
+        (Format::Ansible, _) => {
+            let lines = AnsibleLines::new(output.style, output.verbose, request.diff);
+            sinks.push(Box::new(AnsibleSink::new(lines, Arc::clone(&screen))));
+        }
+        _ => {}
     }
+    let stepper = request.step.then(|| Arc::new(Steps::new(&events)) as Arc<dyn Stepper>);
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         delegates: Arc::default(),
@@ -570,15 +354,14 @@ fn carry_out(
         runner: Arc::new(LocalRunner),
         options: Options {
             verb: request.verb,
-            forks: request.connection.forks.max(1),
+            forks: request.connection.forks(),
             max_unavailable: request.max_unavailable,
             overrides: request.overrides.clone(),
-            task_timeout_s: request.connection.task_timeout,
-            default_become: request.source.r#become,
-            tags: Arc::new(TagFilter {
-                only: request.source.tags.clone(),
-                skip: request.source.skip_tags.clone(),
-            }),
+            task_timeout_s: request.connection.task_timeout_s(),
+            default_become: request.source.escalation.r#become,
+            tags: Arc::new(tags(&request.source.choice)),
+            stepper,
+            diff: request.diff,
             holder,
             resumed: !events.is_empty(),
             overrules: request.overrules,
@@ -734,9 +517,19 @@ fn finish(
     let document = history::json(model)?;
     fs::write(dir.report_json(), &document)?;
     fs::write(dir.report_html(), history::html(model)?)?;
-    match request.format {
+    match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}
+        Format::Human | Format::Ansible if request.ad_hoc.is_some() => {
+            if let Some(stopped) = model.stopped() {
+                output.status(&format!("Stopped: {}", display::clean(stopped)));
+            }
+        }
+        // Why elsewhere: standard output has what Ansible would print, and nothing else.
+        Format::Ansible => {
+            let path = dir.report_html().display().to_string();
+            output.status(display::ending_lines(model, Some(&path), &output.status_style).trim_end());
+        }
         Format::Human => {
             let text = match (request.node.and_then(|node| model.node(node)), request.verb) {
                 (Some(node), _) => display::node_screen(node, &output.style),
@@ -747,43 +540,35 @@ fn finish(
                 (None, Verb::Run | Verb::Audit) => history::screen(model, output),
             };
             output.data(&text)?;
+            if request.verb == Verb::Run && request.diff {
+                output.data(&display::changes_screen(model, &output.style))?;
+            }
             if request.verb != Verb::Plan {
                 let path = dir.report_html().display().to_string();
                 output.data(&display::ending_lines(model, Some(&path), &output.style))?;
             }
         }
     }
+    if let Some(timing) = &screen.timing {
+        write_times(request.documents, timing, output)?;
+    }
     Ok(code)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_variables_are_not_recorded() {
-        let typed = [
-            "run",
-            "a.yaml",
-            "-e",
-            "pw=secret",
-            "-epw=s@secret",
-            "--extra-vars=pw=secret",
-            "-ve",
-            "{\"pw\": \"secret\"}",
-            "--extra-vars",
-            "@vars.yaml",
-            "-i",
-            "inventory",
-            "--yes",
-            "-l",
-            "gpu",
-        ];
-        let shown = without_values(typed.map(str::to_owned).into_iter()).join(" ");
-        assert!(!shown.contains("secret"), "{shown}");
-        assert_eq!(
-            shown,
-            "run a.yaml -e pw=… -epw=… --extra-vars=pw=… -ve … --extra-vars @vars.yaml -i inventory --yes -l gpu"
-        );
+/// `--junit` and `--profile`.
+fn write_times(documents: &Documents, timing: &Timing, output: &Output) -> Result<(), CommandError> {
+    if let Some(path) = &documents.junit {
+        let text = report::junit(timing).map_err(CommandError::internal)?;
+        fs::write(path, text)
+            .map_err(|error| CommandError::user(format!("cannot write {}: {error}", path.display())))?;
     }
+    if documents.profile {
+        let text = display::profile_screen(timing, &output.style);
+        match documents.format() {
+            Format::Human | Format::Ansible => output.data(&text)?,
+            // Why: standard output is for the program that asked for it.
+            Format::Json | Format::Jsonl => output.status(text.trim_end()),
+        }
+    }
+    Ok(())
 }

@@ -12,6 +12,10 @@ pub struct Environment {
     pub home: Option<PathBuf>,
     pub user: Option<String>,
     pub ssh_auth_sock: Option<PathBuf>,
+    /// Folder of a user's configuration.
+    pub config_dir: Option<PathBuf>,
+    /// The variables that settings may come from or name.
+    pub settings: Vec<(String, String)>,
     /// Folder below which runs are kept.
     pub state_dir: PathBuf,
     pub no_color: bool,
@@ -35,6 +39,10 @@ impl Environment {
         let state = path("XDG_STATE_HOME").or_else(|| Some(home.as_ref()?.join(".local/state")));
         let width = rustix::termios::tcgetwinsize(stderr()).ok().map(|size| usize::from(size.ws_col));
         Self {
+            config_dir: path("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config"))),
+            settings: env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
             user: env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty()),
             ssh_auth_sock: path("SSH_AUTH_SOCK"),
             state_dir: state.unwrap_or_else(|| PathBuf::from("/var/lib")).join("gpufleet"),

@@ -26,13 +26,20 @@ use secrecy::SecretString;
 use serde_json::{Map, Value};
 
 use super::{
-    args::{self, TransportChoice},
+    args::{self, ConnectionKind, TransportChoice},
     environment::Environment,
     error::CommandError,
 };
 
 /// Simultaneous handshakes over the whole fleet: more only makes each slower.
 const HANDSHAKES: usize = 64;
+
+/// What a command line says of how nodes are reached.
+#[derive(Clone, Copy)]
+pub struct Login<'a> {
+    pub connection: &'a args::Connection,
+    pub escalation: &'a args::Escalation,
+}
 
 /// Connects to the hosts of an inventory.
 pub struct Fleet {
@@ -53,25 +60,30 @@ impl Fleet {
         inventory: &Inventory,
         hosts: &[String],
         extra: &Map<String, Value>,
-        connection: &args::Connection,
+        login: Login<'_>,
         holder: RunEpoch,
         environment: &Environment,
     ) -> Result<Self, CommandError> {
+        let Login { connection, escalation } = login;
         let password = |wanted: bool, text: &str| match wanted {
             true => ask_password(text, environment).map(Some),
             false => Ok(None),
         };
         let login_password = password(connection.ask_pass, "SSH password: ")?;
-        let become_password = password(connection.ask_become_pass, "sudo password: ")?;
+        let become_password = password(escalation.ask_become_pass, "sudo password: ")?;
         let defaults = TargetDefaults {
             transport: match connection.transport {
-                TransportChoice::Russh => transport::Transport::Russh,
-                TransportChoice::Ssh => transport::Transport::OpenSsh,
+                None | Some(TransportChoice::Russh) => transport::Transport::Russh,
+                Some(TransportChoice::Ssh) => transport::Transport::OpenSsh,
             },
+            local: connection.kind == Some(ConnectionKind::Local),
+            arguments: connection.ssh_args.clone(),
+            common_arguments: connection.ssh_common_args.clone(),
+            extra_arguments: connection.ssh_extra_args.clone(),
             user: connection.user.clone(),
             password: login_password.clone(),
             private_key: connection.private_key.clone(),
-            connect_timeout: Some(Duration::from_secs(connection.connect_timeout)),
+            connect_timeout: Some(Duration::from_secs(connection.connect_timeout_s())),
             accept_new_host_keys: connection.accept_new,
             become_password: become_password.or(login_password),
             ..TargetDefaults::default()
@@ -86,7 +98,7 @@ impl Fleet {
                 Ok((host.clone(), (plain, root)))
             })
             .collect::<Result<_, CommandError>>()?;
-        let limit = Duration::from_secs(connection.connect_timeout);
+        let limit = Duration::from_secs(connection.connect_timeout_s());
         // Why the handshake too: OpenSSH's ConnectTimeout, which people know, counts it in.
         let deadlines = Deadlines { connect: limit, handshake: limit, ..Deadlines::default() };
         let surroundings = transport::Environment {
@@ -99,7 +111,7 @@ impl Fleet {
             ssh_program: "ssh".into(),
             prompt: Arc::new(Terminal { there: environment.stdin_is_terminal }),
         };
-        let handshakes = connection.forks.clamp(1, HANDSHAKES);
+        let handshakes = connection.forks().clamp(1, HANDSHAKES);
         Ok(Self {
             connector: transport::Connector::new(surroundings, ConnectorOptions { handshakes, deadlines }),
             options: SessionOptions::new(Arc::new(NodeFiles::embedded())),

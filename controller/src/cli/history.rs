@@ -39,7 +39,9 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
         })
         .collect();
     let text = match args.format {
-        Format::Human => display::runs_table(&rows, &jiff::tz::TimeZone::system(), &output.style),
+        Format::Human | Format::Ansible => {
+            display::runs_table(&rows, &jiff::tz::TimeZone::system(), &output.style)
+        }
         Format::Json | Format::Jsonl => {
             let documents = rows.iter().map(|row| {
                 serde_json::json!({

@@ -4,6 +4,8 @@
 
 mod adhoc;
 mod args;
+mod command_line;
+mod configuration;
 mod contexts;
 mod doc;
 mod engine;
@@ -13,6 +15,8 @@ mod experience;
 mod fleet;
 mod history;
 mod inventory;
+mod listing;
+mod loading;
 mod locks;
 mod machine;
 mod output;
@@ -26,7 +30,13 @@ mod vault_passwords;
 
 use clap::Parser;
 
-use self::{args::Command, environment::Environment, output::Output};
+use self::{
+    args::{ColorChoice, Command},
+    configuration::Configuration,
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+};
 
 /// Parses the command line, carries it out and returns the exit code.
 pub fn main() -> u8 {
@@ -35,33 +45,62 @@ pub fn main() -> u8 {
         Err(error) => return output::usage(&error),
     };
     let environment = Environment::read();
-    let output = Output::new(&cli.output, &environment);
     output::log(cli.output.verbose);
-    let result = match cli.command {
-        Command::Run(args) => engine::run(args, &environment, &output),
-        Command::Plan(args) => engine::plan(args, &environment, &output),
-        Command::Audit(args) => engine::audit(args, &environment, &output),
-        Command::Facts(args) => adhoc::facts(args, &environment, &output),
-        Command::Exec(args) => adhoc::exec(args, &environment, &output),
-        Command::Clean(args) => adhoc::clean(args, &environment, &output),
-        Command::Inventory(args) => inventory::inventory(&args, &environment, &output),
-        Command::Hosts(args) => inventory::hosts(&args, &environment, &output),
-        Command::Resume(args) => resume::resume(&args, &environment, &output),
-        Command::Abort(args) => resume::abort(&args, &environment, &output),
-        Command::Locks(args) => locks::locks(&args, &environment, &output),
-        Command::Adopt(args) => locks::adopt(*args, &environment, &output),
-        Command::Pause(args) => resume::pause(&args, &environment, &output),
-        Command::Runs(args) => history::runs(&args, &environment, &output),
-        Command::Report(args) => history::report(&args, &environment, &output),
-        Command::Doc(args) => doc::doc(&args, &output),
-        Command::Vault(args) => vault::vault(&args, &environment, &output),
-        Command::Completion { shell } => doc::completion(shell, &output),
+    let (output, configuration) = match Configuration::load(cli.output.config.as_deref(), &environment) {
+        Ok(configuration) => {
+            let color = configuration.color(cli.output.color);
+            (Output::new(&cli.output, color, &environment), Ok(configuration))
+        }
+        Err(error) => {
+            let color = cli.output.color.unwrap_or(ColorChoice::Auto);
+            (Output::new(&cli.output, color, &environment), Err(error))
+        }
     };
+    let mut command = cli.command;
+    let configuration = match configuration {
+        // Why: a mistake in settings is no reason not to show help, a report, or to stop a run.
+        Err(_) if !Configuration::concerns(&command) => Ok(Configuration::default()),
+        configuration => configuration,
+    };
+    let result = configuration.and_then(|configuration| {
+        configuration.apply(&mut command);
+        configuration.announce(&output);
+        carry_out(command, &configuration, &environment, &output)
+    });
     match result {
         Ok(code) => code,
         Err(error) => {
             output.error(&error);
             error.exit_code()
         }
+    }
+}
+
+fn carry_out(
+    command: Command,
+    configuration: &Configuration,
+    environment: &Environment,
+    output: &Output,
+) -> Result<u8, CommandError> {
+    match command {
+        Command::Run(args) => engine::run(&args, environment, output),
+        Command::Plan(args) => engine::plan(&args, environment, output),
+        Command::Audit(args) => engine::audit(&args, environment, output),
+        Command::Facts(args) => adhoc::facts(args, environment, output),
+        Command::Exec(args) => adhoc::exec(*args, environment, output),
+        Command::Clean(args) => adhoc::clean(args, environment, output),
+        Command::Inventory(args) => inventory::inventory(&args, environment, output),
+        Command::Hosts(args) => inventory::hosts(&args, environment, output),
+        Command::Resume(args) => resume::resume(&args, environment, output),
+        Command::Abort(args) => resume::abort(&args, environment, output),
+        Command::Locks(args) => locks::locks(&args, environment, output),
+        Command::Adopt(args) => locks::adopt(*args, environment, output),
+        Command::Pause(args) => resume::pause(&args, environment, output),
+        Command::Runs(args) => history::runs(&args, environment, output),
+        Command::Report(args) => history::report(&args, environment, output),
+        Command::Config(args) => configuration::config(&args, configuration, output),
+        Command::Doc(args) => doc::doc(&args, output),
+        Command::Vault(args) => vault::vault(&args, environment, output),
+        Command::Completion { shell } => doc::completion(shell, output),
     }
 }

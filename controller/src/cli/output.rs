@@ -26,8 +26,8 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn new(args: &args::Output, environment: &Environment) -> Self {
-        let color = |terminal: bool| match args.color {
+    pub fn new(args: &args::Output, chosen: ColorChoice, environment: &Environment) -> Self {
+        let color = |terminal: bool| match chosen {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
             ColorChoice::Auto => terminal && !environment.no_color,
@@ -79,6 +79,12 @@ impl Output {
         if self.status_style.verbosity > Verbosity::Quiet {
             let _ = writeln!(io::stderr().lock(), "{text}");
         }
+    }
+
+    /// Tells of something that a person should know.
+    pub fn warning(&self, text: &str) {
+        let heading = self.status_style.paint(Role::Warning, "warning");
+        let _ = writeln!(io::stderr().lock(), "{heading}: {text}");
     }
 
     pub fn error(&self, error: &CommandError) {

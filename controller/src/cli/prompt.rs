@@ -1,11 +1,16 @@
 //! Questions to the person at the terminal.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures::future::BoxFuture;
 use gpufleet::{
     display::{self, Style},
-    engine::{Confirm, Forecast, Prompt, Refusal},
+    engine::{Confirm, Forecast, Prompt, Refusal, Stepper},
+    event::{Event, What},
+    interpreter::Fed,
 };
 
 use super::sinks::Screen;
@@ -90,4 +95,97 @@ fn ask(text: &str) -> bool {
     eprint!("{text}\nProceed? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// `--step`: asks before each task, once for all nodes.
+pub struct Steps {
+    said: tokio::sync::Mutex<Said>,
+}
+
+#[derive(Default)]
+struct Said {
+    answers: HashMap<(usize, String), bool>,
+    /// `c`: everything else runs.
+    all: bool,
+}
+
+impl Steps {
+    /// What a person said in an earlier process of this run holds.
+    pub fn new(events: &[Event]) -> Self {
+        let answers = events.iter().filter_map(|event| match &event.what {
+            What::Fed { play, op_id, fed: Some(fed), .. } => match **fed {
+                Fed::Asked { run } => Some(((*play, op_id.clone()), run)),
+                _ => None,
+            },
+            _ => None,
+        });
+        let said = Said { answers: answers.collect(), all: false };
+        Self { said: tokio::sync::Mutex::new(said) }
+    }
+}
+
+impl Stepper for Steps {
+    fn runs<'a>(&'a self, play: usize, task: &'a str, title: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            // Why held while a person thinks: the other nodes wait for the same answer.
+            let mut said = self.said.lock().await;
+            let key = (play, task.to_owned());
+            if let Some(run) = said.answers.get(&key) {
+                return *run;
+            }
+            let answer = if said.all {
+                Answer::Yes
+            } else {
+                let title = display::clean(title);
+                let (answered, asked) = tokio::sync::oneshot::channel();
+                // Why a thread of its own: a run that is stopped does not wait for an answer.
+                std::thread::spawn(move || answered.send(ask_task(&title)));
+                asked.await.unwrap_or(Answer::No)
+            };
+            said.all |= answer == Answer::Continue;
+            let run = answer != Answer::No;
+            said.answers.insert(key, run);
+            run
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    No,
+    Yes,
+    Continue,
+}
+
+/// As Ansible reads it: whatever is neither yes nor continue is no.
+fn answer(text: &str) -> Answer {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Answer::Yes,
+        "c" | "continue" => Answer::Continue,
+        _ => Answer::No,
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the question of a person at the terminal")]
+fn ask_task(title: &str) -> Answer {
+    eprint!("Perform task: {title} (N)o/(y)es/(c)ontinue: ");
+    let mut text = String::new();
+    match std::io::stdin().read_line(&mut text) {
+        Ok(_) => answer(&text),
+        Err(_) => Answer::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_yes_is_yes() {
+        assert_eq!(answer("Y\n"), Answer::Yes);
+        assert_eq!(answer(" continue\n"), Answer::Continue);
+        for no in ["", "\n", "n", "no", "yeah", "x"] {
+            assert_eq!(answer(no), Answer::No, "{no:?}");
+        }
+    }
 }

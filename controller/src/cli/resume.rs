@@ -91,7 +91,7 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
     began.yes |= args.yes;
     began.overruling.force |= args.overruling.force;
     began.overruling.steal |= args.overruling.steal;
-    began.format = args.format;
+    began.documents.format = Some(args.format);
     output.status(&format!("run {} goes on", taken_up.run));
     engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)
 }
@@ -151,7 +151,7 @@ pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Re
     }
     let (mut began, taken_up) = take_up(found, environment)?;
     began.yes = true;
-    began.format = args.format;
+    began.documents.format = Some(args.format);
     engine::go_on(&began, taken_up, engine::Ahead::WindUp, environment, output)
 }
 

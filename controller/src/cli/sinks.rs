@@ -1,21 +1,24 @@
 //! Where the events of a run go, beside the journal.
 
 use std::{
-    io,
+    collections::HashSet,
+    io::{self, Write},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use gpufleet::{
-    display::{JsonLines, Progress, Style},
+    display::{AnsibleLines, JsonLines, Progress, Style, ad_hoc, ad_hoc_loss},
     engine::Sink,
-    event::Event,
-    report::RunModel,
+    event::{Event, NodeState, Phase, TaskStatus, What},
+    report::{RunModel, Timing},
 };
 use indicatif::ProgressDrawTarget;
 
 /// The model of the run and the live display of it.
 pub struct Screen {
     pub model: RunModel,
+    /// How long tasks took, where somebody wants to know.
+    pub timing: Option<Timing>,
     progress: Option<Progress>,
 }
 
@@ -26,7 +29,14 @@ impl Screen {
             true => Progress::live(ProgressDrawTarget::stderr(), style),
             false => Progress::plain(Box::new(io::stderr()), style),
         });
-        Self { model: RunModel::new(), progress }
+        Self { model: RunModel::new(), timing: None, progress }
+    }
+
+    fn take(&mut self, event: &Event) {
+        self.model.apply(event);
+        if let Some(timing) = &mut self.timing {
+            timing.apply(event);
+        }
     }
 
     /// Lets time pass on the display.
@@ -57,15 +67,15 @@ pub struct ScreenSink(pub Arc<Mutex<Screen>>);
 impl Sink for ScreenSink {
     fn event(&mut self, event: &Event) {
         let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        screen.model.apply(event);
-        let Screen { model, progress } = &mut *screen;
+        screen.take(event);
+        let Screen { model, progress, .. } = &mut *screen;
         if let Some(progress) = progress {
             progress.event(model, event);
         }
     }
 
     fn past(&mut self, event: &Event) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).model.apply(event);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take(event);
     }
 
     fn finish(&mut self) {
@@ -89,5 +99,95 @@ impl Sink for LinesSink {
     fn event(&mut self, event: &Event) {
         // Why: a reader that left is no reason to leave nodes half done.
         self.broken = self.broken || self.lines.event(event).is_err();
+    }
+}
+
+/// Text on standard output as it comes. A reader that left is no reason to leave nodes half done.
+#[derive(Default)]
+struct Printer {
+    broken: bool,
+}
+
+impl Printer {
+    fn print(&mut self, text: &str) {
+        if text.is_empty() || self.broken {
+            return;
+        }
+        let mut out = io::stdout().lock();
+        self.broken = out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err();
+    }
+}
+
+/// `--format ansible`.
+pub struct AnsibleSink {
+    lines: AnsibleLines,
+    screen: Arc<Mutex<Screen>>,
+    printer: Printer,
+}
+
+impl AnsibleSink {
+    /// `screen` has taken each event before this sink does.
+    pub fn new(lines: AnsibleLines, screen: Arc<Mutex<Screen>>) -> Self {
+        Self { lines, screen, printer: Printer::default() }
+    }
+}
+
+impl Sink for AnsibleSink {
+    fn event(&mut self, event: &Event) {
+        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.printer.print(&self.lines.event(&screen.model, event));
+    }
+}
+
+/// How the answers of `exec -m` are shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdHocView {
+    pub one_line: bool,
+}
+
+/// Each node's answer to the one task that there is.
+pub struct AnswersSink {
+    view: AdHocView,
+    diff: bool,
+    style: Style,
+    /// Nodes of which people know that something is wrong.
+    told: HashSet<String>,
+    printer: Printer,
+}
+
+impl AnswersSink {
+    pub fn new(view: AdHocView, diff: bool, style: Style) -> Self {
+        Self { view, diff, style, told: HashSet::new(), printer: Printer::default() }
+    }
+}
+
+impl Sink for AnswersSink {
+    fn event(&mut self, event: &Event) {
+        match &event.what {
+            What::TaskFinished { host, report } => {
+                let bad = matches!(
+                    report.status,
+                    TaskStatus::Failed | TaskStatus::Unreachable | TaskStatus::Held | TaskStatus::Unknown
+                );
+                if bad {
+                    self.told.insert(host.clone());
+                } else if report.phase != Phase::Declared {
+                    return;
+                }
+                self.printer.print(&ad_hoc(host, report, self.view.one_line, self.diff, &self.style));
+            }
+            What::NodeFinished { host, outcome } => {
+                let bad = matches!(
+                    outcome.state,
+                    NodeState::Failed | NodeState::Unreachable | NodeState::Held | NodeState::Unknown
+                );
+                if bad && self.told.insert(host.clone()) {
+                    let message = outcome.message.as_deref().unwrap_or_default();
+                    let one_line = self.view.one_line;
+                    self.printer.print(&ad_hoc_loss(host, outcome.state, message, one_line, &self.style));
+                }
+            }
+            _ => {}
+        }
     }
 }

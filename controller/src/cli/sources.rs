@@ -43,6 +43,11 @@ pub fn inventory(
     inventory_in(source, Around { playbook_dir, keyring, ..Around::default() })
 }
 
+/// Whether there is any inventory: named, or where one is looked for.
+pub fn has_inventory(source: &InventorySource) -> bool {
+    !source.inventory.is_empty() || DEFAULTS.into_iter().any(|path| Path::new(path).exists())
+}
+
 pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventory, CommandError> {
     let sources = match source.inventory.as_slice() {
         [] => match DEFAULTS.into_iter().find(|path| Path::new(path).exists()) {
@@ -60,7 +65,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
         playbook_dir_implied: around.implied,
         extra_vars: around.extra_vars,
         allow_empty: source.allow_empty,
-        script_timeout: Duration::from_secs(source.script_timeout),
+        script_timeout: Duration::from_secs(source.script_timeout_s()),
         keyring: around.keyring,
     };
     Ok(Inventory::load(&options)?)

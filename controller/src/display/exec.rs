@@ -45,6 +45,22 @@ pub fn exec_grouped(results: &[ExecResult], style: &Style) -> String {
     groups.iter().map(text).collect()
 }
 
+/// Everything of one node in one line (`exec -o`).
+pub fn exec_line(result: &ExecResult, style: &Style) -> String {
+    let escaped = |text: &str| clean_block(text).trim_end().replace('\n', "\\n");
+    let (role, text) = match (result.rc, &result.error) {
+        (_, Some(error)) => (Role::Bad, format!("{} | {}", result.host, super::clean(error))),
+        (None, None) => (Role::Bad, format!("{} | did not end", result.host)),
+        (Some(rc), None) => {
+            let role = if rc == 0 { Role::Good } else { Role::Bad };
+            let stderr = escaped(&result.stderr);
+            let stderr = if stderr.is_empty() { stderr } else { format!(" (stderr) {stderr}") };
+            (role, format!("{} | rc={rc} | (stdout) {}{stderr}", result.host, escaped(&result.stdout)))
+        }
+    };
+    format!("{}\n", style.paint(role, text))
+}
+
 fn block(label: &str, result: &ExecResult, style: &Style) -> String {
     let (role, head) = match (result.rc, &result.error) {
         (_, Some(error)) => (Role::Bad, format!("{label} | {} >>", super::clean(error))),

@@ -5,6 +5,7 @@
 //! without colour, and every screen is bounded however many nodes there are.
 
 mod announce;
+mod ansible;
 mod audit;
 mod confirm;
 mod exec;
@@ -15,6 +16,7 @@ mod jsonl;
 mod live;
 mod node;
 mod plan;
+mod profile;
 mod progress;
 mod recap;
 mod runs;
@@ -24,16 +26,18 @@ mod style;
 mod tests;
 
 pub use announce::Announcer;
+pub use ansible::{AnsibleLines, ad_hoc, ad_hoc_loss};
 pub use audit::audit_screen;
 pub use confirm::{confirm_text, disrupted};
-pub use exec::{ExecResult, exec_grouped, exec_one};
+pub use exec::{ExecResult, exec_grouped, exec_line, exec_one};
 pub use facts::{FactsRow, facts_table};
 pub use figures::{clean, clip, clock, count};
 pub use held::held_screen;
 pub use jsonl::JsonLines;
 pub use live::{plain_status, progress_frame};
 pub use node::node_screen;
-pub use plan::{PlanView, plan_screen};
+pub use plan::{PlanView, changes_screen, plan_screen};
+pub use profile::profile_screen;
 pub use progress::Progress;
 pub use recap::{again, ending_lines, failures, recap};
 pub use runs::{RunRow, runs_table};

@@ -201,6 +201,16 @@ fn not_sure(model: &RunModel) -> Vec<String> {
         .collect()
 }
 
+/// Every change of a run, equal ones together (`run --diff`); nothing where nothing changed.
+pub fn changes_screen(model: &RunModel, style: &Style) -> String {
+    let mut changes = String::new();
+    diff(model, style, &mut changes);
+    if changes.is_empty() {
+        return changes;
+    }
+    format!("{}\n{changes}", style.paint(Role::Strong, "CHANGES"))
+}
+
 /// Every change, with the nodes that share it.
 fn diff(model: &RunModel, style: &Style, out: &mut String) {
     type Shared<'a> = Vec<(ChangeGroup, Vec<&'a str>)>;

@@ -79,6 +79,12 @@ impl Confirm for Nobody {
     }
 }
 
+/// Says which tasks run, one by one (`--step`).
+pub trait Stepper: Send + Sync {
+    /// Whether this task of this play runs; the same answer for every node that asks.
+    fn runs<'a>(&'a self, play: usize, task: &'a str, title: &'a str) -> BoxFuture<'a, bool>;
+}
+
 /// What may be disturbed in this run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Approval {

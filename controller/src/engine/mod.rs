@@ -33,7 +33,7 @@ mod slot;
 mod tests;
 mod verdict;
 
-pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal};
+pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal, Stepper};
 pub use elsewhere::Delegates;
 pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};

@@ -12,6 +12,7 @@ use gpufleet_protocol::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{
+    approval::Stepper,
     convert,
     drain::No,
     elsewhere::{Delegates, Throttles},
@@ -65,6 +66,8 @@ pub(super) struct NodeTask {
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
+    /// Says whether a task runs (`--step`).
+    pub(super) stepper: Option<Arc<dyn Stepper>>,
     pub(super) throttles: Arc<Throttles>,
     pub(super) delegates: Arc<Delegates>,
     pub(super) forks: Arc<Semaphore>,
@@ -324,6 +327,17 @@ impl NodeTask {
                     }
                     cursor.feed(fed)
                 }
+                Step::Ask { task, title } => {
+                    let run = match self.stepper.clone() {
+                        Some(stepper) => self.wanted_by(&*stepper, &task, &title).await?,
+                        None => true,
+                    };
+                    let fed = Fed::Asked { run };
+                    if !silent {
+                        self.remember(task.to_string(), &fed, false).await;
+                    }
+                    cursor.feed(fed)
+                }
                 Step::SectionEnd { .. } => {
                     self.made_current(&cursor.awaiting())?;
                     self.release().await?;
@@ -349,6 +363,19 @@ impl NodeTask {
             } else {
                 self.report(reports).await;
             }
+        }
+    }
+
+    /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
+    async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
+        let mut pace = self.pace.clone();
+        let stays = self.slot.out_of_service;
+        let stops = async move {
+            let _ = pace.wait_for(|pace| *pace == Pace::Stopping).await;
+        };
+        tokio::select! {
+            run = stepper.runs(self.play, task, title) => Ok(run),
+            () = stops, if !stays => Err(Cut::Stopped),
         }
     }
 

@@ -327,7 +327,7 @@ impl PastPlay {
                     end = Some(reached);
                     break;
                 }
-                step @ (Step::Run(_) | Step::Latch { .. }) => {
+                step @ (Step::Run(_) | Step::Latch { .. } | Step::Ask { .. }) => {
                     let Some(Moment::Fed(Some(fed), _)) = moments.next() else { break };
                     if let Step::Latch { key } = &step {
                         latches.push((Arc::clone(key), None));

@@ -383,6 +383,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             pace: self.pace.subscribe(),
             permit: None,
             task_timeout_s: self.context.task_timeout_s,
+            stepper: self.context.stepper.clone(),
             holder: self.context.holder.clone(),
             scheduler: self.context.scheduler.clone(),
             overrules: self.context.overrules,

@@ -9,7 +9,7 @@ use gpufleet_protocol::{Disruption, RunEpoch, health::HealthCheck, message::Mode
 use tokio::sync::mpsc;
 
 use super::{
-    approval::{Approval, Confirm, Forecast, Refusal},
+    approval::{Approval, Confirm, Forecast, Refusal, Stepper},
     convert,
     elsewhere::{Delegates, Throttles},
     hooks::Hooks,
@@ -88,6 +88,10 @@ pub struct Options {
     pub own_boot: Option<String>,
     /// Only leads what is under way to a safe point, and begins nothing (`gpufleet abort`).
     pub winds_up: bool,
+    /// Whether tasks see that differences are wanted (`ansible_diff_mode`).
+    pub diff: bool,
+    /// Asked before each task, where a person wants that.
+    pub stepper: Option<Arc<dyn Stepper>>,
     /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
     pub adopted: HashMap<String, Marker>,
 }
@@ -152,6 +156,7 @@ pub(super) struct PlayContext<'a> {
     pub(super) verb: Verb,
     pub(super) forks: usize,
     pub(super) task_timeout_s: u64,
+    pub(super) stepper: Option<Arc<dyn Stepper>>,
     pub(super) purpose: Purpose,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) cursors: MakeCursor,
@@ -586,6 +591,7 @@ impl Engine {
             verb: self.options.verb,
             forks: self.options.forks,
             task_timeout_s: self.options.task_timeout_s,
+            stepper: self.options.stepper.clone(),
             purpose: Purpose {
                 writes: self.options.verb.writes(),
                 r#become,
@@ -675,6 +681,8 @@ impl Engine {
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
             let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
             cursor.set_defer_to_reboot(defer_to_reboot);
+            cursor.set_diff_mode(options.diff);
+            cursor.set_stepping(options.stepper.is_some() && mode == Mode::Apply);
             cursor.set_peers(peers.get(&slot.name), of_cursors.clone());
             Some(cursor)
         });

@@ -2,7 +2,7 @@
 
 /// A glob ready to match.
 #[derive(Debug)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     parts: Vec<Part>,
 }
 
@@ -15,7 +15,7 @@ enum Part {
 }
 
 impl Glob {
-    pub(super) fn new(pattern: &str) -> Self {
+    pub(crate) fn new(pattern: &str) -> Self {
         let chars: Vec<char> = pattern.chars().collect();
         let mut parts = Vec::new();
         let mut at = 0;
@@ -39,7 +39,7 @@ impl Glob {
     }
 
     /// Whether the whole of `name` matches.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.chars().collect();
         let (mut part, mut at) = (0, 0);
         // Where to go on when a `*` has to take one character more.

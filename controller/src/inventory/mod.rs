@@ -26,6 +26,7 @@ mod tree;
 mod var_files;
 mod words;
 
+pub(crate) use glob::Glob;
 pub use load::LoadOptions;
 pub use model::{HostName, HostVars, Inventory};
 pub use var_files::read_vars;

@@ -13,6 +13,7 @@ mod parse;
 mod policy;
 mod program;
 mod role;
+mod start;
 mod tags;
 
 pub use check::Known;

@@ -36,6 +36,8 @@ pub struct Play {
     pub hosts: Vec<(Value, Span)>,
     /// The folder of the playbook, as it was named.
     pub directory: String,
+    /// Tags of the play itself; its tasks have them too.
+    pub tags: Vec<String>,
     pub vars: Arc<Dict>,
     /// What `vars_files` hold, merged in order.
     pub file_vars: Arc<Dict>,

@@ -27,7 +27,14 @@ pub struct TargetDefaults {
     pub port: Option<u16>,
     pub password: Option<SecretString>,
     pub private_key: Option<PathBuf>,
+    /// On this machine itself, as `ansible_connection: local`.
+    pub local: bool,
+    /// As `ansible_ssh_args`.
+    pub arguments: Option<String>,
+    /// As `ansible_ssh_common_args`.
     pub common_arguments: Option<String>,
+    /// As `ansible_ssh_extra_args`.
+    pub extra_arguments: Option<String>,
     pub connect_timeout: Option<Duration>,
     /// Accepts host keys that were never seen, as `StrictHostKeyChecking=accept-new`.
     pub accept_new_host_keys: bool,
@@ -122,6 +129,7 @@ impl Target {
         }
         let privilege = read.privilege(defaults)?;
         let connection = match read.text(&["ansible_connection"])?.as_deref() {
+            None if defaults.local => Connection::Local,
             None | Some("ssh" | "smart" | "paramiko" | "paramiko_ssh" | "ansible.builtin.ssh") => {
                 Connection::Ssh(Box::new(read.ssh(defaults)?))
             }
@@ -269,9 +277,12 @@ impl<'a> Reader<'a> {
             overrides.host_key_policy = super::host_key::HostKeyPolicy::from_option("no");
         }
         let sources = [
-            ("ansible_ssh_args", self.text(&["ansible_ssh_args"])?),
+            ("ansible_ssh_args", self.text(&["ansible_ssh_args"])?.or_else(|| defaults.arguments.clone())),
             ("ansible_ssh_common_args", common),
-            ("ansible_ssh_extra_args", self.text(&["ansible_ssh_extra_args"])?),
+            (
+                "ansible_ssh_extra_args",
+                self.text(&["ansible_ssh_extra_args"])?.or_else(|| defaults.extra_arguments.clone()),
+            ),
         ];
         for (variable, text) in sources {
             let Some(text) = text else { continue };

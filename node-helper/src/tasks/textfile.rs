@@ -189,7 +189,7 @@ fn new_file(wanted: &Wanted) -> Owned {
 /// No file, and the task does not make one.
 pub fn missing(path: &str, can_create: bool) -> Trouble {
     let hint = if can_create { "; `create: true` would make it" } else { "" };
-    Trouble::invalid(format!("there is no file {path}{hint}"))
+    Trouble::missing(format!("there is no file {path}{hint}"))
 }
 
 /// Compiles an expression of Python's `re` as far as Rust's does the same.

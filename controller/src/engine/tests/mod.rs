@@ -6,6 +6,7 @@ mod late;
 mod learned;
 mod queue;
 mod reboots;
+mod steps;
 mod world;
 
 use std::{
@@ -122,6 +123,8 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
         learned: Vec::new(),
         runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
+            stepper: None,
+            diff: false,
             verb: Verb::Run,
             forks: 64,
             max_unavailable: None,

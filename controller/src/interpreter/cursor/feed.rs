@@ -32,6 +32,10 @@ impl Cursor {
             }
             return std::mem::take(&mut self.queue);
         }
+        if let Fed::Asked { run } = fed {
+            self.answered(run);
+            return std::mem::take(&mut self.queue);
+        }
         if fed == Fed::Ended {
             self.end_here();
             return std::mem::take(&mut self.queue);
@@ -62,7 +66,7 @@ impl Cursor {
                     }
                     _ => self.unexpected(action, purpose),
                 },
-                Fed::Latch(_) | Fed::Ended => {}
+                Fed::Latch(_) | Fed::Asked { .. } | Fed::Ended => {}
             }
         }
         std::mem::take(&mut self.queue)

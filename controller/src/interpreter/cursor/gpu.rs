@@ -16,7 +16,12 @@ use crate::playbook::Task;
 
 impl Cursor {
     pub(super) fn push_group(&mut self, tasks: Arc<[Arc<Task>]>) {
-        self.frames.push(Frame::Group(Box::new(ActiveGroup { tasks, slots: Vec::new(), started: false })));
+        self.frames.push(Frame::Group(Box::new(ActiveGroup {
+            tasks,
+            slots: Vec::new(),
+            started: false,
+            asked: false,
+        })));
     }
 
     /// Evaluates every member at entry and sends those that act.

@@ -59,6 +59,12 @@ pub enum Step {
     Barrier { task: Arc<str> },
     /// A task that runs on one host: feed [`Fed::Latch`].
     Latch { key: Arc<str> },
+    /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].
+    Ask {
+        /// Its path in the play; that of the first one of a GPU group.
+        task: Arc<str>,
+        title: String,
+    },
     /// A section with its handlers and verification is over.
     SectionEnd { section: SectionName },
     /// Nothing more to do in this play; further calls say the same.
@@ -126,6 +132,10 @@ pub enum Fed {
     },
     /// To a latch: run it here (none), or take another host's result.
     Latch(Option<Copied>),
+    /// To [`Step::Ask`].
+    Asked {
+        run: bool,
+    },
     /// What was asked is done and has no result (waiting, reconnecting).
     Done,
     /// To a barrier: another host ended the play or the batch for everybody.
@@ -180,6 +190,8 @@ pub struct Cursor {
     /// Roles whose variables all tasks see: the play's, then those that were included so.
     roles: Vec<Arc<Role>>,
     defer_to_reboot: bool,
+    /// A person is asked before each task.
+    stepping: bool,
     stage: Stage,
     frames: Vec<Frame>,
     pending: Option<Pending>,
@@ -257,6 +269,7 @@ impl Cursor {
             handlers,
             roles,
             defer_to_reboot: false,
+            stepping: false,
             stage: Stage::Facts,
             frames: Vec::new(),
             pending: None,
@@ -350,6 +363,16 @@ impl Cursor {
     /// Whether GPU groups leave their activation to a reboot that the play makes anyway.
     pub fn set_defer_to_reboot(&mut self, defer: bool) {
         self.defer_to_reboot = defer;
+    }
+
+    /// What `ansible_diff_mode` is.
+    pub fn set_diff_mode(&mut self, diff: bool) {
+        Arc::make_mut(&mut self.run_vars).insert("ansible_diff_mode", Value::Bool(diff));
+    }
+
+    /// Whether a person is asked before each task (`--step`).
+    pub fn set_stepping(&mut self, stepping: bool) {
+        self.stepping = stepping;
     }
 
     /// What is written and waits for a reset or reboot.

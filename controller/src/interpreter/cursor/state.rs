@@ -93,6 +93,8 @@ pub(super) struct Active {
     pub started: bool,
     /// A handler that only may have been notified.
     pub possible: bool,
+    /// A person wants it to run.
+    pub asked: bool,
     /// Which retry of `until` the item is in, from 0.
     pub retry: u32,
     /// Before the retry: how long to wait, in seconds, and how many tries are left.
@@ -114,6 +116,8 @@ pub(super) struct ActiveGroup {
     pub tasks: Arc<[Arc<Task>]>,
     pub slots: Vec<Slot>,
     pub started: bool,
+    /// A person wants it to run.
+    pub asked: bool,
 }
 
 /// One item of one member.

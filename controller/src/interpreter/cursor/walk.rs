@@ -52,7 +52,36 @@ impl Cursor {
         }
     }
 
+    /// The task on top, where a person has to say whether it runs and has not yet.
+    fn question(&self) -> Option<Step> {
+        let tasks: &[Arc<Task>] = match self.frames.last() {
+            _ if !self.stepping => return None,
+            Some(Frame::Task(active)) if !active.asked => std::slice::from_ref(&active.task),
+            Some(Frame::Group(group)) if !group.asked => &group.tasks,
+            _ => return None,
+        };
+        let titles: Vec<String> =
+            tasks.iter().map(|task| self.title(task, &self.scope(task, None))).collect();
+        Some(Step::Ask { task: Arc::clone(&tasks.first()?.path), title: titles.join(", ") })
+    }
+
+    /// A person's answer to the task on top.
+    pub(super) fn answered(&mut self, run: bool) {
+        if !run {
+            self.frames.pop_if(|frame| matches!(frame, Frame::Task(_) | Frame::Group(_)));
+            return;
+        }
+        match self.frames.last_mut() {
+            Some(Frame::Task(active)) => active.asked = true,
+            Some(Frame::Group(group)) => group.asked = true,
+            _ => {}
+        }
+    }
+
     fn advance(&mut self) -> Option<Step> {
+        if let Some(question) = self.question() {
+            return Some(question);
+        }
         match self.frames.last_mut() {
             None => self.next_stage(),
             Some(Frame::List { items, next }) => match items.get(*next) {
@@ -146,6 +175,7 @@ impl Cursor {
             reports: Vec::new(),
             started: false,
             possible,
+            asked: false,
             retry: 0,
             wait: None,
         })));

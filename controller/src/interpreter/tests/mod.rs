@@ -111,6 +111,9 @@ fn run(cursor: &mut Cursor, mut answer: impl FnMut(&Action) -> Fed) -> Story {
             Step::Latch { .. } => {
                 reports.extend(cursor.feed(Fed::Latch(None)));
             }
+            Step::Ask { .. } => {
+                reports.extend(cursor.feed(Fed::Asked { run: true }));
+            }
             Step::End(end) => return Story { reports, asked, end },
         }
     }

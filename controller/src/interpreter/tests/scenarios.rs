@@ -755,3 +755,43 @@ fn a_playbook_as_people_write_them() {
     host n2 n2
     ");
 }
+
+#[test]
+fn a_person_is_asked_once_for_each_task() {
+    let text = "- hosts: all\n  tasks:\n    - {name: one, command: a, loop: [1, 2], notify: told}\n    - {name: two, debug: {msg: x}}\n    \
+                - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: three, command: b}\n  \
+                handlers:\n    - {name: told, command: c}\n";
+    let play = |no: &[&str]| {
+        let mut cursor = cursor(text, json!({}), Mode::Apply);
+        cursor.set_stepping(true);
+        let (mut asked, mut ran) = (Vec::new(), Vec::new());
+        loop {
+            let reports = match cursor.next() {
+                Step::Ask { task, title } => {
+                    assert!(matches!(cursor.next(), Step::Ask { .. }), "asked again, the same question");
+                    asked.push(format!("{task} {title}"));
+                    cursor.feed(Fed::Asked { run: !no.contains(&title.as_str()) })
+                }
+                Step::Run(action) => {
+                    let fed = if action.kind == "command" {
+                        Command(0, "").fed(&action)
+                    } else {
+                        Failed("no").fed(&action)
+                    };
+                    cursor.feed(fed)
+                }
+                Step::Report(reports) => reports,
+                Step::Latch { .. } => cursor.feed(Fed::Latch(None)),
+                Step::Barrier { .. } | Step::SectionEnd { .. } => Vec::new(),
+                Step::End(_) => return (asked.join("; "), ran.join("; ")),
+            };
+            ran.extend(reports.iter().filter(|report| report.item.is_none()).map(super::line));
+        }
+    };
+    let (asked, ran) = play(&["two", "mig, ecc"]);
+    insta::assert_snapshot!(asked, @"tasks.0 one; tasks.1 two; tasks.2 mig, ecc; tasks.4 three; handlers.0 told");
+    insta::assert_snapshot!(ran, @"one: changed; three: changed; told: changed");
+    let (asked, ran) = play(&["one", "mig, ecc"]);
+    insta::assert_snapshot!(asked, @"tasks.0 one; tasks.1 two; tasks.2 mig, ecc; tasks.4 three");
+    insta::assert_snapshot!(ran, @r#"two: ok "x"; three: changed"#);
+}

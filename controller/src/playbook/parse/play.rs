@@ -114,6 +114,7 @@ impl Parser<'_> {
             ..Inherited::default()
         };
         let references = self.take_references();
+        let tags = inherited.tags.clone();
 
         let (of_roles, mut roles, mut handlers) = match node.get("roles") {
             Some(list) => self.roles(list, &inherited),
@@ -146,6 +147,7 @@ impl Parser<'_> {
             span: entries.first().map_or_else(|| node.span.clone(), |(key, _)| key.span.clone()),
             hosts,
             directory: directory.to_owned(),
+            tags,
             vars,
             file_vars,
             late_files,

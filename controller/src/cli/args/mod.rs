@@ -1,0 +1,159 @@
+//! The command line: every command and flag, whose doc comments are the help. A file for each group of commands.
+
+mod connection;
+mod inventory;
+mod nodes;
+mod records;
+mod run;
+mod sources;
+mod vault;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    connection::{Connection, ConnectionKind, Escalation, TransportChoice},
+    inventory::{HostsArgs, InventoryArgs},
+    nodes::{CleanArgs, ExecArgs, FactsArgs},
+    records::{AbortArgs, DocArgs, PauseArgs, ReportArgs, ReportFormat, ResumeArgs, RunsArgs},
+    run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
+    sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
+    vault::{VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs},
+};
+
+/// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "gpufleet", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 wrong input (nothing was touched), 2 nodes failed, 3 not compliant or \
+                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 130 interrupted."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
+    /// Colours; `auto`, which is the default, is where a terminal shows them and NO_COLOR is not set.
+    #[arg(long, global = true, value_name = "WHEN")]
+    pub color: Option<ColorChoice>,
+    /// Reads settings from this file in place of those that are looked for.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Shows each change (`-v`), each task (`-vv`), what the program does (`-vvv`); with `--format ansible` results as
+    /// JSON (`-v`) and places (`-vv`).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Shows only errors and what was asked for.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What goes to standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Format {
+    #[default]
+    Human,
+    /// One document at the end.
+    Json,
+    /// Each event as it happens, a line each.
+    Jsonl,
+    /// Task by task, in the lines of ansible-playbook.
+    Ansible,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Brings the nodes to the state that playbooks declare.
+    #[command(after_help = "Examples:\n  \
+        gpufleet run site.yaml -i inventory/ --check --diff\n  \
+        gpufleet run site.yaml -i inventory/ -l rack3 -t gpu -e limit=600\n  \
+        gpufleet run site.yaml -l @latest:failed --start-at-task 'tune*'\n  \
+        gpufleet run site.yaml --yes --format ansible --junit results.xml\n\n\
+        What is not said here comes from `gpufleet.toml`, `ansible.cfg` or the environment: `gpufleet config` shows it.\n\
+        Exit codes: 0 done, 1 wrong input, 2 nodes failed, 3 changes pending (--fail-on-change), 4 only unreachable nodes,\n\
+        5 stopped by a safety gate, 130 interrupted.")]
+    Run(Box<RunArgs>),
+    /// Tells what a run would change on each node, and how much that would disturb.
+    Plan(PlanArgs),
+    /// Reports whether the nodes are as declared; exit code 3 when one is not, or cannot be read.
+    Audit(AuditArgs),
+    /// Shows hardware and driver facts.
+    Facts(FactsArgs),
+    /// Runs one program, or one task of any kind, on nodes.
+    Exec(Box<ExecArgs>),
+    /// Shows the inventory as it was understood.
+    Inventory(InventoryArgs),
+    /// Lists the hosts that a pattern selects, one a line.
+    Hosts(HostsArgs),
+    /// Lists the runs that this machine has recorded.
+    Runs(RunsArgs),
+    /// Goes on with a run that was cut off, stopped or held: nothing is done twice.
+    Resume(ResumeArgs),
+    /// Asks a run to stop at a safe point; `gpufleet resume` goes on with it.
+    Pause(PauseArgs),
+    /// Ends a run for good: leads what is under way to a safe point, gives back what it drained, begins nothing.
+    Abort(AbortArgs),
+    /// Shows who holds nodes: runs of this machine, and with playbooks also what their schedulers say.
+    Locks(LocksArgs),
+    /// Takes over, in a new run, what a run whose journal is lost left drained: brings it to its state and gives it back.
+    Adopt(Box<AdoptArgs>),
+    /// Shows the report of a run, or names its file.
+    Report(ReportArgs),
+    /// Explains a task kind, or lists them all.
+    Doc(DocArgs),
+    /// Shows each setting, its value and where it comes from.
+    Config(ConfigArgs),
+    /// Removes every trace of gpufleet from nodes.
+    Clean(CleanArgs),
+    /// Shows, encrypts and decrypts files and strings as `ansible-vault` does.
+    #[command(subcommand)]
+    Vault(VaultCommand),
+    /// Prints completions for a shell.
+    Completion {
+        /// Shell to complete for.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ConfigArgs {
+    /// Shows only settings that somebody set.
+    #[arg(long)]
+    pub only_changed: bool,
+    /// What goes to standard output.
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    pub format: Format,
+}
+
+/// A duration above nothing, in seconds.
+pub fn duration(text: &str) -> Result<u64, String> {
+    gpufleet_protocol::lenient::parse_seconds(text)
+        .filter(|seconds| *seconds > 0)
+        .ok_or_else(|| "a duration such as 90s, 20m or 2h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

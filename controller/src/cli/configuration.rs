@@ -1,0 +1,450 @@
+//! Which settings hold: finds the files, reads the environment, fills in what the command line does not say, and
+//! `gpufleet config`.
+
+use std::{
+    cell::RefCell,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use clap::ValueEnum;
+use gpufleet::{
+    display::{Role, Style},
+    settings::{File, KEYS, Origin, Settings, Sources},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    args::{
+        ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, Escalation, Format,
+        InventorySource, TaskChoice, VaultCommand, VaultSource,
+    },
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+};
+
+/// The settings of this call and what became of them.
+#[derive(Default)]
+pub struct Configuration {
+    pub settings: Settings,
+    toml: Option<String>,
+    ansible_cfg: Option<String>,
+    /// Things a person should know about how they were found.
+    warnings: Vec<String>,
+    /// Names of the settings that filled something in.
+    used: RefCell<Vec<&'static str>>,
+}
+
+struct Found {
+    path: String,
+    text: String,
+}
+
+/// # Errors
+/// A file that cannot be read.
+fn read(path: PathBuf) -> Result<Found, CommandError> {
+    let shown = path.display().to_string();
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Found { path: shown, text }),
+        Err(error) => Err(CommandError::user(format!("cannot read the settings in {shown}: {error}"))),
+    }
+}
+
+/// Whether anybody may write to the current folder.
+fn current_folder_is_public() -> bool {
+    fs::metadata(".").is_ok_and(|data| data.permissions().mode() & 0o002 != 0)
+}
+
+impl Configuration {
+    /// Reads what holds here. `named` is `--config`.
+    ///
+    /// # Errors
+    /// A file that is named and not there, and everything in the files that is not understood.
+    pub fn load(named: Option<&Path>, environment: &Environment) -> Result<Self, CommandError> {
+        let variables = &environment.settings;
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, text)| known == name && !text.is_empty());
+            found.map(|(_, text)| PathBuf::from(text))
+        };
+        let mut warnings = Vec::new();
+        let public = current_folder_is_public();
+        let mut here = |name: &str| {
+            let path = PathBuf::from(name);
+            if !path.exists() {
+                return None;
+            }
+            // Why: anybody could have put it there, and it decides whom we connect to and as whom.
+            if public {
+                warnings.push(format!("{name} is not read: anybody may write to the current folder"));
+                return None;
+            }
+            Some(path)
+        };
+        let home = environment.home.as_ref();
+        let toml = match named.map(Path::to_path_buf).or_else(|| variable("GPUFLEET_CONFIG")) {
+            Some(path) => Some(path),
+            None => here("gpufleet.toml")
+                .or_else(|| {
+                    Some(environment.config_dir.as_ref()?.join("gpufleet/config.toml")).filter(|p| p.exists())
+                })
+                .or_else(|| Some(PathBuf::from("/etc/gpufleet/config.toml")).filter(|p| p.exists())),
+        };
+        let toml = toml.map(read).transpose()?;
+        let given = variable("ANSIBLE_CONFIG")
+            .map(|path| if path.is_dir() { path.join("ansible.cfg") } else { path });
+        // Why that filter: Ansible goes on to the next place where the named file is not there.
+        let readable = |path: &PathBuf| fs::File::open(path).is_ok();
+        let ansible_cfg = given
+            .filter(readable)
+            .or_else(|| here("ansible.cfg").map(|_| PathBuf::from("./ansible.cfg")).filter(readable))
+            .or_else(|| Some(home?.join(".ansible.cfg")).filter(readable))
+            .or_else(|| Some(PathBuf::from("/etc/ansible/ansible.cfg")).filter(readable));
+        let ansible_cfg = ansible_cfg.map(read).transpose()?;
+        let file = |found: &'_ Found| -> (String, String) { (found.path.clone(), found.text.clone()) };
+        let (toml, ansible_cfg) = (toml.as_ref().map(file), ansible_cfg.as_ref().map(file));
+        let settings = Settings::read(&Sources {
+            environment: variables,
+            toml: toml.as_ref().map(|(path, text)| File { path, text }),
+            ansible_cfg: ansible_cfg.as_ref().map(|(path, text)| File { path, text }),
+            home: environment.home.as_deref(),
+        })?;
+        Ok(Self {
+            settings,
+            toml: toml.map(|(path, _)| path),
+            ansible_cfg: ansible_cfg.map(|(path, _)| path),
+            warnings,
+            used: RefCell::default(),
+        })
+    }
+
+    /// Notes that the setting fills something in.
+    fn uses(&self, name: &'static str) {
+        self.used.borrow_mut().push(name);
+    }
+
+    fn text(&self, slot: &mut Option<String>, name: &'static str) {
+        if let (None, Some(text)) = (&slot, self.settings.text(name)) {
+            self.uses(name);
+            *slot = Some(text.to_owned());
+        }
+    }
+
+    fn path(&self, slot: &mut Option<PathBuf>, name: &'static str) {
+        if let (None, Some(text)) = (&slot, self.settings.text(name)) {
+            self.uses(name);
+            *slot = Some(PathBuf::from(text));
+        }
+    }
+
+    fn seconds(&self, slot: &mut Option<u64>, name: &'static str) {
+        if let (None, Some(seconds)) = (&slot, self.settings.seconds(name)) {
+            self.uses(name);
+            *slot = Some(seconds);
+        }
+    }
+
+    fn flag(&self, slot: &mut bool, name: &'static str) {
+        if let (false, Some(flag)) = (*slot, self.settings.flag(name)) {
+            self.uses(name);
+            *slot = flag;
+        }
+    }
+
+    fn choice<T: ValueEnum>(&self, slot: &mut Option<T>, name: &'static str) {
+        if let (None, Some(text)) = (&slot, self.settings.text(name))
+            && let Ok(value) = T::from_str(text, true)
+        {
+            self.uses(name);
+            *slot = Some(value);
+        }
+    }
+
+    fn inventory(&self, source: &mut InventorySource) {
+        if let ([], Some(list)) = (source.inventory.as_slice(), self.settings.list("inventory")) {
+            self.uses("inventory");
+            source.inventory = list.to_vec();
+        }
+        self.seconds(&mut source.script_timeout, "script_timeout");
+        self.vault(&mut source.vault);
+    }
+
+    fn vault(&self, source: &mut VaultSource) {
+        // Why one for all: to Ansible each of the options stands for itself, and the ids are tried first.
+        if let ([], Some(files)) =
+            (source.vault_password_file.as_slice(), self.settings.list("vault_password_file"))
+        {
+            self.uses("vault_password_file");
+            source.vault_password_file = files.iter().map(PathBuf::from).collect();
+        }
+        if let ([], Some(ids)) = (source.vault_id.as_slice(), self.settings.list("vault_id")) {
+            self.uses("vault_id");
+            source.vault_id = ids.to_vec();
+        }
+        self.flag(&mut source.ask_vault_pass, "ask_vault_pass");
+    }
+
+    fn connection(&self, connection: &mut Connection) {
+        // Why: on this machine itself nobody logs in.
+        if connection.kind == Some(ConnectionKind::Local) {
+            return;
+        }
+        self.text(&mut connection.user, "user");
+        self.path(&mut connection.private_key, "private_key");
+        self.flag(&mut connection.ask_pass, "ask_pass");
+        self.choice(&mut connection.transport, "transport");
+        if let (false, Some(checked)) = (connection.accept_new, self.settings.flag("host_key_checking")) {
+            self.uses("host_key_checking");
+            connection.accept_new = !checked;
+        }
+        self.path(&mut connection.ssh_config, "ssh_config");
+        self.text(&mut connection.ssh_args, "ssh_args");
+        self.text(&mut connection.ssh_common_args, "ssh_common_args");
+        self.text(&mut connection.ssh_extra_args, "ssh_extra_args");
+        if let (None, Some(forks)) = (connection.forks, self.settings.count("forks")) {
+            self.uses("forks");
+            connection.forks = Some(forks);
+        }
+        self.seconds(&mut connection.connect_timeout, "connect_timeout");
+        self.seconds(&mut connection.task_timeout, "task_timeout");
+    }
+
+    fn escalation(&self, escalation: &mut Escalation) {
+        self.flag(&mut escalation.r#become, "become");
+        self.text(&mut escalation.become_user, "become_user");
+        self.text(&mut escalation.become_method, "become_method");
+        self.flag(&mut escalation.ask_become_pass, "become_ask_pass");
+    }
+
+    fn roles(&self, slot: &mut Vec<String>) {
+        if !self.settings.roles_path.is_empty() {
+            self.uses("roles_path");
+            slot.clone_from(&self.settings.roles_path);
+        }
+    }
+
+    fn choice_of_tasks(&self, choice: &mut TaskChoice) {
+        self.flag(&mut choice.force_handlers, "force_handlers");
+    }
+
+    fn documents(&self, documents: &mut Documents) {
+        self.choice(&mut documents.format, "format");
+    }
+
+    /// What the command line says about colours, else what the settings say.
+    pub fn color(&self, given: Option<ColorChoice>) -> ColorChoice {
+        let mut color = given;
+        self.choice(&mut color, "color");
+        color.unwrap_or(ColorChoice::Auto)
+    }
+
+    /// Whether settings matter to the command.
+    pub fn concerns(command: &Command) -> bool {
+        !matches!(
+            command,
+            Command::Runs(_)
+                | Command::Report(_)
+                | Command::Resume(_)
+                | Command::Pause(_)
+                | Command::Abort(_)
+                | Command::Doc(_)
+                | Command::Completion { .. }
+        )
+    }
+
+    /// Fills in what the command line does not say.
+    pub fn apply(&self, command: &mut Command) {
+        match command {
+            Command::Run(args) => {
+                self.playbooks(&mut args.source);
+                self.connection(&mut args.connection);
+                self.documents(&mut args.documents);
+                self.flag(&mut args.diff, "diff");
+            }
+            Command::Adopt(args) => {
+                self.playbooks(&mut args.run_args.source);
+                self.connection(&mut args.run_args.connection);
+                self.documents(&mut args.run_args.documents);
+                self.flag(&mut args.run_args.diff, "diff");
+            }
+            Command::Plan(args) => {
+                self.playbooks(&mut args.source);
+                self.connection(&mut args.connection);
+                self.documents(&mut args.documents);
+                self.flag(&mut args.diff, "diff");
+            }
+            Command::Audit(args) => {
+                self.playbooks(&mut args.source);
+                self.connection(&mut args.connection);
+                self.documents(&mut args.documents);
+            }
+            Command::Locks(args) => {
+                self.inventory(&mut args.source.inventory);
+                self.escalation(&mut args.source.escalation);
+                self.roles(&mut args.source.roles_path);
+                self.connection(&mut args.connection);
+            }
+            Command::Facts(args) => {
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.choice(&mut args.format, "format");
+            }
+            Command::Exec(args) => {
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+                self.choice(&mut args.format, "format");
+                self.flag(&mut args.diff, "diff");
+            }
+            Command::Clean(args) => {
+                self.nodes(&mut args.inventory, &mut args.escalation, &mut args.connection);
+            }
+            Command::Inventory(args) => self.inventory(&mut args.inventory),
+            Command::Hosts(args) => self.inventory(&mut args.inventory),
+            Command::Vault(command) => self.vault(match command {
+                VaultCommand::View(args) => &mut args.vault,
+                VaultCommand::Encrypt(args) => &mut args.with.vault,
+                VaultCommand::Decrypt(args) => &mut args.vault,
+                VaultCommand::EncryptString(args) => &mut args.with.vault,
+            }),
+            _ => {}
+        }
+    }
+
+    fn playbooks(&self, source: &mut super::args::PlaybookSource) {
+        self.choice_of_tasks(&mut source.choice);
+        self.inventory(&mut source.inventory);
+        self.escalation(&mut source.escalation);
+        self.roles(&mut source.roles_path);
+    }
+
+    fn nodes(
+        &self,
+        inventory: &mut InventorySource,
+        escalation: &mut Escalation,
+        connection: &mut Connection,
+    ) {
+        self.inventory(inventory);
+        self.escalation(escalation);
+        self.connection(connection);
+    }
+
+    /// Says on standard error what Ansible's files and variables decided, and with `-v` what they did not.
+    pub fn announce(&self, output: &Output) {
+        for warning in &self.warnings {
+            output.warning(warning);
+        }
+        let used = self.used.borrow();
+        let names = |of: &dyn Fn(&Origin) -> Option<String>| {
+            let mut names: Vec<String> = Vec::new();
+            for key in KEYS.iter().filter(|key| used.contains(&key.name)) {
+                let name = self.settings.get(key.name).and_then(|given| of(&given.origin));
+                names.extend(name.map(|name| if name.is_empty() { key.name.to_owned() } else { name }));
+            }
+            names
+        };
+        let from_file = names(&|origin| matches!(origin, Origin::AnsibleCfg { .. }).then(String::new));
+        let from_variables = names(&|origin| match origin {
+            Origin::Environment(name) if origin.is_ansible() => Some(name.clone()),
+            _ => None,
+        });
+        let mut parts = Vec::new();
+        if let (false, Some(path)) = (from_file.is_empty(), &self.ansible_cfg) {
+            parts.push(format!("{} of {path}", from_file.join(", ")));
+        }
+        if !from_variables.is_empty() {
+            parts.push(format!("{} of the environment", from_variables.join(", ")));
+        }
+        if !parts.is_empty() {
+            output.status(&format!("goes by Ansible's settings: {}", parts.join("; ")));
+        }
+        if output.verbose == 0 || used.is_empty() {
+            return;
+        }
+        let own = names(&|origin| (!origin.is_ansible()).then(String::new));
+        if !own.is_empty() {
+            output.status(&format!("settings: {}; `gpufleet config` shows them", own.join(", ")));
+        }
+        if let (false, Some(path)) = (self.settings.ignored.is_empty(), &self.ansible_cfg) {
+            output.status(&format!("{path}: no meaning here: {}", self.settings.ignored.join(", ")));
+        }
+    }
+}
+
+/// `gpufleet config`.
+pub fn config(args: &ConfigArgs, configuration: &Configuration, output: &Output) -> Result<u8, CommandError> {
+    output.data(&match args.format {
+        Format::Json => {
+            serde_json::to_string_pretty(&document(args, configuration)).map_err(CommandError::internal)?
+        }
+        Format::Jsonl => document(args, configuration).to_string(),
+        Format::Human | Format::Ansible => table(args, configuration, &output.style),
+    })?;
+    Ok(0)
+}
+
+fn document(args: &ConfigArgs, configuration: &Configuration) -> Value {
+    let mut settings = Map::new();
+    for key in KEYS {
+        let given = configuration.settings.get(key.name);
+        if given.is_none() && args.only_changed {
+            continue;
+        }
+        let value = given.map(|given| given.value.to_string());
+        let from = given.map_or_else(|| "default".to_owned(), |given| given.origin.to_string());
+        settings.insert(key.name.to_owned(), json!({ "value": value, "from": from, "about": key.about }));
+    }
+    json!({
+        "gpufleet_toml": configuration.toml,
+        "ansible_cfg": configuration.ansible_cfg,
+        "ignored": configuration.settings.ignored,
+        "settings": settings,
+    })
+}
+
+/// A line of the table.
+struct Row {
+    name: &'static str,
+    value: String,
+    from: String,
+    is_set: bool,
+}
+
+fn table(args: &ConfigArgs, configuration: &Configuration, style: &Style) -> String {
+    let file = |path: &Option<String>| path.clone().unwrap_or_else(|| "none".to_owned());
+    let mut out = format!(
+        "gpufleet.toml: {}\nansible.cfg:   {}\n\n",
+        file(&configuration.toml),
+        file(&configuration.ansible_cfg)
+    );
+    let mut rows = Vec::new();
+    for key in KEYS {
+        match configuration.settings.get(key.name) {
+            Some(given) => rows.push(Row {
+                name: key.name,
+                value: given.value.to_string(),
+                from: given.origin.to_string(),
+                is_set: true,
+            }),
+            None if args.only_changed => {}
+            None => rows.push(Row {
+                name: key.name,
+                value: key.default.to_owned(),
+                from: "default".to_owned(),
+                is_set: false,
+            }),
+        }
+    }
+    let names = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let values = rows.iter().map(|row| row.value.chars().count()).max().unwrap_or(0).min(48);
+    for Row { name, value, from, is_set } in &rows {
+        let line = format!("{name:names$}  {value:values$}  {from}");
+        out.push_str(&if *is_set { style.paint(Role::Strong, line) } else { line });
+        out.push('\n');
+    }
+    if rows.is_empty() {
+        out.push_str("nothing is set\n");
+    }
+    if !configuration.settings.ignored.is_empty() {
+        out.push_str(&format!("\nno meaning here: {}\n", configuration.settings.ignored.join(", ")));
+    }
+    out
+}

@@ -1,0 +1,282 @@
+//! From a command line to everything that a run needs to know before it contacts a node.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics},
+    inventory::Inventory,
+    playbook::{Drain, Known, Order, Program, Reader, TagFilter},
+    rollout::Amount,
+    template::Dict,
+    vault::Keyring,
+};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::{
+    args::{PlaybookSource, TaskChoice},
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+    sources, vault_passwords,
+};
+
+/// The name of a playbook that lies in no file.
+pub const AD_HOC: &str = "<exec>";
+
+/// Everything read and checked; no node was contacted.
+pub struct Loaded {
+    pub inventory: Arc<Inventory>,
+    pub program: Arc<Program>,
+    pub extra: Map<String, Value>,
+    pub keyring: Arc<Keyring>,
+    pub play_hosts: Vec<Vec<String>>,
+    /// Hosts that `--limit` leaves out of each play, where a scheduler may tell of their outages.
+    pub neighbours: Vec<Vec<String>>,
+    /// Hosts of any play, in inventory order.
+    pub hosts: Vec<String>,
+}
+
+/// Reads and checks what a command line names.
+///
+/// # Errors
+/// Every mistake in inventory, variables and playbooks, and an empty selection.
+pub fn load(
+    source: &PlaybookSource,
+    max_unavailable: Option<Amount>,
+    environment: &Environment,
+    output: &Output,
+) -> Result<Loaded, CommandError> {
+    let first = source.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
+    let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
+    let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
+    let extra = sources::extra_vars(&source.choice.extra_vars, &keyring)?;
+    let around = sources::Around {
+        playbook_dir: directory,
+        extra_vars: extra.clone(),
+        keyring: Arc::clone(&keyring),
+        ..sources::Around::default()
+    };
+    let mut inventory = sources::inventory_in(&source.inventory, around)?;
+    let limit = sources::limit(&source.inventory, environment)?;
+    let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
+    let program = program(source, &names, &keyring, environment)?;
+    if !program.warnings.is_empty() {
+        output.diagnostics(&program.warnings);
+    }
+    check_tags(&program, &source.choice)?;
+    let whole = program;
+    let program = chosen(&whole, &source.choice)?;
+    let extra_dict = Arc::new(Dict::trusted(&extra));
+    let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
+    for play in &program.plays {
+        let pattern = play.host_pattern(&extra_dict)?;
+        // Why: nobody is contacted for a play of which nothing is left.
+        let is_over = source.choice.start_at_task.is_some() && play.sections.is_empty();
+        let mut selected: Vec<String> = match is_over {
+            true => Vec::new(),
+            false => inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect(),
+        };
+        order(play.order, &mut selected);
+        if max_unavailable.is_none() {
+            play.budget(selected.len())?;
+        }
+        neighbours.push(match play.policy.drain {
+            Drain::None => Vec::new(),
+            _ if limit.is_none() => Vec::new(),
+            _ => {
+                let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
+                let all = inventory.select(&pattern, None)?;
+                all.iter().map(ToString::to_string).filter(|host| !taken.contains(host.as_str())).collect()
+            }
+        });
+        play_hosts.push(selected);
+    }
+    let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
+    let hosts: Vec<String> =
+        inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
+    let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
+    inventory.unlock(&hosts)?;
+    let known = Known { variables: known_names(&inventory, &hosts, &extra) };
+    let mut wrong = whole.check_variables(&known);
+    wrong.append(whole.check_logins(|host| inventory.host_vars(host).is_some()));
+    wrong.into_result(())?;
+    if hosts.is_empty() && !source.inventory.allow_empty {
+        return Err(CommandError::user("no host is selected")
+            .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
+    }
+    Ok(Loaded {
+        inventory: Arc::new(inventory),
+        program: Arc::new(program),
+        extra,
+        keyring,
+        play_hosts,
+        neighbours,
+        hosts,
+    })
+}
+
+/// The playbooks as written.
+pub fn program(
+    source: &PlaybookSource,
+    names: &[String],
+    keyring: &Arc<Keyring>,
+    environment: &Environment,
+) -> Result<Program, CommandError> {
+    let reader = AdHocOrDisk { text: source.text.as_deref() };
+    Ok(Program::load_with(names, &reader, keyring, &roles_path(source, environment))?)
+}
+
+/// The files of this machine, and the playbook that lies in none.
+struct AdHocOrDisk<'a> {
+    text: Option<&'a str>,
+}
+
+impl Reader for AdHocOrDisk<'_> {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        match self.text {
+            Some(text) if path == AD_HOC => Ok(text.as_bytes().to_vec()),
+            _ => sources::Disk.read(path),
+        }
+    }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        sources::Disk.list(folder)
+    }
+}
+
+/// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
+pub fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
+    let (mut found, mut anybody) = (BTreeSet::new(), false);
+    for task in loaded.program.plays.iter().flat_map(|play| play.tasks()) {
+        match task.delegate_to.as_ref().map(|host| (host.as_str(), host.is_settled())) {
+            None => {}
+            Some((Some(host), true)) if is_known(&loaded.inventory, host) => {
+                _ = found.insert(host.to_owned())
+            }
+            Some((Some(host), true)) => {
+                let error = Diagnostic::error(format!("the inventory has no host `{host}`"))
+                    .at(&task.span)
+                    .label("it is to be done there (`delegate_to`)");
+                let names = loaded.inventory.hosts();
+                let error = error.suggest(host, names.iter().map(|name| &**name));
+                return Err(Diagnostics::from(error).into());
+            }
+            Some(_) => anybody = true,
+        }
+    }
+    if anybody {
+        found.extend(loaded.inventory.hosts().iter().map(ToString::to_string));
+        found.insert("localhost".to_owned());
+    }
+    Ok(found.into_iter().filter(|host| !loaded.hosts.contains(host)).collect())
+}
+
+fn is_known(inventory: &Inventory, host: &str) -> bool {
+    matches!(host, "localhost" | "127.0.0.1" | "::1") || inventory.host_vars(host).is_some()
+}
+
+/// Where roles are looked for, beside `roles/` at the playbook: what the settings say, else as in Ansible.
+fn roles_path(source: &PlaybookSource, environment: &Environment) -> Vec<String> {
+    if !source.roles_path.is_empty() {
+        return source.roles_path.clone();
+    }
+    let home = environment.home.iter().map(|home| home.join(".ansible/roles").display().to_string());
+    home.chain(["/usr/share/ansible/roles".to_owned(), "/etc/ansible/roles".to_owned()]).collect()
+}
+
+/// What `--tags` and `--skip-tags` leave.
+pub fn tags(choice: &TaskChoice) -> TagFilter {
+    TagFilter { only: choice.tags.clone(), skip: choice.skip_tags.clone() }
+}
+
+/// The program as `--start-at-task` and `--force-handlers` make it.
+pub fn chosen(program: &Program, choice: &TaskChoice) -> Result<Program, CommandError> {
+    let mut chosen = match &choice.start_at_task {
+        None => program.clone(),
+        Some(wanted) => program.starting_at(wanted, &tags(choice)).map_err(|names| {
+            let error = CommandError::user(format!("no task to start at is called `{wanted}`"));
+            match gpufleet::diagnostic::suggest(wanted, names.iter().map(String::as_str)) {
+                Some(close) => error.hint(format!("did you mean `{close}`?")),
+                None => error.hint("--list-tasks shows their names"),
+            }
+        })?,
+    };
+    if choice.force_handlers {
+        for play in &mut chosen.plays {
+            Arc::make_mut(play).force_handlers = true;
+        }
+    }
+    Ok(chosen)
+}
+
+/// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
+fn check_tags(program: &Program, choice: &TaskChoice) -> Result<(), CommandError> {
+    let tags: BTreeSet<&str> = program
+        .plays
+        .iter()
+        .flat_map(|play| {
+            play.tasks().into_iter().flat_map(|task| task.tags.iter().map(String::as_str)).collect::<Vec<_>>()
+        })
+        .collect();
+    let special = ["all", "always", "never", "tagged", "untagged"];
+    let unknown = choice
+        .tags
+        .iter()
+        .chain(&choice.skip_tags)
+        .find(|tag| !tags.contains(tag.as_str()) && !special.contains(&tag.as_str()));
+    let Some(tag) = unknown else { return Ok(()) };
+    let error = CommandError::user(format!("no task has the tag `{tag}`"));
+    let known = tags.iter().copied().collect::<Vec<_>>();
+    Err(match (gpufleet::diagnostic::suggest(tag, known.iter().copied()), known.is_empty()) {
+        (Some(close), _) => error.hint(format!("did you mean `{close}`?")),
+        (None, true) => error.hint("no task of these playbooks has a tag"),
+        (None, false) => error.hint(format!("tags are: {}", known.join(", "))),
+    })
+}
+
+/// Puts hosts in the order that a play asks for.
+fn order(order: Order, hosts: &mut [String]) {
+    match order {
+        Order::Inventory => {}
+        Order::ReverseInventory => hosts.reverse(),
+        Order::Sorted => hosts.sort(),
+        Order::ReverseSorted => hosts.sort_by(|a, b| b.cmp(a)),
+        Order::Shuffle => hosts.sort_by_cached_key(|_| uuid::Uuid::new_v4()),
+    }
+}
+
+/// Names that a template may use because some selected host has them.
+fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = extra.keys().cloned().collect();
+    let mut seen = BTreeSet::new();
+    for host in hosts {
+        let Some(vars) = inventory.host_vars(host) else { continue };
+        if seen.insert(Arc::as_ptr(vars.shared())) {
+            names.extend(vars.shared().keys().cloned());
+        }
+        names.extend(vars.own().keys().cloned());
+    }
+    names
+}
+
+/// The SHA-256 of all that was read: what a resume must find unchanged.
+pub fn digest(loaded: &Loaded) -> String {
+    let mut hash = Sha256::new();
+    for text in &loaded.program.sources {
+        hash.update(text.name().as_bytes());
+        hash.update(text.text().as_bytes());
+    }
+    for host in &loaded.hosts {
+        hash.update(host.as_bytes());
+        if let Some(vars) = loaded.inventory.host_vars(host) {
+            hash.update(Value::Object(vars.merged()).to_string().as_bytes());
+        }
+    }
+    hash.update(Value::Object(loaded.extra.clone()).to_string().as_bytes());
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,737 @@
+//! `--format ansible`: a run in the lines that ansible-playbook prints, for people and programs that know them.
+//!
+//! Plays, tasks, results and the recap have Ansible's words and order. What Ansible has no words for (reboots,
+//! drains, held nodes) gets lines of the same form. A reading (`--check`) tells task by task too, although each node
+//! is read as a whole.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::{Map, Value, json};
+
+use super::{Role, Style, clean, figures::clean_block};
+use crate::{
+    event::{Event, Level, NodeState, Position, TaskReport, TaskStatus, Verb, What},
+    report::{RunModel, values},
+};
+
+/// Columns of a banner, as of Ansible without a terminal.
+const COLUMNS: usize = 79;
+
+/// Turns events into text.
+#[derive(Debug)]
+pub struct AnsibleLines {
+    style: Style,
+    /// How many `-v`.
+    verbosity: u32,
+    diff: bool,
+    verb: Verb,
+    /// None before the first play.
+    play: Option<String>,
+    /// What was said of nodes before that.
+    early: String,
+    banner: Option<Key>,
+    /// Hosts whose items were told, with their task: the whole task follows.
+    looping: HashMap<String, Key>,
+    /// Hosts whose end was told.
+    told: HashSet<String>,
+    /// Reports of a reading, until all nodes are read.
+    kept: Vec<(String, TaskReport)>,
+}
+
+type Key = (Position, String);
+
+fn key(report: &TaskReport) -> Key {
+    (report.position.clone(), report.task.clone())
+}
+
+impl AnsibleLines {
+    pub fn new(style: Style, verbosity: u32, diff: bool) -> Self {
+        Self {
+            style,
+            verbosity,
+            diff,
+            verb: Verb::Run,
+            play: None,
+            early: String::new(),
+            banner: None,
+            looping: HashMap::new(),
+            told: HashSet::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    /// What to print now; the model has taken the event already.
+    pub fn event(&mut self, model: &RunModel, event: &Event) -> String {
+        let mut out = String::new();
+        match &event.what {
+            What::RunStarted(run) => self.verb = run.verb,
+            What::PlayStarted(play) => {
+                self.play = Some(play.name.clone());
+                self.banner = None;
+                out.push_str(&banner(&format!("PLAY [{}]", clean(&play.name))));
+                if play.hosts.is_empty() {
+                    out.push_str(&self.line(Role::Busy, "skipping: no hosts matched"));
+                }
+                // Why behind the play: its nodes were read, and some of them lost, before it began.
+                out.push_str(&std::mem::take(&mut self.early));
+                self.flush(model, &mut out);
+            }
+            // Why: so Ansible begins each batch of `serial`.
+            What::WaveStarted { wave, .. } if *wave > 0 => {
+                self.banner = None;
+                out.push_str(&banner(&format!("PLAY [{}]", clean(self.play.as_deref().unwrap_or_default()))));
+            }
+            What::TaskFinished { host, report } if self.verb.writes() => self.report(host, report, &mut out),
+            What::TaskFinished { host, report } => self.kept.push((host.clone(), report.clone())),
+            What::NodeState { host, state, detail } if state.is_final() => {
+                self.ended(host, *state, detail.as_deref(), &mut out);
+            }
+            What::NodeFinished { host, outcome } => {
+                self.ended(host, outcome.state, outcome.message.as_deref(), &mut out);
+            }
+            What::RebootIssued { host, why, .. } => {
+                let why = clean(&why.join(", "));
+                out.push_str(&self.line(Role::Warning, &format!("rebooting: [{host}] => {why}")));
+            }
+            What::Rebooted { host, seconds, .. } => {
+                out.push_str(&self.line(Role::Good, &format!("rebooted: [{host}] => {seconds} s")));
+            }
+            What::PowerCycled { host, .. } => {
+                out.push_str(&self.line(Role::Warning, &format!("power cycled: [{host}]")));
+            }
+            What::Drain { host, step } => {
+                let text = clean(&step.to_string());
+                out.push_str(&self.line(Role::Busy, &format!("scheduler: [{host}] => {text}")));
+            }
+            What::Overridden { host, what } => {
+                let whom = host.as_ref().map(|host| format!("[{host}] ")).unwrap_or_default();
+                let text = format!("[WARNING]: {whom}goes on against this: {}", clean(what));
+                out.push_str(&self.line(Role::Warning, &text));
+            }
+            What::Notice { level, text } => {
+                let word = match level {
+                    Level::Info => "[INFO]",
+                    Level::Warning => "[WARNING]",
+                    Level::Error => "[ERROR]",
+                };
+                if *level > Level::Info || self.verbosity > 0 {
+                    out.push_str(&self.line(Role::Warning, &format!("{word}: {}", clean(text))));
+                }
+            }
+            What::RunFinished(_) => {
+                self.flush(model, &mut out);
+                out.push_str(&std::mem::take(&mut self.early));
+                self.recap(model, &mut out);
+            }
+            _ => {}
+        }
+        out
+    }
+
+    fn line(&self, role: Role, text: &str) -> String {
+        format!("{}\n", self.style.paint(role, text))
+    }
+
+    /// Tells a reading, task by task.
+    fn flush(&mut self, model: &RunModel, out: &mut String) {
+        let places: HashMap<&str, usize> =
+            model.nodes().iter().map(|node| node.name.as_str()).zip(0..).collect();
+        let kept = std::mem::take(&mut self.kept);
+        let mut order: Vec<Key> = Vec::new();
+        let mut by_task: HashMap<Key, Vec<(String, TaskReport)>> = HashMap::new();
+        let mut after: HashMap<String, Key> = HashMap::new();
+        for (host, report) in kept {
+            let key = key(&report);
+            if !by_task.contains_key(&key) {
+                // Why: a task that only some nodes have stands behind what came before it on them.
+                let place =
+                    after.get(&host).and_then(|before| order.iter().position(|known| known == before));
+                order.insert(place.map_or(order.len(), |place| place + 1), key.clone());
+            }
+            after.insert(host.clone(), key.clone());
+            by_task.entry(key).or_default().push((host, report));
+        }
+        for key in order {
+            let mut reports = by_task.remove(&key).unwrap_or_default();
+            reports.sort_by_key(|(host, _)| places.get(host.as_str()).copied());
+            for (host, report) in reports {
+                self.report(&host, &report, out);
+            }
+        }
+    }
+
+    fn task_banner(&mut self, report: &TaskReport, out: &mut String) {
+        let key = key(report);
+        if self.banner.as_ref() == Some(&key) {
+            return;
+        }
+        let path = report.op_id.split_once('/').map_or("", |(_, path)| path);
+        let word = if path.starts_with("handlers") { "RUNNING HANDLER" } else { "TASK" };
+        out.push_str(&banner(&format!("{word} [{}]", clean(&report.task))));
+        if self.verbosity >= 2 {
+            out.push_str(&self.line(Role::Muted, &format!("task path: {}", report.position)));
+        }
+        self.banner = Some(key);
+    }
+
+    fn report(&mut self, host: &str, report: &TaskReport, out: &mut String) {
+        self.task_banner(report, out);
+        let whole = self.looping.get(host) == Some(&key(report)) && report.item.is_none();
+        match report.item.is_some() {
+            true => _ = self.looping.insert(host.to_owned(), key(report)),
+            false => _ = self.looping.remove(host),
+        }
+        for warning in &report.warnings {
+            out.push_str(&self.line(Role::Warning, &format!("[WARNING]: {}", clean(warning))));
+        }
+        let changed = report.status == TaskStatus::Changed;
+        if self.diff && !whole && (changed || report.status == TaskStatus::Held) {
+            self.differences(report, out);
+        }
+        let bad = |word: &str| format!("fatal: [{host}]: {word} => {}", json_line(&result(report)));
+        match report.status {
+            TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Possible if whole => {}
+            TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Possible | TaskStatus::Skipped => {
+                let (role, word) = match report.status {
+                    TaskStatus::Changed => (Role::Changed, "changed"),
+                    TaskStatus::Skipped => (Role::Busy, "skipping"),
+                    TaskStatus::Possible => (Role::Busy, "possible"),
+                    _ => (Role::Good, "ok"),
+                };
+                let mut text = format!("{word}: [{host}]");
+                if let Some(item) = &report.item {
+                    text.push_str(&format!(" => (item={})", clean(item)));
+                    if report.status == TaskStatus::Skipped {
+                        text.push(' ');
+                    }
+                }
+                // Why: whoever writes a message into a playbook wants it read.
+                if report.kind == "debug" && report.status == TaskStatus::Ok {
+                    text.push_str(&format!(" => {}", json_block(&said(report))));
+                } else if self.verbosity > 0 {
+                    text.push_str(&format!(" => {}", json_line(&result(report))));
+                }
+                out.push_str(&self.line(role, &text));
+            }
+            TaskStatus::Failed => match &report.item {
+                Some(item) => {
+                    let text =
+                        format!("failed: [{host}] (item={}) => {}", clean(item), json_line(&result(report)));
+                    out.push_str(&self.line(Role::Bad, &text));
+                }
+                None if whole => {}
+                None => out.push_str(&self.line(Role::Bad, &bad("FAILED!"))),
+            },
+            TaskStatus::Unreachable => out.push_str(&self.line(Role::Bad, &bad("UNREACHABLE!"))),
+            TaskStatus::Held => out.push_str(&self.line(Role::Bad, &bad("HELD!"))),
+            TaskStatus::Unknown => out.push_str(&self.line(Role::Bad, &bad("UNKNOWN!"))),
+        }
+        let is_bad = matches!(
+            report.status,
+            TaskStatus::Failed | TaskStatus::Unreachable | TaskStatus::Held | TaskStatus::Unknown
+        );
+        if is_bad && report.ignored && report.item.is_none() {
+            out.push_str(&self.line(Role::Busy, "...ignoring"));
+        } else if is_bad && !report.rescued {
+            self.told.insert(host.to_owned());
+        }
+    }
+
+    /// A node that ended badly without a task that said why.
+    fn ended(&mut self, host: &str, state: NodeState, message: Option<&str>, out: &mut String) {
+        let word = match state {
+            NodeState::Unreachable => "UNREACHABLE!",
+            NodeState::Failed => "FAILED!",
+            NodeState::Held => "HELD!",
+            NodeState::Unknown => "UNKNOWN!",
+            _ => return,
+        };
+        if !self.told.insert(host.to_owned()) {
+            return;
+        }
+        let result = loss(state, message.unwrap_or_default());
+        let text = self.line(Role::Bad, &format!("fatal: [{host}]: {word} => {}", json_line(&result)));
+        match self.play {
+            Some(_) => out.push_str(&text),
+            None => self.early.push_str(&text),
+        }
+    }
+
+    /// `--diff`: texts of files as unified differences, everything else as `from -> to`.
+    fn differences(&self, report: &TaskReport, out: &mut String) {
+        for change in &report.changes {
+            match &change.diff {
+                Some(diff) => {
+                    for line in clean_block(diff).lines() {
+                        let role = match line.bytes().next() {
+                            Some(b'+') => Role::Good,
+                            Some(b'-') => Role::Bad,
+                            Some(b'@') => Role::Busy,
+                            _ => Role::Muted,
+                        };
+                        out.push_str(&self.line(role, line));
+                    }
+                    out.push('\n');
+                }
+                None => {
+                    let text = format!("{}: {}", change.what, values(change.from.as_deref(), &change.to));
+                    out.push_str(&format!("{}\n", clean(&text)));
+                }
+            }
+        }
+    }
+
+    fn recap(&self, model: &RunModel, out: &mut String) {
+        out.push_str(&banner("PLAY RECAP"));
+        let nodes: BTreeMap<&str, _> = model.nodes().iter().map(|node| (node.name.as_str(), node)).collect();
+        for (name, node) in nodes {
+            let counts = node.counts();
+            let cell = |word: &str, number: u32, role: Role| {
+                let text = format!("{word}={number:<4}");
+                if number > 0 { self.style.paint(role, text) } else { text }
+            };
+            let cells = [
+                cell("ok", counts.ok, Role::Good),
+                cell("changed", counts.changed, Role::Changed),
+                cell("unreachable", counts.unreachable, Role::Bad),
+                cell("failed", counts.failed, Role::Bad),
+                cell("skipped", counts.skipped, Role::Busy),
+                cell("rescued", counts.rescued, Role::Good),
+                cell("ignored", counts.ignored, Role::Changed),
+            ];
+            let host = self.style.state(node.state, format!("{name:<26}"));
+            out.push_str(&format!("{host} : {}\n", cells.join(" ")));
+        }
+        out.push('\n');
+    }
+}
+
+/// `\nTEXT ****`, as Ansible draws it.
+fn banner(text: &str) -> String {
+    let stars = COLUMNS.saturating_sub(text.chars().count()).max(3);
+    format!("\n{text} {}\n", "*".repeat(stars))
+}
+
+/// What `register` got, with what Ansible adds for people.
+fn result(report: &TaskReport) -> Value {
+    let changed = report.status == TaskStatus::Changed;
+    if report.message.as_deref() == Some("hidden by `no_log`") {
+        let censored =
+            "the output has been hidden due to the fact that 'no_log: true' was specified for this result";
+        return json!({ "censored": censored, "changed": changed });
+    }
+    let mut result = report.data.clone();
+    result.entry("changed").or_insert(json!(changed));
+    for stream in ["stdout", "stderr"] {
+        if let Some(Value::String(text)) = result.get(stream) {
+            let lines: Vec<&str> = text.lines().collect();
+            let lines = json!(lines);
+            result.entry(format!("{stream}_lines")).or_insert(lines);
+        }
+    }
+    if let Some(message) = &report.message {
+        let message = clean_block(message);
+        let message = message.trim_end();
+        if result.get("msg").is_none_or(|msg| msg.as_str() == Some("")) {
+            result.insert("msg".to_owned(), json!(message));
+        }
+    }
+    if report.status == TaskStatus::Unreachable {
+        result.insert("unreachable".to_owned(), json!(true));
+    }
+    Value::Object(result)
+}
+
+/// What a `debug` task says.
+fn said(report: &TaskReport) -> Value {
+    let mut said = report.data.clone();
+    for name in ["changed", "failed"] {
+        said.remove(name);
+    }
+    if said.is_empty() {
+        said.insert("msg".to_owned(), json!(report.message.clone().unwrap_or_default()));
+    }
+    Value::Object(said)
+}
+
+/// As Python writes it with sorted keys.
+fn json_line(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let sorted: BTreeMap<&String, &Value> = map.iter().collect();
+            let entries: Vec<String> = sorted
+                .into_iter()
+                .map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), json_line(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(json_line).collect();
+            format!("[{}]", items.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The same in lines, with an indentation of 4.
+fn json_block(value: &Value) -> String {
+    fn write(value: &Value, depth: usize, out: &mut String) {
+        let pad = " ".repeat(4 * (depth + 1));
+        let end = " ".repeat(4 * depth);
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                out.push_str("{\n");
+                let sorted: BTreeMap<&String, &Value> = map.iter().collect();
+                for (at, (name, value)) in sorted.into_iter().enumerate() {
+                    if at > 0 {
+                        out.push_str(",\n");
+                    }
+                    out.push_str(&format!("{pad}{}: ", Value::from(name.as_str())));
+                    write(value, depth + 1, out);
+                }
+                out.push_str(&format!("\n{end}}}"));
+            }
+            Value::Array(items) if !items.is_empty() => {
+                out.push_str("[\n");
+                for (at, value) in items.iter().enumerate() {
+                    if at > 0 {
+                        out.push_str(",\n");
+                    }
+                    out.push_str(&pad);
+                    write(value, depth + 1, out);
+                }
+                out.push_str(&format!("\n{end}]"));
+            }
+            other => out.push_str(&other.to_string()),
+        }
+    }
+    let mut out = String::new();
+    write(value, 0, &mut out);
+    out
+}
+
+/// A node's answer as `ansible PATTERN -m KIND` shows it; `one_line` as with `-o`.
+pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style: &Style) -> String {
+    let (role, word) = match report.status {
+        TaskStatus::Ok => (Role::Good, "SUCCESS"),
+        TaskStatus::Changed => (Role::Changed, "CHANGED"),
+        TaskStatus::Skipped => (Role::Busy, "SKIPPED"),
+        TaskStatus::Possible => (Role::Busy, "POSSIBLE"),
+        TaskStatus::Failed => (Role::Bad, "FAILED"),
+        TaskStatus::Unreachable => (Role::Bad, "UNREACHABLE!"),
+        TaskStatus::Held => (Role::Bad, "HELD!"),
+        TaskStatus::Unknown => (Role::Bad, "UNKNOWN!"),
+    };
+    let mut out = String::new();
+    for warning in report.warnings.iter().filter(|_| !one_line) {
+        out.push_str(&format!("{}\n", style.paint(Role::Warning, format!("[WARNING]: {}", clean(warning)))));
+    }
+    if diff && report.status == TaskStatus::Changed {
+        AnsibleLines::new(*style, 0, true).differences(report, &mut out);
+    }
+    if report.status == TaskStatus::Skipped || report.status == TaskStatus::Possible {
+        out.push_str(&format!("{}\n", style.paint(role, format!("{host} | {word}"))));
+        return out;
+    }
+    let is_command = matches!(report.kind.as_str(), "command" | "shell" | "raw" | "script");
+    let text = |name: &str| report.data.get(name).and_then(Value::as_str).unwrap_or_default();
+    if is_command && report.data.contains_key("rc") {
+        let rc = report.data.get("rc").map(ToString::to_string).unwrap_or_default();
+        let (stdout, stderr) = (clean_block(text("stdout")), clean_block(text("stderr")));
+        let (stdout, stderr) = (stdout.trim_end_matches('\n'), stderr.trim_end_matches('\n'));
+        if one_line {
+            let escaped = |text: &str| text.replace('\n', "\\n").replace('\r', "\\r");
+            let mut line = format!("{host} | {word} | rc={rc} | (stdout) {}", escaped(stdout));
+            if !stderr.is_empty() {
+                line.push_str(&format!(" (stderr) {}", escaped(stderr)));
+            }
+            out.push_str(&format!("{}\n", style.paint(role, line)));
+            return out;
+        }
+        out.push_str(&format!("{}\n", style.paint(role, format!("{host} | {word} | rc={rc} >>"))));
+        let failed = report.status == TaskStatus::Failed;
+        let message = report.message.as_deref().filter(|_| failed).map(clean_block);
+        for part in [stdout, stderr, message.as_deref().unwrap_or_default()] {
+            if !part.is_empty() {
+                out.push_str(&format!("{part}\n"));
+            }
+        }
+        return out;
+    }
+    let word = if report.status == TaskStatus::Failed { "FAILED!" } else { word };
+    let mut shown = if report.kind == "debug" { said(report) } else { result(report) };
+    if let Value::Object(map) = &mut shown {
+        map.remove("failed");
+    }
+    let shown = if one_line { json_line(&shown) } else { json_block(&shown) };
+    out.push_str(&format!("{}\n", style.paint(role, format!("{host} | {word} => {shown}"))));
+    out
+}
+
+/// A node that gave no answer.
+pub fn ad_hoc_loss(host: &str, state: NodeState, message: &str, one_line: bool, style: &Style) -> String {
+    let word = match state {
+        NodeState::Unreachable => "UNREACHABLE!",
+        NodeState::Held => "HELD!",
+        NodeState::Unknown => "UNKNOWN!",
+        _ => "FAILED!",
+    };
+    let shown = loss(state, message);
+    let shown = if one_line { json_line(&shown) } else { json_block(&shown) };
+    format!("{}\n", style.paint(Role::Bad, format!("{host} | {word} => {shown}")))
+}
+
+/// What is known of a node that ended without a task's word.
+fn loss(state: NodeState, message: &str) -> Value {
+    let mut result = Map::new();
+    result.insert("changed".to_owned(), json!(false));
+    result.insert("msg".to_owned(), json!(clean(message)));
+    if state == NodeState::Unreachable {
+        result.insert("unreachable".to_owned(), json!(true));
+    }
+    Value::Object(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{Change, Disruption};
+
+    use super::*;
+    use crate::{
+        event::Phase,
+        report::sample::{self, Stream},
+    };
+
+    fn told(events: &[Event], verbosity: u32, diff: bool) -> String {
+        let mut lines = AnsibleLines::new(Style::default(), verbosity, diff);
+        let mut model = RunModel::new();
+        let mut out = String::new();
+        for event in events {
+            model.apply(event);
+            out.push_str(&lines.event(&model, event));
+        }
+        // Why: trailing blanks do not survive in a snapshot.
+        out.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    }
+
+    fn data(text: &str) -> Map<String, Value> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn command(line: u32, status: TaskStatus) -> TaskReport {
+        let rc = u8::from(status == TaskStatus::Failed);
+        let data = data(&format!("{{\"stdout\": \"a\\nb\", \"rc\": {rc}, \"cmd\": [\"x\", \"é\"]}}"));
+        TaskReport { data, ..sample::report("command", line, status) }
+    }
+
+    fn run() -> Stream {
+        let hosts = ["gpu001", "gpu002", "gpu003"].map(str::to_owned);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2), ("1", 1)]);
+        let debug = TaskReport {
+            data: data(r#"{"msg": "hi"}"#),
+            message: Some("hi".into()),
+            ..sample::report("debug", 3, TaskStatus::Ok)
+        };
+        let file = Change {
+            diff: Some("--- before: /etc/x\n+++ after: /etc/x\n@@ -1 +1 @@\n-a\n+b\n".into()),
+            ..Change::new("/etc/x", Some("a".into()), "b", Disruption::Live)
+        };
+        let copy = TaskReport { changes: vec![file], ..sample::report("copy", 5, TaskStatus::Changed) };
+        let hidden = TaskReport {
+            message: Some("hidden by `no_log`".into()),
+            ..sample::report("shell", 6, TaskStatus::Failed)
+        };
+        for host in ["gpu001", "gpu002"] {
+            s.task(host, debug.clone());
+        }
+        s.task("gpu001", sample::swappiness(4)).task("gpu001", copy);
+        for (item, status) in
+            [("1", TaskStatus::Changed), ("2", TaskStatus::Failed), ("3", TaskStatus::Skipped)]
+        {
+            s.task("gpu001", TaskReport { item: Some(item.to_owned()), ..command(7, status) });
+        }
+        s.task("gpu001", TaskReport { ignored: true, ..command(7, TaskStatus::Failed) });
+        let handler = TaskReport { op_id: "0/handlers.0@gpu001".into(), ..command(9, TaskStatus::Ok) };
+        s.task("gpu001", handler);
+        s.task("gpu002", TaskReport { ignored: true, ..command(8, TaskStatus::Failed) });
+        s.task("gpu002", sample::report("stat", 10, TaskStatus::Skipped));
+        s.task("gpu002", hidden);
+        s.push(What::RebootIssued {
+            host: "gpu001".into(),
+            boot_id: "b".into(),
+            why: vec!["ECC".into()],
+            deadline: None,
+        });
+        s.push(What::Rebooted { host: "gpu001".into(), boot_id: "c".into(), seconds: 62 });
+        s.push(What::WaveStarted { play: 0, wave: 1, hosts: vec!["gpu003".into()] });
+        s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("no"));
+        s.end("gpu003", NodeState::Unreachable, Some("connection refused"));
+        s.finished(2, "done");
+        s
+    }
+
+    #[test]
+    fn a_run_is_told_in_the_words_of_ansible() {
+        insta::assert_snapshot!(told(&run().events, 0, true), @r#"
+
+        PLAY [Bring up training nodes] *************************************************
+
+        TASK [debug] *******************************************************************
+        ok: [gpu001] => {
+            "msg": "hi"
+        }
+        ok: [gpu002] => {
+            "msg": "hi"
+        }
+
+        TASK [sysctl] ******************************************************************
+        vm.swappiness: 60 -> 10
+        changed: [gpu001]
+
+        TASK [copy] ********************************************************************
+        --- before: /etc/x
+        +++ after: /etc/x
+        @@ -1 +1 @@
+        -a
+        +b
+
+        changed: [gpu001]
+
+        TASK [command] *****************************************************************
+        changed: [gpu001] => (item=1)
+        failed: [gpu001] (item=2) => {"changed": false, "cmd": ["x", "é"], "rc": 1, "stdout": "a\nb", "stdout_lines": ["a", "b"]}
+        skipping: [gpu001] => (item=3)
+        ...ignoring
+
+        RUNNING HANDLER [command] ******************************************************
+        ok: [gpu001]
+
+        TASK [command] *****************************************************************
+        fatal: [gpu002]: FAILED! => {"changed": false, "cmd": ["x", "é"], "rc": 1, "stdout": "a\nb", "stdout_lines": ["a", "b"]}
+        ...ignoring
+
+        TASK [stat] ********************************************************************
+        skipping: [gpu002]
+
+        TASK [shell] *******************************************************************
+        fatal: [gpu002]: FAILED! => {"censored": "the output has been hidden due to the fact that 'no_log: true' was specified for this result", "changed": false}
+        rebooting: [gpu001] => ECC
+        rebooted: [gpu001] => 62 s
+
+        PLAY [Bring up training nodes] *************************************************
+        fatal: [gpu003]: UNREACHABLE! => {"changed": false, "msg": "connection refused", "unreachable": true}
+
+        PLAY RECAP *********************************************************************
+        gpu001                     : ok=5    changed=2    unreachable=0    failed=0    skipped=0    rescued=0    ignored=1
+        gpu002                     : ok=2    changed=0    unreachable=0    failed=1    skipped=1    rescued=0    ignored=1
+        gpu003                     : ok=0    changed=0    unreachable=1    failed=0    skipped=0    rescued=0    ignored=0
+        "#);
+    }
+
+    #[test]
+    fn results_and_places_are_shown_on_demand() {
+        let text = told(&run().events, 2, false);
+        for line in [
+            r#"changed: [gpu001] => {"changed": true}"#,
+            "task path: playbooks/bringup.yaml:5",
+            r#"changed: [gpu001] => (item=1) => {"changed": true, "cmd": ["x", "é"], "rc": 0, "stdout": "a\nb", "stdout_lines": ["a", "b"]}"#,
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_reading_is_told_task_by_task() {
+        let hosts = ["a", "b"].map(str::to_owned);
+        let mut s = Stream::new();
+        s.started(Verb::Plan, &hosts).play(&hosts, &[("2", 2)]);
+        for host in ["a", "b"] {
+            s.task(host, sample::swappiness(4));
+            if host == "b" {
+                s.task(host, sample::report("stat", 5, TaskStatus::Ok));
+            }
+            s.task(host, sample::report("command", 6, TaskStatus::Possible));
+        }
+        s.end("a", NodeState::Drift, None).end("b", NodeState::Drift, None).finished(0, "");
+        insta::assert_snapshot!(told(&s.events, 0, true), @r"
+
+        PLAY [Bring up training nodes] *************************************************
+
+        TASK [sysctl] ******************************************************************
+        vm.swappiness: 60 -> 10
+        changed: [a]
+        vm.swappiness: 60 -> 10
+        changed: [b]
+
+        TASK [stat] ********************************************************************
+        ok: [b]
+
+        TASK [command] *****************************************************************
+        possible: [a]
+        possible: [b]
+
+        PLAY RECAP *********************************************************************
+        a                          : ok=2    changed=1    unreachable=0    failed=0    skipped=0    rescued=0    ignored=0
+        b                          : ok=3    changed=1    unreachable=0    failed=0    skipped=0    rescued=0    ignored=0
+        ");
+    }
+
+    #[test]
+    fn ad_hoc_answers_are_those_of_ansible() {
+        let style = Style::default();
+        let ok = command(1, TaskStatus::Changed);
+        let bad =
+            TaskReport { message: Some("non-zero return code".into()), ..command(1, TaskStatus::Failed) };
+        let stat = TaskReport {
+            data: data(r#"{"stat": {"exists": false, "paths": []}}"#),
+            ..sample::report("stat", 1, TaskStatus::Ok)
+        };
+        let skipped = sample::report("command", 1, TaskStatus::Skipped);
+        let mut out = String::new();
+        for one_line in [false, true] {
+            for report in [&ok, &bad, &stat, &skipped] {
+                out.push_str(&ad_hoc("n1", report, one_line, false, &style));
+            }
+            out.push_str(&ad_hoc_loss("n2", NodeState::Unreachable, "no route", one_line, &style));
+        }
+        insta::assert_snapshot!(out, @r#"
+        n1 | CHANGED | rc=0 >>
+        a
+        b
+        n1 | FAILED | rc=1 >>
+        a
+        b
+        non-zero return code
+        n1 | SUCCESS => {
+            "changed": false,
+            "stat": {
+                "exists": false,
+                "paths": []
+            }
+        }
+        n1 | SKIPPED
+        n2 | UNREACHABLE! => {
+            "changed": false,
+            "msg": "no route",
+            "unreachable": true
+        }
+        n1 | CHANGED | rc=0 | (stdout) a\nb
+        n1 | FAILED | rc=1 | (stdout) a\nb
+        n1 | SUCCESS => {"changed": false, "stat": {"exists": false, "paths": []}}
+        n1 | SKIPPED
+        n2 | UNREACHABLE! => {"changed": false, "msg": "no route", "unreachable": true}
+        "#);
+    }
+
+    #[test]
+    fn the_proof_at_the_end_is_told_where_it_fails() {
+        let mut s = Stream::new();
+        s.started(Verb::Run, &["a".to_owned()]).play(&["a".to_owned()], &[("1", 1)]);
+        s.task("a", TaskReport { phase: Phase::Verify, ..sample::failed("sysctl", 4, "unconverged") });
+        assert!(
+            told(&s.events, 0, false)
+                .ends_with(r#"fatal: [a]: FAILED! => {"changed": false, "msg": "unconverged"}"#)
+        );
+    }
+}

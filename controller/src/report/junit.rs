@@ -1,0 +1,167 @@
+//! A run as JUnit XML, for machines that show test results: a suite a play, a case a task of a node.
+
+use std::time::Duration;
+
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::timing::{Case, Timing, is_bad};
+use crate::event::{NodeState, TaskStatus};
+
+/// The document.
+///
+/// # Errors
+/// Those of the writer.
+pub fn junit(timing: &Timing) -> Result<String, quick_junit::SerializeError> {
+    let mut report = Report::new("gpufleet");
+    for (play, name) in &timing.plays {
+        let mut suite = TestSuite::new(name.as_str());
+        let cases = timing.cases.iter().filter(|case| case.play == *play);
+        suite.set_time(Duration::from_millis(cases.clone().map(|case| case.ms).sum()));
+        suite.add_test_cases(cases.map(case));
+        for (_, host, state, message) in timing.losses.iter().filter(|(known, ..)| known == play) {
+            let mut status = TestCaseStatus::non_success(match state {
+                NodeState::Failed => NonSuccessKind::Failure,
+                _ => NonSuccessKind::Error,
+            });
+            status.set_type(state.as_str()).set_message(message.as_str());
+            let mut case = TestCase::new(state.as_str(), status);
+            case.set_classname(host.as_str());
+            suite.add_test_case(case);
+        }
+        report.add_test_suite(suite);
+    }
+    report.to_string()
+}
+
+fn case(case: &Case) -> TestCase {
+    let told = &case.report;
+    let message = told.message.as_deref().unwrap_or_default();
+    let status = match told.status {
+        TaskStatus::Skipped => {
+            let mut status = TestCaseStatus::skipped();
+            if !message.is_empty() {
+                status.set_message(message);
+            }
+            status
+        }
+        // Why: what only the run itself can tell was not tested.
+        TaskStatus::Possible => {
+            let mut status = TestCaseStatus::skipped();
+            status.set_message("only the run itself can tell");
+            status
+        }
+        status if is_bad(told) => {
+            let (kind, word) = match status {
+                TaskStatus::Unreachable => (NonSuccessKind::Error, "unreachable"),
+                TaskStatus::Unknown => (NonSuccessKind::Error, "unknown"),
+                TaskStatus::Held => (NonSuccessKind::Error, "held"),
+                _ => (NonSuccessKind::Failure, "failed"),
+            };
+            let mut status = TestCaseStatus::non_success(kind);
+            let text = if message.is_empty() { "no reason was given" } else { message };
+            status.set_type(word).set_message(text).set_description(format!("{text}\n{}", told.position));
+            status
+        }
+        _ => TestCaseStatus::success(),
+    };
+    let mut out = TestCase::new(told.task.as_str(), status);
+    out.set_classname(case.host.as_str()).set_time(Duration::from_millis(case.ms));
+    let mut said: Vec<String> = told
+        .changes
+        .iter()
+        .map(|change| format!("{} {}", change.what, super::values(change.from.as_deref(), &change.to)))
+        .collect();
+    if !is_bad(told) && told.status != TaskStatus::Skipped {
+        said.extend(told.message.clone());
+    }
+    if !said.is_empty() {
+        out.set_system_out(said.join("\n"));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        display::{Style, profile_screen},
+        event::{Event, TaskReport, Verb, What},
+        report::sample::{self, Stream},
+    };
+
+    fn timing() -> Timing {
+        let hosts = ["gpu001", "gpu002"].map(str::to_owned);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
+        let mut task = |host: &str, report: TaskReport, ms: i64| {
+            let (host, kind) = (host.to_owned(), report.kind.clone());
+            s.push(What::TaskStarted { host: host.clone(), op_id: String::new(), task: kind.clone(), kind });
+            s.wait_ms(ms);
+            s.task(&host, report);
+        };
+        task("gpu001", sample::swappiness(4), 1200);
+        task("gpu002", sample::swappiness(4), 300);
+        task(
+            "gpu001",
+            TaskReport { item: Some("1".into()), ..sample::report("command", 7, TaskStatus::Changed) },
+            40,
+        );
+        task(
+            "gpu001",
+            TaskReport { item: Some("2".into()), ..sample::report("command", 7, TaskStatus::Changed) },
+            2000,
+        );
+        task("gpu001", sample::report("command", 7, TaskStatus::Changed), 0);
+        task("gpu002", sample::failed("command", 7, "exit \u{1b}[31m<3>"), 5);
+        s.task("gpu001", sample::report("debug", 9, TaskStatus::Skipped));
+        s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("exit 3"));
+        s.end("gpu003", NodeState::Unreachable, Some("no route"));
+        let mut timing = Timing::default();
+        for event in &s.events {
+            timing.apply(event);
+        }
+        timing
+    }
+
+    #[test]
+    fn a_run_is_a_junit_document() {
+        insta::assert_snapshot!(junit(&timing()).unwrap(), @r#"
+        <?xml version="1.0" encoding="UTF-8"?>
+        <testsuites name="gpufleet" tests="6" skipped="1" failures="1" errors="1">
+            <testsuite name="Bring up training nodes" tests="6" skipped="1" errors="1" failures="1" time="3.545">
+                <testcase name="sysctl" classname="gpu001" time="1.200">
+                    <system-out>vm.swappiness 60 -&gt; 10</system-out>
+                </testcase>
+                <testcase name="sysctl" classname="gpu002" time="0.300">
+                    <system-out>vm.swappiness 60 -&gt; 10</system-out>
+                </testcase>
+                <testcase name="command" classname="gpu001" time="2.040"/>
+                <testcase name="command" classname="gpu002" time="0.005">
+                    <failure message="exit &lt;3&gt;" type="failed">exit &lt;3&gt;
+        playbooks/bringup.yaml:7</failure>
+                </testcase>
+                <testcase name="debug" classname="gpu001" time="0.000">
+                    <skipped/>
+                </testcase>
+                <testcase name="unreachable" classname="gpu003">
+                    <error message="no route" type="unreachable"/>
+                </testcase>
+            </testsuite>
+        </testsuites>
+        "#);
+    }
+
+    #[test]
+    fn tasks_are_timed_the_slowest_first() {
+        insta::assert_snapshot!(profile_screen(&timing(), &Style::default()), @r"
+        TASK TIMES
+          task                                    all nodes   nodes  slowest node
+          command  (playbooks/bringup.yaml:7)       2.045 s       2  gpu001 2.040 s
+          sysctl  (playbooks/bringup.yaml:4)        1.500 s       2  gpu001 1.200 s
+        ");
+        let events: Vec<Event> = Vec::new();
+        let mut nothing = Timing::default();
+        events.iter().for_each(|event| nothing.apply(event));
+        assert_eq!(profile_screen(&nothing, &Style::default()), "no task took time on a node\n");
+    }
+}
