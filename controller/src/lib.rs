@@ -11,6 +11,8 @@ pub mod event;
 pub mod interpreter;
 pub mod inventory;
 pub mod journal;
+pub mod lint;
+pub mod migration;
 pub mod playbook;
 pub mod reference;
 pub mod report;

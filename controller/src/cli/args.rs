@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::check::{CheckArgs, ImportArgs};
+use super::doc::{KindName, ManArgs, SchemaArgs};
+
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "gpufleet", version, propagate_version = true, max_term_width = 100)]
@@ -83,8 +86,14 @@ pub enum Command {
     Adopt(Box<AdoptArgs>),
     /// Shows the report of a run, or names its file.
     Report(ReportArgs),
+    /// Finds everything that is wrong or doubtful in playbooks, without any node.
+    Check(CheckArgs),
+    /// Tells which tasks of Ansible playbooks run as they are, and what replaces the others.
+    Import(ImportArgs),
     /// Explains a task kind, or lists them all.
     Doc(DocArgs),
+    /// Prints a JSON schema for editors and other programs.
+    Schema(SchemaArgs),
     /// Removes every trace of gpufleet from nodes.
     Clean(CleanArgs),
     /// Shows, encrypts and decrypts files and strings as `ansible-vault` does.
@@ -95,6 +104,8 @@ pub enum Command {
         /// Shell to complete for.
         shell: clap_complete::Shell,
     },
+    /// Prints a manual page, or writes all of them.
+    Man(ManArgs),
 }
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
@@ -510,6 +521,7 @@ pub enum ReportFormat {
 #[derive(Clone, Debug, Args)]
 pub struct DocArgs {
     /// Kind, such as `gpu_mig`.
+    #[arg(value_parser = KindName, hide_possible_values = true)]
     pub kind: Option<String>,
     /// Prints the reference of all kinds as Markdown.
     #[arg(long, conflicts_with = "kind")]

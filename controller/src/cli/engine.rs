@@ -314,7 +314,7 @@ fn order(order: Order, hosts: &mut [String]) {
 }
 
 /// Names that a template may use because some selected host has them.
-fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
+pub fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = extra.keys().cloned().collect();
     let mut seen = BTreeSet::new();
     for host in hosts {

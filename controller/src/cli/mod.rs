@@ -4,6 +4,7 @@
 
 mod adhoc;
 mod args;
+mod check;
 mod contexts;
 mod doc;
 mod engine;
@@ -52,7 +53,11 @@ pub fn main() -> u8 {
         Command::Pause(args) => resume::pause(&args, &environment, &output),
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),
+        Command::Check(args) => check::check(&args, &environment, &output),
+        Command::Import(args) => check::import(&args, &output),
         Command::Doc(args) => doc::doc(&args, &output),
+        Command::Schema(args) => doc::schema(&args, &output),
+        Command::Man(args) => doc::man(&args, &output),
         Command::Vault(args) => vault::vault(&args, &environment, &output),
         Command::Completion { shell } => doc::completion(shell, &output),
     };

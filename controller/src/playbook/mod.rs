@@ -15,7 +15,7 @@ mod tags;
 
 pub use check::Known;
 pub use params::{ParamProblem, read_params};
-pub use parse::Reader;
+pub use parse::{Reader, VOCABULARY, Vocabulary, unavailable};
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
     RebootPolicy, RebootVia, SlurmDrain, Written,

@@ -19,6 +19,32 @@ use crate::yaml::{self, Node};
 /// How deep files may import one another.
 const MAX_IMPORTS: usize = 20;
 
+/// The keys that plays, blocks and tasks have, for whatever describes the language.
+#[derive(Debug)]
+pub struct Vocabulary {
+    pub play: &'static [&'static str],
+    /// Keys of `rollout`.
+    pub rollout: &'static [&'static str],
+    /// Keys that tasks and blocks share.
+    pub shared: &'static [&'static str],
+    pub block: &'static [&'static str],
+    /// Keys of tasks alone, their kinds aside.
+    pub task: &'static [&'static str],
+}
+
+pub static VOCABULARY: Vocabulary = Vocabulary {
+    play: keys::PLAY,
+    rollout: keys::ROLLOUT,
+    shared: keys::SHARED,
+    block: keys::BLOCK,
+    task: keys::TASK,
+};
+
+/// What to do in place of one of Ansible's keys that is not available.
+pub fn unavailable(key: &str) -> Option<&'static str> {
+    keys::not_yet(key)
+}
+
 /// Where the parser gets files from: the disk, a journal's copies, a test's map.
 pub trait Reader {
     /// The bytes of the file, named as the playbook names it, relative to the folder of the file that names it.
