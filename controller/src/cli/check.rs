@@ -10,6 +10,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use gpufleet::{
     diagnostic::Diagnostics,
+    interpreter::{CachedFiles, check_files},
     lint::{self, RULES, Report, Severity},
     migration,
     playbook::Known,
@@ -115,6 +116,11 @@ pub fn check(args: &CheckArgs, environment: &Environment, output: &Output) -> Re
     let keyring = vault_passwords::keyring(&args.inventory.vault, environment)?;
     let read = |path: &str| fs::read(path);
     let mut report = lint::check(&names(&args.playbooks), &read, &keyring);
+    if let Some(program) = &report.program {
+        let files = CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&keyring));
+        let missing = check_files(program, &files);
+        report.add(missing);
+    }
     let with_inventory = !args.inventory.inventory.is_empty();
     if with_inventory {
         inventory(args, &keyring, environment, &mut report)?;

@@ -13,7 +13,7 @@ use gpufleet::{
     drain::{LocalRunner, Marker, Scheduler},
     engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
-    interpreter::{CachedFiles, HostContext},
+    interpreter::{CachedFiles, HostContext, check_files},
     inventory::Inventory,
     journal::{self, Journal, RunDir, RunId},
     playbook::{Drain, Known, Order, Overrides, Program, TagFilter},
@@ -269,6 +269,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let known = Known { variables: known_names(&inventory, &hosts, &extra) };
     let mut wrong = program.check_variables(&known);
     wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
+    wrong.append(check_files(&program, &CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&keyring))));
     wrong.into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")

@@ -7,12 +7,14 @@
 //! reset or reboot is followed by what the play declared before it.
 
 mod action;
+mod check_files;
 mod cursor;
 mod files;
 mod ledger;
 mod prepare;
 mod report;
 
+pub use check_files::check_files;
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
 pub use files::{CachedFiles, FileContent, FileKind, Files};

@@ -275,13 +275,13 @@ fn named_files(path: &str, tree: &Node, reader: &Recorder<'_>) -> Vec<String> {
     files
 }
 
-fn report(path: &str, view: &TaskView<'_>, mut problems: Vec<Problem>) -> TaskReport {
+fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport {
     let (line, _) = view.lines();
     let found = view.found();
     let kind = found.as_ref().map_or_else(String::new, |found| found.name.clone());
     let mut notes = Vec::new();
     let mut replacement = Vec::new();
-    let mut unknown = false;
+    let (mut unknown, mut advised) = (false, false);
     let work = matches!(
         short(&kind),
         "include_tasks" | "import_tasks" | "include_role" | "import_role" | "include_vars" | "include" | "import_playbook"
@@ -290,11 +290,13 @@ fn report(path: &str, view: &TaskView<'_>, mut problems: Vec<Problem>) -> TaskRe
         match found.kind {
             Some(info) if matches!(info.name, "command" | "shell" | "raw") => {
                 if let Some(advice) = command_text(found.value).and_then(|text| advise(&text)) {
+                    advised = !advice.suggestions.is_empty() || advice.sudo;
                     take_advice(&advice, &mut replacement, &mut notes);
                 }
             }
             Some(info) if info.name == "lineinfile" => {
                 if let Some(Suggestion::Task { text, .. }) = grub_edit(found.value) {
+                    advised = true;
                     replacement.push(text);
                     notes.push("it edits every boot entry, and a reboot is asked for".to_owned());
                 }
@@ -306,16 +308,15 @@ fn report(path: &str, view: &TaskView<'_>, mut problems: Vec<Problem>) -> TaskRe
                 if let Some(advice) = advice {
                     notes.push(advice.text());
                 }
-                for problem in problems.iter_mut().filter(|problem| problem.message.starts_with("unknown task")) {
-                    problem.help.retain(|help| !notes.contains(help));
-                }
+                // Why: the parser's own help says the same.
+                notes.retain(|note| !problems.iter().any(|problem| problem.help.contains(note)));
             }
             None => {}
         }
     }
-    let verdict = match (problems.is_empty(), unknown, replacement.is_empty()) {
-        (true, false, true) => Verdict::AsIs,
-        (true, false, false) => Verdict::Better,
+    let verdict = match (problems.is_empty(), unknown, advised) {
+        (true, false, false) => Verdict::AsIs,
+        (true, false, true) => Verdict::Better,
         (_, true, _) => Verdict::Unknown,
         (false, false, _) => Verdict::Replace,
     };

@@ -118,6 +118,12 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("include_role", "list the tasks with `import_tasks`"),
     ("import_role", "list the tasks with `import_tasks`"),
     ("include_vars", "use `vars_files`"),
+    ("sudo", "write `become: true`"),
+    ("sudo_user", "write `become: true` and `become_user`"),
+    ("su", "write `become: true`"),
+    ("su_user", "write `become: true` and `become_user`"),
+    ("user", "write `remote_user`"),
+    ("always_run", "write `check_mode: false`"),
     ("become_flags", "leave it out"),
     ("become_exe", "leave it out"),
 ];

@@ -172,9 +172,29 @@ impl<'a> Parser<'a> {
         }
         let Some(items) = root.as_seq() else {
             let error = root.wrong_type("a playbook", "a list of plays");
-            self.error(error.help("begin each play with `- hosts: …`"));
+            self.error(error.help(if root.get("all").is_some_and(|all| all.get("hosts").or(all.get("children")).is_some()) {
+                "this looks like an inventory: give it with `-i`"
+            } else if root.get("hosts").is_some() {
+                "put `- ` in front of `hosts`, and two spaces in front of each line below"
+            } else {
+                "begin each play with `- hosts: …`"
+            }));
             return Vec::new();
         };
+        let is_task = |item: &Node| {
+            let keys = item.as_map().unwrap_or_default();
+            item.get("hosts").is_none()
+                && keys.iter().any(|(key, _)| gpufleet_protocol::tasks::find(&key.key_text()).is_some())
+        };
+        if !items.is_empty() && items.iter().all(is_task) {
+            self.error(
+                Diagnostic::error("this is a list of tasks, not a playbook")
+                    .at(&root.span)
+                    .label("a play begins with `hosts`")
+                    .help("put it below a play: `- hosts: all` and `tasks:`, or name it there with `import_tasks`"),
+            );
+            return Vec::new();
+        }
         let directory = directory_of(path);
         let mut plays = Vec::new();
         for item in items {

@@ -71,7 +71,11 @@ impl Parser<'_> {
             return Items::from([]);
         }
         let Some(list) = node.as_seq() else {
-            self.error(node.wrong_type(&format!("`{what}`"), "a list of tasks"));
+            let error = node.wrong_type(&format!("`{what}`"), "a list of tasks");
+            self.error(match node.as_map() {
+                Some(_) => error.help("begin each task with `- `"),
+                None => error,
+            });
             return Items::from([]);
         };
         let mut items: Vec<Item> = Vec::new();
@@ -107,11 +111,11 @@ impl Parser<'_> {
 
     fn item(&mut self, node: &Node, inherited: &Inherited, path: &str) -> Option<Item> {
         let Some(entries) = node.as_map() else {
-            let mut error = node.wrong_type("a task", "a mapping such as `command: uname -r`");
-            if node.as_str().is_some_and(|text| text.contains('=')) {
-                error = error.help("write the kind as a key: `kind: …`");
-            }
-            self.error(error);
+            let error = node.wrong_type("a task", "a mapping such as `command: uname -r`");
+            self.error(match node.as_str().and_then(mistyped_task) {
+                Some(help) => error.help(help),
+                None => error,
+            });
             return None;
         };
         if keys::BLOCK.iter().any(|key| node.get(key).is_some()) {
@@ -180,6 +184,11 @@ impl Parser<'_> {
             self.error(match keys::not_yet(&text) {
                 Some(hint) => {
                     Diagnostic::error(format!("`{text}` is not available yet")).at(&key.span).help(hint)
+                }
+                None if find(&text).is_some() => {
+                    Diagnostic::error(format!("a block has no kind of its own, got `{text}`"))
+                        .at(&key.span)
+                        .help(format!("put it into the list: `- {text}: …`"))
                 }
                 None => Diagnostic::error(format!("unknown key `{text}`"))
                     .at(&key.span)
@@ -403,11 +412,12 @@ impl Parser<'_> {
                 let error = Diagnostic::error(format!("unknown task `{text}`"))
                     .at(&key.span)
                     .label("no task kind of this name");
-                match near_kind {
-                    Some(name) => {
+                match (crate::migration::module_advice(text), near_kind) {
+                    (Some(advice), _) => error.help(advice.text()),
+                    (None, Some(name)) => {
                         error.help(format!("did you mean `{name}`? `gpufleet doc` lists all kinds"))
                     }
-                    None => error.help("`gpufleet doc` lists all kinds"),
+                    (None, None) => error.help("`gpufleet doc` lists all kinds"),
                 }
             } else {
                 let error = Diagnostic::error(format!("unknown key `{text}`"))
@@ -768,13 +778,27 @@ impl Parser<'_> {
     }
 }
 
+/// What is probably wrong with a task that is only text.
+fn mistyped_task(text: &str) -> Option<String> {
+    let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
+    let rest = text.get(word.len()..).unwrap_or_default();
+    let known = find(word).is_some() || keys::SHARED.contains(&word) || keys::TASK.contains(&word);
+    match rest.strip_prefix(':') {
+        Some(value) if known => Some(format!("a space is missing behind the `:`: `{word}: {value}`")),
+        None if known && !rest.is_empty() => Some(format!("a `:` is missing: `{word}: {}`", rest.trim())),
+        _ => text.contains('=').then(|| "write the kind as a key: `kind: …`".to_owned()),
+    }
+}
+
 fn plain(node: &Node) -> bool {
     matches!(&node.value, Yaml::Str(text) if text.plain)
 }
 
+/// The kind that a name was meant to be; namespaces do not count, or all of one would look alike.
 fn suggest_kind(text: &str) -> Option<&'static str> {
+    let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
-    suggest(text, names)
+    suggest(last, names.filter(|name| !name.contains('.')))
 }
 
 /// Drops what the task itself provides, and marks what a condition on the way tests for.
