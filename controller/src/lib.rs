@@ -8,6 +8,8 @@ pub mod display;
 pub mod drain;
 pub mod engine;
 pub mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod interpreter;
 pub mod inventory;
 pub mod journal;

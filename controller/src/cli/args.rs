@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{CheckArgs, ImportArgs};
 use super::doc::{KindName, ManArgs, SchemaArgs};
+use super::vault_edit::{VaultCreateArgs, VaultEditArgs, VaultRekeyArgs};
 
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.
 #[derive(Debug, Parser)]
@@ -542,6 +543,12 @@ pub enum VaultCommand {
     /// Encrypts strings to put into YAML.
     #[command(visible_alias = "encrypt_string")]
     EncryptString(VaultEncryptStringArgs),
+    /// Opens an editor for a new file, and encrypts what was written.
+    Create(VaultCreateArgs),
+    /// Opens encrypted files in an editor, and encrypts them again with the password they had.
+    Edit(VaultEditArgs),
+    /// Encrypts files anew with another password.
+    Rekey(VaultRekeyArgs),
 }
 
 #[derive(Clone, Debug, Args)]

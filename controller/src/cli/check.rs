@@ -20,8 +20,8 @@ use gpufleet::{
 use serde_json::{Value, json};
 
 use super::{
-    args::InventorySource, engine::known_names, environment::Environment, error::CommandError, output::Output, sources,
-    vault_passwords,
+    args::InventorySource, engine::known_names, environment::Environment, error::CommandError,
+    output::Output, sources, vault_passwords,
 };
 
 /// Exit code where only `--strict` makes something of what was found.
@@ -173,7 +173,8 @@ fn inventory(
     let folder = args.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
     let extra = sources::extra_vars(&args.extra_vars, keyring)?;
     let around = sources::Around {
-        playbook_dir: folder.map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }),
+        playbook_dir: folder
+            .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }),
         extra_vars: extra.clone(),
         keyring: Arc::clone(keyring),
         ..sources::Around::default()
@@ -218,7 +219,9 @@ pub fn import(args: &ImportArgs, output: &Output) -> Result<u8, CommandError> {
     let survey = migration::survey(&names(&args.playbooks), &read, &Keyring::default());
     match args.format {
         ImportFormat::Text => output.data(&migration::report_text(&survey, args.all))?,
-        ImportFormat::Json => output.data(&serde_json::to_string_pretty(&survey).map_err(CommandError::internal)?)?,
+        ImportFormat::Json => {
+            output.data(&serde_json::to_string_pretty(&survey).map_err(CommandError::internal)?)?
+        }
     }
     Ok(0)
 }

@@ -269,7 +269,10 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let known = Known { variables: known_names(&inventory, &hosts, &extra) };
     let mut wrong = program.check_variables(&known);
     wrong.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
-    wrong.append(check_files(&program, &CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&keyring))));
+    wrong.append(check_files(
+        &program,
+        &CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&keyring)),
+    ));
     wrong.into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")

@@ -22,6 +22,7 @@ mod schedulers;
 mod sinks;
 mod sources;
 mod vault;
+mod vault_edit;
 mod vault_passwords;
 
 use clap::Parser;

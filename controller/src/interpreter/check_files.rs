@@ -27,7 +27,9 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
             let Some((kind, name, parameter)) = named(task) else { continue };
             match files.read(kind, &play.directory, &name) {
                 Ok(file) => {
-                    let text = std::str::from_utf8(&file.bytes).ok().filter(|_| kind == FileKind::Template && !file.secret);
+                    let text = std::str::from_utf8(&file.bytes)
+                        .ok()
+                        .filter(|_| kind == FileKind::Template && !file.secret);
                     if let Some(error) = text.and_then(|text| template_error(&file.path, text)) {
                         errors.push(error);
                     }
@@ -117,13 +119,39 @@ mod tests {
     - copy: {src: maybe.conf, dest: /etc/maybe}
       when: inventory_hostname == 'a'
 ";
-        insta::assert_snapshot!(told(text, &[("files/there.conf", "x")]), @"");
+        insta::assert_snapshot!(told(text, &[("files/there.conf", "x")]), @r"
+        error: there is no file `motd.j2`
+          --> play.yml:3:23
+           |
+         3 |     - template: {src: motd.j2, dest: /etc/motd}
+           |                       ^^^^^^^
+        note: looked for templates/motd.j2 and motd.j2
+        error: there is no file `limits.conf`
+          --> play.yml:4:19
+           |
+         4 |     - copy: {src: limits.conf, dest: /etc/limits}
+           |                   ^^^^^^^^^^^
+        note: looked for files/limits.conf and limits.conf
+        error: there is no file `check.sh`
+          --> play.yml:5:15
+           |
+         5 |     - script: check.sh --fast
+           |               ^^^^^^^^^^^^^^^
+        note: looked for files/check.sh and check.sh
+        ");
     }
 
     #[test]
     fn templates_are_read_before_any_node_is_contacted() {
         let text = "- hosts: all\n  tasks:\n    - template: {src: motd.j2, dest: /etc/motd}\n";
-        insta::assert_snapshot!(told(text, &[("templates/motd.j2", "first\n{{ inventory_hostname | uper }}\n")]), @"");
+        insta::assert_snapshot!(told(text, &[("templates/motd.j2", "first\n{{ inventory_hostname | uper }}\n")]), @r"
+        error: unknown filter `uper`
+          --> templates/motd.j2:2:25
+           |
+         2 | {{ inventory_hostname | uper }}
+           |                         ^^^^
+        help: did you mean `upper`?
+        ");
         assert_eq!(told(text, &[("motd.j2", "{{ inventory_hostname }}\n")]), "");
     }
 }

@@ -14,8 +14,8 @@ mod ledger;
 mod prepare;
 mod report;
 
-pub use check_files::check_files;
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
+pub use check_files::check_files;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
 pub use files::{CachedFiles, FileContent, FileKind, Files};
 pub use report::{Status, TaskReport};

@@ -59,12 +59,20 @@ pub(super) fn check(source: &Arc<SourceFile>, findings: &mut Vec<Finding>) {
             // Why only near ones: ansible-lint and others have rules of their own, and comments go on in prose.
             let known = RULES.iter().map(|rule| rule.name);
             let Some(near) = suggest(name, known) else { continue };
-            let before = words.find(name).and_then(|at| words.get(..at)).map_or(0, |text| text.chars().count());
+            let before =
+                words.find(name).and_then(|at| words.get(..at)).map_or(0, |text| text.chars().count());
             let to_u32 = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            let span = Span::new(source, to_u32(index + 1), to_u32(column + before + 1), to_u32(name.chars().count()));
+            let span = Span::new(
+                source,
+                to_u32(index + 1),
+                to_u32(column + before + 1),
+                to_u32(name.chars().count()),
+            );
             findings.push(Finding::new(
                 "unknown-noqa",
-                Diagnostic::warning(format!("no rule is called `{name}`")).at(&span).help(format!("did you mean `{near}`?")),
+                Diagnostic::warning(format!("no rule is called `{name}`"))
+                    .at(&span)
+                    .help(format!("did you mean `{near}`?")),
             ));
         }
     }

@@ -186,7 +186,10 @@ pub static RULES: &[Rule] = &[
 
 /// The rule of this name, or with this name in ansible-lint.
 pub fn rule(name: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.name == name).or_else(|| RULES.iter().find(|rule| rule.also.contains(&name)))
+    RULES
+        .iter()
+        .find(|rule| rule.name == name)
+        .or_else(|| RULES.iter().find(|rule| rule.also.contains(&name)))
 }
 
 /// All rules, as docs/reference/rules.md holds them.
@@ -200,10 +203,15 @@ pub fn rules_markdown() -> String {
          | rule | severity | what it finds |\n|---|---|---|\n",
     );
     for rule in RULES {
-        let _ = writeln!(out, "| [`{0}`](#{0}) | {1} | {2} |", rule.name, rule.severity.as_str(), rule.summary);
+        let _ =
+            writeln!(out, "| [`{0}`](#{0}) | {1} | {2} |", rule.name, rule.severity.as_str(), rule.summary);
     }
     for rule in RULES {
-        let _ = write!(out, "\n## {}\n\n{}\n\n{}\n\n```yaml\n{}\n```\n", rule.name, rule.summary, rule.help, rule.example);
+        let _ = write!(
+            out,
+            "\n## {}\n\n{}\n\n{}\n\n```yaml\n{}\n```\n",
+            rule.name, rule.summary, rule.help, rule.example
+        );
         let others: Vec<String> =
             rule.also.iter().filter(|name| **name != rule.name).map(|name| format!("`{name}`")).collect();
         if !others.is_empty() {

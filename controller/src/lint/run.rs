@@ -93,7 +93,8 @@ impl Report {
             1 => format!("1 {one}"),
             many => format!("{many} {one}s"),
         };
-        let files = if self.files.len() == 1 { "1 file".to_owned() } else { format!("{} files", self.files.len()) };
+        let files =
+            if self.files.len() == 1 { "1 file".to_owned() } else { format!("{} files", self.files.len()) };
         if self.findings.is_empty() {
             return format!("{files}: nothing found, no node was contacted.");
         }
@@ -171,7 +172,13 @@ fn warned(warning: Diagnostic) -> Finding {
 }
 
 fn is_silenced(finding: &Finding) -> bool {
-    let Some(span) = finding.diagnostic.span.as_ref().filter(|_| finding.severity < Severity::Error) else { return false };
+    let Some(span) = finding.diagnostic.span.as_ref().filter(|_| finding.severity < Severity::Error) else {
+        return false;
+    };
     let lines = [Some(span.line), finding.task_line];
-    lines.into_iter().flatten().filter_map(|line| noqa::of_line(&span.source, line)).any(|silence| silence.covers(finding.rule))
+    lines
+        .into_iter()
+        .flatten()
+        .filter_map(|line| noqa::of_line(&span.source, line))
+        .any(|silence| silence.covers(finding.rule))
 }

@@ -20,7 +20,18 @@ const OLD_VARIABLES: &[(&str, &str)] = &[
 
 /// Kinds that only root may use for what they are used for.
 const NEEDS_ROOT: &[&str] = &[
-    "service", "sysctl", "kernel_cmdline", "reboot", "package", "apt", "dnf", "user", "group", "hostname", "modprobe", "mount",
+    "service",
+    "sysctl",
+    "kernel_cmdline",
+    "reboot",
+    "package",
+    "apt",
+    "dnf",
+    "user",
+    "group",
+    "hostname",
+    "modprobe",
+    "mount",
 ];
 
 /// Rules about the plays and tasks of a file.
@@ -49,14 +60,17 @@ fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
         if let Some((key, _)) = node.entry(old) {
             findings.push(Finding::new(
                 "deprecated-key",
-                Diagnostic::warning(format!("`{old}` has a newer form")).at(&key.span).help(format!("write `{new}`")),
+                Diagnostic::warning(format!("`{old}` has a newer form"))
+                    .at(&key.span)
+                    .help(format!("write `{new}`")),
             ));
         }
     }
     let Some(found) = view.found() else { return };
     let statement = found.name.rsplit('.').next().unwrap_or_default();
-    let names_itself = statement.starts_with("import_") || statement.starts_with("include_") || statement == "meta";
-    if node.get("name").is_none() && !names_itself {
+    let names_itself =
+        statement.starts_with("import_") || statement.starts_with("include_") || statement == "meta";
+    if node.get("name").is_none() && !names_itself && found.kind.is_some() {
         findings.push(Finding::new(
             "name-missing",
             Diagnostic::warning("this task has no name").at(&found.key.span).help("begin it with `name: …`"),
@@ -112,8 +126,10 @@ fn command(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: 
         let tasks: Vec<&str> = advice.tasks().collect();
         if !tasks.is_empty() && advice.whole {
             let noun = if tasks.len() == 1 { "a kind declares this" } else { "kinds declare this" };
-            let mut finding = Diagnostic::warning(format!("{noun}: it can be planned, verified and done only where needed"))
-                .at(&key.span);
+            let mut finding = Diagnostic::warning(format!(
+                "{noun}: it can be planned, verified and done only where needed"
+            ))
+            .at(&key.span);
             for task in tasks {
                 finding = finding.help(format!("write `{task}`"));
             }
@@ -126,7 +142,9 @@ fn command(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: 
         if advice.sudo && advice.tasks().next().is_none() {
             findings.push(Finding::new(
                 "command-instead-of-kind",
-                Diagnostic::warning("`sudo` in a command").at(&key.span).help("set `become: true` in its place"),
+                Diagnostic::warning("`sudo` in a command")
+                    .at(&key.span)
+                    .help("set `become: true` in its place"),
             ));
         }
     }
@@ -149,7 +167,10 @@ fn changes(view: &TaskView<'_>, kind: &str, key: &Node, value: &Node, findings: 
         return;
     }
     // Why: one finding for a line is enough, and a kind in its place needs no `changed_when`.
-    if command_text(value).and_then(|text| advise(&text)).is_some_and(|advice| advice.whole && advice.tasks().next().is_some()) {
+    if command_text(value)
+        .and_then(|text| advise(&text))
+        .is_some_and(|advice| advice.whole && advice.tasks().next().is_some())
+    {
         return;
     }
     findings.push(Finding::new(
@@ -180,22 +201,26 @@ fn partial_become(node: &Node, becomes: bool, findings: &mut Vec<Finding>, view:
     let Some((key, _)) = node.entry("become_user") else { return };
     // Why: below a play, its tasks may say `become` themselves.
     let below = view.is_none()
-        && ["pre_tasks", "tasks", "post_tasks", "handlers"].iter().any(|section| {
-            node.get(section).is_some_and(|list| mentions(list, "become"))
-        });
+        && ["pre_tasks", "tasks", "post_tasks", "handlers"]
+            .iter()
+            .any(|section| node.get(section).is_some_and(|list| mentions(list, "become")));
     if becomes || below {
         return;
     }
     findings.push(Finding::new(
         "partial-become",
-        Diagnostic::warning("`become_user` without `become` does nothing").at(&key.span).help("add `become: true`"),
+        Diagnostic::warning("`become_user` without `become` does nothing")
+            .at(&key.span)
+            .help("add `become: true`"),
     ));
 }
 
 fn mentions(node: &Node, name: &str) -> bool {
     match &node.value {
         Yaml::Seq(items) => items.iter().any(|item| mentions(item, name)),
-        Yaml::Map(entries) => entries.iter().any(|(key, value)| key.as_str() == Some(name) || mentions(value, name)),
+        Yaml::Map(entries) => {
+            entries.iter().any(|(key, value)| key.as_str() == Some(name) || mentions(value, name))
+        }
         _ => false,
     }
 }
@@ -257,10 +282,13 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
             findings.push(
                 Finding::new(
                     "missing-become",
-                    Diagnostic::warning(format!("`{}` needs root, and this task does not become it", kind.name))
-                        .at(place)
-                        .note("other tasks of the play become root for what they change")
-                        .help("add `become: true`, or set it once for the play"),
+                    Diagnostic::warning(format!(
+                        "`{}` needs root, and this task does not become it",
+                        kind.name
+                    ))
+                    .at(place)
+                    .note("other tasks of the play become root for what they change")
+                    .help("add `become: true`, or set it once for the play"),
                 )
                 .in_task(line),
             );
@@ -308,7 +336,9 @@ fn truthy(node: &Node, findings: &mut Vec<Finding>) {
 
 fn secret(key: &Node, value: &Node, findings: &mut Vec<Finding>) {
     let name = key.key_text().to_lowercase();
-    let ends = ["password", "passwd", "passphrase", "secret", "token", "api_key"].iter().any(|end| name.ends_with(end));
+    let ends = ["password", "passwd", "passphrase", "secret", "token", "api_key"]
+        .iter()
+        .any(|end| name.ends_with(end));
     let Yaml::Str(text) = &value.value else { return };
     let literal = !text.text.trim().is_empty() && !is_template(&text.text) && !text.text.contains("vault");
     // Why no `update_password: always` and its like: a word of the kind's own is no secret.

@@ -50,9 +50,26 @@ fn commands_that_change_something_each_time() {
 
 #[test]
 fn shells_that_are_not_needed() {
-    assert_eq!(found("    - shell: /opt/tool --fast\n      changed_when: false\n"), ["command-instead-of-shell:3"]);
-    for line in ["echo $HOME", "a | b", "a && b", "ls *.rpm", "cd /x", "FOO=1 tool", "a > b", "{{ line }}", "type tool"] {
-        assert_eq!(found(&format!("    - shell: \"{line}\"\n      changed_when: false\n")), NOTHING, "{line}");
+    assert_eq!(
+        found("    - shell: /opt/tool --fast\n      changed_when: false\n"),
+        ["command-instead-of-shell:3"]
+    );
+    for line in [
+        "echo $HOME",
+        "a | b",
+        "a && b",
+        "ls *.rpm",
+        "cd /x",
+        "FOO=1 tool",
+        "a > b",
+        "{{ line }}",
+        "type tool",
+    ] {
+        assert_eq!(
+            found(&format!("    - shell: \"{line}\"\n      changed_when: false\n")),
+            NOTHING,
+            "{line}"
+        );
     }
 }
 
@@ -60,18 +77,30 @@ fn shells_that_are_not_needed() {
 fn modes_that_are_decimal() {
     assert_eq!(found("    - file: {path: /etc/x, mode: 644}\n"), ["risky-octal:3"]);
     for mode in ["'0644'", "0644", "'644'", "u=rw,g=r"] {
-        assert_eq!(found(&format!("    - file: {{path: /etc/x, mode: \"{}\"}}\n", mode.trim_matches('\''))), NOTHING);
-        assert_eq!(found(&format!("    - file:\n        path: /etc/x\n        mode: {mode}\n")), NOTHING, "{mode}");
+        assert_eq!(
+            found(&format!("    - file: {{path: /etc/x, mode: \"{}\"}}\n", mode.trim_matches('\''))),
+            NOTHING
+        );
+        assert_eq!(
+            found(&format!("    - file:\n        path: /etc/x\n        mode: {mode}\n")),
+            NOTHING,
+            "{mode}"
+        );
     }
 }
 
 #[test]
 fn conditions_in_braces() {
     assert_eq!(
-        found("    - command: /opt/tool\n      changed_when: \"{{ false }}\"\n      when: [true, '{{ true }}']\n"),
+        found(
+            "    - command: /opt/tool\n      changed_when: \"{{ false }}\"\n      when: [true, '{{ true }}']\n"
+        ),
         ["no-jinja-when:4", "no-jinja-when:5"]
     );
-    assert_eq!(found("    - command: /opt/tool\n      changed_when: false\n      when: inventory_hostname == 'a'\n"), NOTHING);
+    assert_eq!(
+        found("    - command: /opt/tool\n      changed_when: false\n      when: inventory_hostname == 'a'\n"),
+        NOTHING
+    );
 }
 
 #[test]
@@ -88,7 +117,9 @@ fn becoming_another_user() {
 #[test]
 fn secrets_in_plain_text() {
     let with = |value: &str| {
-        let text = format!("- hosts: all\n  vars:\n    api_token: {value}\n  tasks:\n    - debug: {{msg: '{{{{ api_token }}}}'}}\n");
+        let text = format!(
+            "- hosts: all\n  vars:\n    api_token: {value}\n  tasks:\n    - debug: {{msg: '{{{{ api_token }}}}'}}\n"
+        );
         report_of(&[("play.yml", &text)]).count(Severity::Warning)
     };
     assert_eq!(with("hunter2"), 1);
@@ -103,12 +134,17 @@ fn what_nothing_uses() {
     let register = "    - command: uptime\n      changed_when: false\n      register: load\n";
     assert_eq!(found(register), ["unused-variable:5"]);
     assert_eq!(found(&format!("{register}    - debug: {{var: load}}\n")), NOTHING);
-    let text = "- hosts: all\n  vars: {limit: 600, other: 1}\n  tasks:\n    - template: {src: x.j2, dest: /etc/x}\n";
+    let text =
+        "- hosts: all\n  vars: {limit: 600, other: 1}\n  tasks:\n    - template: {src: x.j2, dest: /etc/x}\n";
     let report = report_of(&[("play.yml", text), ("templates/x.j2", "{{ limit }}\n")]);
-    let names: Vec<&str> = report.findings.iter().map(|finding| finding.diagnostic.message.as_str()).collect();
+    let names: Vec<&str> =
+        report.findings.iter().map(|finding| finding.diagnostic.message.as_str()).collect();
     assert_eq!(names, ["nothing uses `other`", "this task has no name"]);
     let unseen = report_of(&[("play.yml", text)]);
-    assert!(unseen.findings.iter().all(|finding| finding.rule != "unused-variable"), "the template may use them");
+    assert!(
+        unseen.findings.iter().all(|finding| finding.rule != "unused-variable"),
+        "the template may use them"
+    );
 }
 
 #[test]
@@ -124,21 +160,93 @@ fn comments_silence_rules() {
     assert_eq!(found("    - command: uptime # noqa\n"), NOTHING);
     assert_eq!(found("    - name: Read # noqa: no-changed-when\n      command: uptime\n"), NOTHING);
     assert_eq!(found("    - command: uptime # noqa: truthy\n"), ["no-changed-when:3"]);
-    assert_eq!(found("    - command: uptime # noqa: no-chnged-when\n"), ["no-changed-when:3", "unknown-noqa:3"]);
+    assert_eq!(
+        found("    - command: uptime # noqa: no-chnged-when\n"),
+        ["no-changed-when:3", "unknown-noqa:3"]
+    );
     assert_eq!(found("    - comand: uptime # noqa\n"), ["invalid:3"], "errors stay");
 }
 
 #[test]
 fn notes_of_style() {
     let text = "- hosts: all\n  become: yes\n  tasks:\n    - debug: {msg: hi}\n      with_items: [a]\n";
-    insta::assert_snapshot!(report_of(&[("play.yml", text)]).text(false), @"");
+    insta::assert_snapshot!(report_of(&[("play.yml", text)]).text(false), @r"
+    note: `yes` is a boolean here and text elsewhere [truthy]
+      --> play.yml:2:11
+       |
+     2 |   become: yes
+       |           ^^^
+    help: write `true`, or put it into quotes if text is meant
+    note: this task has no name [name-missing]
+      --> play.yml:4:7
+       |
+     4 |     - debug: {msg: hi}
+       |       ^^^^^
+    help: begin it with `name: …`
+    note: `with_items` has a newer form [deprecated-key]
+      --> play.yml:5:7
+       |
+     5 |       with_items: [a]
+       |       ^^^^^^^^^^
+    help: write `loop`
+    ");
 }
 
 #[test]
 fn everything_is_told_at_once() {
     let text = "- hosts: all\n  seriall: 2\n  tasks:\n    - comand: a\n    - shell: nvidia-smi -pl 600\n    - import_tasks: more.yml\n";
     let report = report_of(&[("play.yml", text), ("more.yml", "- command: uptime\n- copy: {dst: /a}\n")]);
-    insta::assert_snapshot!(format!("{}{}", report.text(false), report.summary()), @"");
+    insta::assert_snapshot!(format!("{}{}", report.text(false), report.summary()), @r"
+    error: unknown key `seriall` [invalid]
+      --> play.yml:2:3
+       |
+     2 |   seriall: 2
+       |   ^^^^^^^ not a key of a play
+    help: did you mean `serial`?
+    error: unknown task `comand` [invalid]
+      --> play.yml:4:7
+       |
+     4 |     - comand: a
+       |       ^^^^^^ no task kind of this name
+    help: did you mean `command`? `gpufleet doc` lists all kinds
+    note: this task has no name [name-missing]
+      --> play.yml:5:7
+       |
+     5 |     - shell: nvidia-smi -pl 600
+       |       ^^^^^
+    help: begin it with `name: …`
+    warning: a kind declares this: it can be planned, verified and done only where needed [command-instead-of-kind]
+      --> play.yml:5:7
+       |
+     5 |     - shell: nvidia-smi -pl 600
+       |       ^^^^^
+    help: write `gpu_power: {limit_watts: 600}`
+    note: this task has no name [name-missing]
+      --> more.yml:1:3
+       |
+     1 | - command: uptime
+       |   ^^^^^^^
+    help: begin it with `name: …`
+    warning: this `command` counts as a change every time [no-changed-when]
+      --> more.yml:1:3
+       |
+     1 | - command: uptime
+       |   ^^^^^^^
+    help: add `changed_when: false` if it only reads, or else a condition, `creates` or `removes`
+    note: this task has no name [name-missing]
+      --> more.yml:2:3
+       |
+     2 | - copy: {dst: /a}
+       |   ^^^^
+    help: begin it with `name: …`
+    error: `copy` has no parameter `dst` [invalid]
+      --> more.yml:2:10
+       |
+     2 | - copy: {dst: /a}
+       |          ^^^
+    help: did you mean `dest`?
+    2 files: 3 errors, 2 warnings, 3 notes; no node was contacted.
+    ");
 }
 
 #[test]
@@ -149,12 +257,16 @@ fn variables_are_judged_once_the_inventory_is_known() {
     report.check_variables(&Known { variables: ["rack".to_owned()].into() });
     assert!(report.findings.is_empty());
     report.check_variables(&Known::default());
-    assert_eq!(report.findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(), ["undefined-variable"]);
+    assert_eq!(
+        report.findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(),
+        ["undefined-variable"]
+    );
 }
 
 #[test]
 fn rules_can_be_left_out_but_errors_cannot() {
-    let mut report = report_of(&[("play.yml", "- hosts: all\n  tasks:\n    - command: uptime\n    - comand: a\n")]);
+    let mut report =
+        report_of(&[("play.yml", "- hosts: all\n  tasks:\n    - command: uptime\n    - comand: a\n")]);
     report.skip(&["no-changed-when", "name-missing", "invalid"].into());
     assert_eq!(report.findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(), ["invalid"]);
 }
@@ -174,14 +286,32 @@ fn sarif_is_as_its_schema_wants_it() {
 #[test]
 fn findings_for_programs_have_places() {
     let report = report_of(&[("play.yml", "- hosts: all\n  tasks:\n    - name: a\n      command: uptime\n")]);
-    insta::assert_snapshot!(serde_json::to_string_pretty(&report.findings[0].to_json()).unwrap(), @"");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&report.findings[0].to_json()).unwrap(), @r#"
+    {
+      "rule": "no-changed-when",
+      "severity": "warning",
+      "message": "this `command` counts as a change every time",
+      "file": "play.yml",
+      "line": 4,
+      "column": 7,
+      "label": null,
+      "notes": [],
+      "help": [
+        "add `changed_when: false` if it only reads, or else a condition, `creates` or `removes`"
+      ]
+    }
+    "#);
 }
 
 #[test]
 fn every_rule_is_explained_and_its_example_reads() {
     for rule in RULES {
         assert!(rule.summary.ends_with('.') && rule.help.ends_with('.'), "{}", rule.name);
-        assert!(yaml::parse("example", rule.example).is_ok() || rule.example.contains("# wrong"), "{}", rule.name);
+        assert!(
+            yaml::parse("example", rule.example).is_ok() || rule.example.contains("# wrong"),
+            "{}",
+            rule.name
+        );
         assert_eq!(super::rule(rule.name).map(|found| found.name), Some(rule.name));
     }
 }

@@ -43,7 +43,11 @@ pub(super) fn check(
             continue;
         }
         let directory = view.node.span.file().rsplit_once('/').map_or("", |(directory, _)| directory);
-        let places = [format!("{directory}/templates/{name}"), format!("{directory}/{name}"), format!("{directory}/../templates/{name}")];
+        let places = [
+            format!("{directory}/templates/{name}"),
+            format!("{directory}/{name}"),
+            format!("{directory}/../templates/{name}"),
+        ];
         let read = places.iter().find_map(|place| {
             let place = place.strip_prefix('/').filter(|_| directory.is_empty()).unwrap_or(place);
             reader.read(place).ok()

@@ -58,7 +58,11 @@ pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     }
     let layout = Layout { width: usize::MAX, sort: false, flow: Flow::Always, ..Layout::default() };
     let text = text_with(&parameters, &layout);
-    Some(Suggestion::Task { kind: info.name, text: format!("{}: {}", info.name, text.trim_end()), note: None })
+    Some(Suggestion::Task {
+        kind: info.name,
+        text: format!("{}: {}", info.name, text.trim_end()),
+        note: None,
+    })
 }
 
 /// The value with another one in place of each template.
@@ -116,8 +120,9 @@ pub fn advise(line: &str) -> Option<Advice> {
 
 /// Whether a line needs a shell: anything that a program given as words would not do.
 pub fn needs_shell(line: &str) -> bool {
-    line.contains(['|', '&', ';', '<', '>', '$', '`', '*', '?', '[', ']', '~', '\n', '#', '(', ')', '!', '\\', '^'])
-        || line.contains("{{")
+    line.contains([
+        '|', '&', ';', '<', '>', '$', '`', '*', '?', '[', ']', '~', '\n', '#', '(', ')', '!', '\\', '^',
+    ]) || line.contains("{{")
         || line.contains("{%")
         || line.contains(['{', '}'])
         || first_word_is_of_a_shell(line)
@@ -128,8 +133,26 @@ fn first_word_is_of_a_shell(line: &str) -> bool {
     first.contains('=')
         || matches!(
             first,
-            "cd" | "source" | "." | "export" | "set" | "ulimit" | "umask" | "if" | "for" | "while" | "case"
-                | "type" | "command" | "exec" | "eval" | "unset" | "alias" | "trap" | "wait" | "read" | "exit"
+            "cd" | "source"
+                | "."
+                | "export"
+                | "set"
+                | "ulimit"
+                | "umask"
+                | "if"
+                | "for"
+                | "while"
+                | "case"
+                | "type"
+                | "command"
+                | "exec"
+                | "eval"
+                | "unset"
+                | "alias"
+                | "trap"
+                | "wait"
+                | "read"
+                | "exit"
         )
 }
 
@@ -207,10 +230,14 @@ fn words(part: &str) -> Option<Vec<String>> {
 fn by_shape(line: &str) -> Option<Suggestion> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words.as_slice() {
-        ["echo", "quit", "|", rest @ ..] if rest.last().is_some_and(|w| program(w) == "nvidia-cuda-mps-control") => {
+        ["echo", "quit", "|", rest @ ..]
+            if rest.last().is_some_and(|w| program(w) == "nvidia-cuda-mps-control") =>
+        {
             task("gpu_mps", json!({"state": "stopped"}))
         }
-        ["echo", value, ">", path] | ["echo", value, "|", "tee", path] | ["echo", value, "|", "sudo", "tee", path] => {
+        ["echo", value, ">", path]
+        | ["echo", value, "|", "tee", path]
+        | ["echo", value, "|", "sudo", "tee", path] => {
             let name = path.strip_prefix("/proc/sys/")?.replace('/', ".");
             task("sysctl", json!({"name": name, "value": value.trim_matches(['"', '\''])}))
         }
@@ -224,31 +251,40 @@ fn of_program(program: &str, arguments: &[&str]) -> Option<Vec<Suggestion>> {
         "nvidia-smi" => gpu_commands::nvidia_smi(arguments),
         "nvidia-mig-parted" => one(gpu_commands::mig_parted(arguments)),
         "nvidia-persistenced" => one(task("gpu_persistence", json!({"mode": "daemon"}))),
-        "nvidia-cuda-mps-control" if arguments.contains(&"-d") => one(task("gpu_mps", json!({"state": "started"}))),
+        "nvidia-cuda-mps-control" if arguments.contains(&"-d") => {
+            one(task("gpu_mps", json!({"state": "started"})))
+        }
         "sysctl" => sysctl(arguments),
         "grubby" => one(grubby(arguments)),
         "update-grub" | "update-grub2" | "grub2-mkconfig" | "grub-mkconfig" => {
             one(remark("leave it out: `kernel_cmdline` writes the boot entries itself"))
         }
         "systemctl" => systemctl(arguments),
-        "service" => match arguments {
-            [name, action] => one(unit_state(action).and_then(|state| task("service", json!({"name": name, "state": state})))),
-            _ => None,
-        },
+        "service" => {
+            match arguments {
+                [name, action] => one(unit_state(action)
+                    .and_then(|state| task("service", json!({"name": name, "state": state})))),
+                _ => None,
+            }
+        }
         "reboot" => one(reboot()),
         "shutdown" if arguments.contains(&"-r") => one(reboot()),
         "init" | "telinit" if arguments == ["6"] => one(reboot()),
         "modprobe" => one(modprobe(arguments)),
         "rmmod" => match arguments {
-            [name] if !name.starts_with('-') => one(task("modprobe", json!({"name": name, "state": "absent"}))),
+            [name] if !name.starts_with('-') => {
+                one(task("modprobe", json!({"name": name, "state": "absent"})))
+            }
             _ => None,
         },
         "apt-get" | "apt" => one(packages("apt", arguments)),
         "dnf" | "yum" => one(packages("dnf", arguments)),
         "useradd" | "adduser" => one(useradd(arguments)),
-        "userdel" => plain(arguments).and_then(|names| one(task("user", json!({"name": single(&names)?, "state": "absent"})))),
+        "userdel" => plain(arguments)
+            .and_then(|names| one(task("user", json!({"name": single(&names)?, "state": "absent"})))),
         "groupadd" => one(groupadd(arguments)),
-        "groupdel" => plain(arguments).and_then(|names| one(task("group", json!({"name": single(&names)?, "state": "absent"})))),
+        "groupdel" => plain(arguments)
+            .and_then(|names| one(task("group", json!({"name": single(&names)?, "state": "absent"})))),
         "hostnamectl" => match arguments {
             ["set-hostname" | "hostname", name] => one(task("hostname", json!({"name": name}))),
             _ => None,
@@ -259,12 +295,18 @@ fn of_program(program: &str, arguments: &[&str]) -> Option<Vec<Suggestion>> {
         },
         "mount" => one(mount(arguments)),
         "umount" => match arguments {
-            [path] if path.starts_with('/') => one(task("mount", json!({"path": path, "state": "unmounted"}))),
+            [path] if path.starts_with('/') => {
+                one(task("mount", json!({"path": path, "state": "unmounted"})))
+            }
             _ => None,
         },
         "mkdir" => files(arguments, &["-p"], |path| json!({"path": path, "state": "directory"})),
         "touch" => files(arguments, &[], |path| json!({"path": path, "state": "touch"})),
-        "rm" => files(arguments, &["-f", "-r", "-rf", "-fr", "-R"], |path| json!({"path": path, "state": "absent"})),
+        "rm" => files(
+            arguments,
+            &["-f", "-r", "-rf", "-fr", "-R"],
+            |path| json!({"path": path, "state": "absent"}),
+        ),
         "chmod" => match arguments {
             [mode, paths @ ..] => files(paths, &[], |path| json!({"path": path, "mode": mode})),
             [] => None,
@@ -300,7 +342,11 @@ fn of_program(program: &str, arguments: &[&str]) -> Option<Vec<Suggestion>> {
 }
 
 fn reboot() -> Option<Suggestion> {
-    Some(task("reboot", json!({}))?.noted("it reboots only where something written waits for it; `when: always` reboots in any case"))
+    Some(
+        task("reboot", json!({}))?.noted(
+            "it reboots only where something written waits for it; `when: always` reboots in any case",
+        ),
+    )
 }
 
 /// Arguments without options.
@@ -326,14 +372,19 @@ fn files(arguments: &[&str], ignored: &[&str], parameters: impl Fn(&str) -> Json
 
 fn sysctl(arguments: &[&str]) -> Option<Vec<Suggestion>> {
     if arguments.iter().any(|word| matches!(*word, "-p" | "--system" | "--load")) {
-        return Some(vec![Suggestion::Remark("leave it out: `sysctl` sets the running kernel too".to_owned())]);
+        return Some(vec![Suggestion::Remark(
+            "leave it out: `sysctl` sets the running kernel too".to_owned(),
+        )]);
     }
     let settings: Vec<(&str, &str)> = arguments.iter().filter_map(|word| word.split_once('=')).collect();
     let options = arguments.iter().filter(|word| matches!(**word, "-w" | "--write" | "-q")).count();
     if settings.is_empty() || settings.len() + options != arguments.len() {
         return None;
     }
-    settings.into_iter().map(|(name, value)| task("sysctl", json!({"name": name.trim(), "value": value.trim()}))).collect()
+    settings
+        .into_iter()
+        .map(|(name, value)| task("sysctl", json!({"name": name.trim(), "value": value.trim()})))
+        .collect()
 }
 
 fn grubby(arguments: &[&str]) -> Option<Suggestion> {
@@ -359,7 +410,8 @@ fn grubby(arguments: &[&str]) -> Option<Suggestion> {
 pub fn grub_line(text: &str) -> Option<Suggestion> {
     let (_, value) = text.split_once("GRUB_CMDLINE_LINUX")?.1.split_once('=')?;
     let value = value.trim().trim_matches(['"', '\'']);
-    let words: Vec<&str> = value.split_whitespace().filter(|word| !matches!(*word, "quiet" | "splash")).collect();
+    let words: Vec<&str> =
+        value.split_whitespace().filter(|word| !matches!(*word, "quiet" | "splash")).collect();
     if words.is_empty() || words.iter().any(|word| word.contains(['\\', '$'])) {
         return None;
     }
@@ -442,8 +494,10 @@ fn packages(kind: &str, arguments: &[&str]) -> Option<Suggestion> {
     match *action {
         "install" if !empty => task(kind, json!({"name": names, "state": "present"}))
             .or_else(|| task("package", json!({"name": names, "state": "present"}))),
-        "remove" | "purge" | "erase" | "autoremove" if !empty => task(kind, json!({"name": names, "state": "absent"}))
-            .or_else(|| task("package", json!({"name": names, "state": "absent"}))),
+        "remove" | "purge" | "erase" | "autoremove" if !empty => {
+            task(kind, json!({"name": names, "state": "absent"}))
+                .or_else(|| task("package", json!({"name": names, "state": "absent"})))
+        }
         "update" if kind == "apt" => task("apt", json!({"update_cache": true})),
         "makecache" => task("dnf", json!({"update_cache": true})),
         _ => None,
@@ -517,13 +571,17 @@ fn mount(arguments: &[&str]) -> Option<Suggestion> {
         }
     }
     let [source, path] = places.as_slice() else { return None };
-    let mut parameters = Map::from_iter([("path".to_owned(), json!(path)), ("src".to_owned(), json!(source))]);
+    let mut parameters =
+        Map::from_iter([("path".to_owned(), json!(path)), ("src".to_owned(), json!(source))]);
     parameters.insert("fstype".to_owned(), json!(fstype?));
     if let Some(options) = options {
         parameters.insert("opts".to_owned(), json!(options));
     }
     parameters.insert("state".to_owned(), json!("mounted"));
-    Some(task("mount", Json::Object(parameters))?.noted("it stands in /etc/fstab then, and is there after a reboot"))
+    Some(
+        task("mount", Json::Object(parameters))?
+            .noted("it stands in /etc/fstab then, and is there after a reboot"),
+    )
 }
 
 fn download(program: &str, arguments: &[&str]) -> Option<Suggestion> {
@@ -531,9 +589,16 @@ fn download(program: &str, arguments: &[&str]) -> Option<Suggestion> {
     let place = arguments.iter().position(|word| wanted.contains(word))?;
     let path = arguments.get(place + 1)?;
     let url = arguments.iter().find(|word| word.contains("://"))?;
-    let simple = |word: &&str| !word.starts_with('-') || wanted.contains(word) || matches!(*word, "-s" | "-S" | "-L" | "-f" | "-q" | "-fsSL" | "-sSL" | "-sL");
+    let simple = |word: &&str| {
+        !word.starts_with('-')
+            || wanted.contains(word)
+            || matches!(*word, "-s" | "-S" | "-L" | "-f" | "-q" | "-fsSL" | "-sSL" | "-sL")
+    };
     if !arguments.iter().all(simple) {
         return None;
     }
-    Some(task("get_url", json!({"url": url, "dest": path}))?.noted("with `checksum: sha256:…` every node gets the same file"))
+    Some(
+        task("get_url", json!({"url": url, "dest": path}))?
+            .noted("with `checksum: sha256:…` every node gets the same file"),
+    )
 }

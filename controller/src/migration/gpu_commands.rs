@@ -8,8 +8,26 @@ use super::commands::{Suggestion, remark, task};
 
 /// Options that only read, or change how a reading looks.
 const READS: &[&str] = &[
-    "-q", "--query", "-L", "--list-gpus", "-d", "--display", "-x", "--xml-format", "-f", "--filename", "topo", "nvlink", "pmon",
-    "dmon", "daemon", "replay", "vgpu", "--version", "-h", "--help",
+    "-q",
+    "--query",
+    "-L",
+    "--list-gpus",
+    "-d",
+    "--display",
+    "-x",
+    "--xml-format",
+    "-f",
+    "--filename",
+    "topo",
+    "nvlink",
+    "pmon",
+    "dmon",
+    "daemon",
+    "replay",
+    "vgpu",
+    "--version",
+    "-h",
+    "--help",
 ];
 
 /// The states that a call of `nvidia-smi` sets; none for one that reads, and for what is not understood.
@@ -138,7 +156,8 @@ fn mig(arguments: &[&str]) -> Option<Vec<Suggestion>> {
         };
         return remark(text).map(|found| vec![found]);
     }
-    let mut parameters = Map::from_iter([("mode".to_owned(), json!("enabled")), ("layout".to_owned(), json!(layout))]);
+    let mut parameters =
+        Map::from_iter([("mode".to_owned(), json!("enabled")), ("layout".to_owned(), json!(layout))]);
     if let Some(gpus) = gpus {
         parameters.insert("gpus".to_owned(), gpus);
     }

@@ -11,7 +11,9 @@ pub fn report_text(survey: &Survey, all: bool) -> String {
         let tasks: Vec<&TaskReport> = survey
             .tasks
             .iter()
-            .filter(|task| task.file == *file && (all || task.verdict != Verdict::AsIs || !task.notes.is_empty()))
+            .filter(|task| {
+                task.file == *file && (all || task.verdict != Verdict::AsIs || !task.notes.is_empty())
+            })
             .collect();
         let problems: Vec<&Problem> =
             survey.problems.iter().filter(|problem| problem.file.as_deref() == Some(file)).collect();
@@ -24,7 +26,11 @@ pub fn report_text(survey: &Survey, all: bool) -> String {
         }
         for task in tasks {
             let title = task.name.as_deref().unwrap_or(&task.kind);
-            let kind = if task.name.is_some() && !task.kind.is_empty() { format!(" ({})", task.kind) } else { String::new() };
+            let kind = if task.name.is_some() && !task.kind.is_empty() {
+                format!(" ({})", task.kind)
+            } else {
+                String::new()
+            };
             let _ = writeln!(out, "  {:>4}  {:<8}  {title}{kind}", task.line, task.verdict.as_str());
             for problem in &task.problems {
                 let _ = writeln!(out, "                  {}", problem.message);
@@ -56,7 +62,7 @@ pub fn report_text(survey: &Survey, all: bool) -> String {
     let noun = if totals.tasks == 1 { "task" } else { "tasks" };
     let _ = write!(
         out,
-        "{} {noun}: {} run as they are, {} of them have a better kind; {} to replace, {} unknown",
+        "{} {noun}: {} run as they are, {} of these with a better kind; {} to replace, {} unknown",
         totals.tasks,
         totals.as_is + totals.better,
         totals.better,

@@ -141,8 +141,10 @@ pub fn survey(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Surve
             let (first, last) = view.lines();
             let mut own = Vec::new();
             for (error, used) in errors.iter().zip(&mut used) {
-                let inside =
-                    error.span.as_ref().is_some_and(|span| span.file() == path && (first..=last).contains(&span.line));
+                let inside = error
+                    .span
+                    .as_ref()
+                    .is_some_and(|span| span.file() == path && (first..=last).contains(&span.line));
                 if inside {
                     *used = true;
                     own.push(Problem::of(error));
@@ -151,7 +153,8 @@ pub fn survey(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Surve
             tasks.push(report(path, &view, own));
         }
     }
-    let rest = errors.iter().zip(&used).filter(|(_, used)| !**used).map(|(error, _)| Problem::of(error)).collect();
+    let rest =
+        errors.iter().zip(&used).filter(|(_, used)| !**used).map(|(error, _)| Problem::of(error)).collect();
     let mut totals = Totals { tasks: tasks.len(), ..Totals::default() };
     for task in &tasks {
         *match task.verdict {
@@ -168,7 +171,10 @@ pub fn survey(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Surve
 fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Keyring) -> Diagnostics {
     const PLAY: &str = "<a play around it>";
     let folder_up = if path.starts_with('/') { "" } else { "./" };
-    let text = format!("- hosts: all\n  tasks:\n    - import_tasks: {}\n", serde_json::json!(format!("{folder_up}{path}")));
+    let text = format!(
+        "- hosts: all\n  tasks:\n    - import_tasks: {}\n",
+        serde_json::json!(format!("{folder_up}{path}"))
+    );
     let wrapped = |asked: &str| match asked {
         PLAY => Ok(text.clone().into_bytes()),
         other => reader.read(other.strip_prefix("./").unwrap_or(other)),
@@ -178,7 +184,8 @@ fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Keyring) -> Diagnost
     let mut kept = Diagnostics::new();
     for mut error in found {
         // Why: handlers and files of a role are not in sight of this play.
-        let elsewhere = error.message.starts_with("no handler is called") || error.message.starts_with("`listen` is a key");
+        let elsewhere = error.message.starts_with("no handler is called")
+            || error.message.starts_with("`listen` is a key");
         if elsewhere {
             continue;
         }
@@ -229,7 +236,8 @@ fn named_files(path: &str, tree: &Node, reader: &Recorder<'_>) -> Vec<String> {
         }
     };
     let role_name = |node: &Node| -> Option<String> {
-        let name = node.as_str().or_else(|| node.get("role")?.as_str()).or_else(|| node.get("name")?.as_str());
+        let name =
+            node.as_str().or_else(|| node.get("role")?.as_str()).or_else(|| node.get("name")?.as_str());
         name.filter(|name| !crate::template::is_template(name)).map(ToOwned::to_owned)
     };
     for play in tree.as_seq().unwrap_or_default() {
@@ -249,7 +257,10 @@ fn named_files(path: &str, tree: &Node, reader: &Recorder<'_>) -> Vec<String> {
     }
     for dependency in tree.get("dependencies").and_then(Node::as_seq).unwrap_or_default() {
         if let Some(name) = role_name(dependency) {
-            let above = directory.strip_suffix("/meta").and_then(|role| role.rsplit_once('/')).map(|(roles, _)| roles);
+            let above = directory
+                .strip_suffix("/meta")
+                .and_then(|role| role.rsplit_once('/'))
+                .map(|(roles, _)| roles);
             for ending in ["yml", "yaml"] {
                 files.extend(above.map(|roles| format!("{roles}/{name}/tasks/main.{ending}")));
             }
@@ -262,7 +273,9 @@ fn named_files(path: &str, tree: &Node, reader: &Recorder<'_>) -> Vec<String> {
             (!crate::template::is_template(name)).then(|| name.to_owned())
         };
         match short(&found.name) {
-            "include_tasks" | "import_tasks" | "include" => files.extend(literal(found.value).map(|name| join(directory, &name))),
+            "include_tasks" | "import_tasks" | "include" => {
+                files.extend(literal(found.value).map(|name| join(directory, &name)))
+            }
             "include_role" | "import_role" => {
                 if let Some(name) = role_name(found.value) {
                     let file = found.value.get("tasks_from").and_then(Node::as_str).unwrap_or("main");
@@ -284,7 +297,13 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
     let (mut unknown, mut advised) = (false, false);
     let work = matches!(
         short(&kind),
-        "include_tasks" | "import_tasks" | "include_role" | "import_role" | "include_vars" | "include" | "import_playbook"
+        "include_tasks"
+            | "import_tasks"
+            | "include_role"
+            | "import_role"
+            | "include_vars"
+            | "include"
+            | "import_playbook"
     );
     if let Some(found) = &found {
         match found.kind {
@@ -351,7 +370,9 @@ pub(crate) fn command_text(value: &Node) -> Option<String> {
             let kept: Vec<&str> = text
                 .text
                 .split(' ')
-                .filter(|word| !["creates=", "removes=", "chdir=", "executable="].iter().any(|key| word.starts_with(key)))
+                .filter(|word| {
+                    !["creates=", "removes=", "chdir=", "executable="].iter().any(|key| word.starts_with(key))
+                })
                 .collect();
             Some(kept.join(" ").trim().to_owned())
         }
@@ -359,7 +380,8 @@ pub(crate) fn command_text(value: &Node) -> Option<String> {
             if let Some(text) = value.get("cmd").or_else(|| value.get("_raw_params")).and_then(Node::as_str) {
                 return Some(text.to_owned());
             }
-            let words: Option<Vec<String>> = value.get("argv")?.as_seq()?.iter().map(Node::scalar_text).collect();
+            let words: Option<Vec<String>> =
+                value.get("argv")?.as_seq()?.iter().map(Node::scalar_text).collect();
             Some(shell_words::join(words?))
         }
         _ => None,

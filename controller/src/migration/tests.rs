@@ -35,7 +35,10 @@ fn calls_of_nvidia_smi_become_states() {
         ("nvidia-smi -mig 1", &["gpu_mig: {mode: enabled}"]),
         ("nvidia-smi mig -cgi 3g.40gb,3g.40gb -C", &["gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}"]),
         ("nvidia-smi mig -i 1 -cgi 1g.10gb -C", &["gpu_mig: {mode: enabled, layout: {1g.10gb: 1}, gpus: 1}"]),
-        ("nvidia-mig-parted apply -f c.yaml -c all-1g.10gb", &["gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}"]),
+        (
+            "nvidia-mig-parted apply -f c.yaml -c all-1g.10gb",
+            &["gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}"],
+        ),
         ("nvidia-mig-parted apply -c all-disabled", &["gpu_mig: {mode: disabled}"]),
         (
             "nvidia-smi -pm 1 && nvidia-smi -pl 500",
@@ -49,7 +52,13 @@ fn calls_of_nvidia_smi_become_states() {
     }
     assert!(of("nvidia-smi -r")[0].starts_with("leave it out"));
     assert!(of("nvidia-smi mig -cgi 9,9 -C")[0].contains("by name"));
-    for line in ["nvidia-smi", "nvidia-smi -L", "nvidia-smi -q -d ECC", "nvidia-smi --query-gpu=name --format=csv", "nvidia-smi mig -lgip"] {
+    for line in [
+        "nvidia-smi",
+        "nvidia-smi -L",
+        "nvidia-smi -q -d ECC",
+        "nvidia-smi --query-gpu=name --format=csv",
+        "nvidia-smi mig -lgip",
+    ] {
         assert_eq!(advise(line), None, "{line} only reads");
     }
 }
@@ -60,7 +69,10 @@ fn commands_of_the_system_become_kinds() {
         ("sysctl -w vm.swappiness=10", "sysctl: {name: vm.swappiness, value: '10'}"),
         ("echo 1 > /proc/sys/kernel/sysrq", "sysctl: {name: kernel.sysrq, value: '1'}"),
         ("grubby --update-kernel=ALL --args=\"iommu=pt quiet\"", "kernel_cmdline: {add: [iommu=pt, quiet]}"),
-        ("grubby --update-kernel ALL --remove-args nouveau.modeset", "kernel_cmdline: {remove: [nouveau.modeset]}"),
+        (
+            "grubby --update-kernel ALL --remove-args nouveau.modeset",
+            "kernel_cmdline: {remove: [nouveau.modeset]}",
+        ),
         ("systemctl restart slurmd", "service: {name: slurmd, state: restarted}"),
         ("sudo systemctl enable --now slurmd", "service: {name: slurmd, enabled: true, state: started}"),
         ("systemctl daemon-reload", "service: {daemon_reload: true}"),
@@ -76,7 +88,16 @@ fn commands_of_the_system_become_kinds() {
         assert_eq!(of(line), [*task], "{line}");
     }
     assert!(advise("sudo systemctl enable --now slurmd").unwrap().sudo);
-    for line in ["cat /etc/hosts", "rm -rf /", "rm -rf {{ x }}", "systemctl status x", "grep x y | wc -l", "echo $X", "mkdir -p a", ""] {
+    for line in [
+        "cat /etc/hosts",
+        "rm -rf /",
+        "rm -rf {{ x }}",
+        "systemctl status x",
+        "grep x y | wc -l",
+        "echo $X",
+        "mkdir -p a",
+        "",
+    ] {
         assert_eq!(advise(line), None, "{line}");
     }
     for (line, kind) in [
@@ -104,7 +125,8 @@ fn a_line_that_is_understood_in_part_says_so() {
 
 #[test]
 fn edits_of_grub_become_words_of_the_command_line() {
-    let Some(Suggestion::Task { text, .. }) = commands::grub_line("GRUB_CMDLINE_LINUX=\"quiet iommu=pt\"") else {
+    let Some(Suggestion::Task { text, .. }) = commands::grub_line("GRUB_CMDLINE_LINUX=\"quiet iommu=pt\"")
+    else {
         panic!("no task");
     };
     assert_eq!(text, "kernel_cmdline: {add: [iommu=pt]}");
@@ -133,7 +155,30 @@ fn a_playbook_is_taken_apart() {
     let site = "- hosts: gpu\n  vars_prompt: []\n  tasks:\n    - name: persistence\n      shell: nvidia-smi -pm 1\n    - name: motd\n      copy: {content: hi, dest: /etc/motd}\n    - name: firewall\n      community.general.ufw: {state: enabled}\n    - name: odd\n      foo.bar.baz: {a: 1}\n    - name: more\n      import_tasks: more.yml\n";
     let more = "- name: wrong\n  copy: {dst: /a}\n- name: reads\n  command: nvidia-smi -L\n";
     let survey = survey_of(&[("site.yml", site), ("more.yml", more)]);
-    insta::assert_snapshot!(report_text(&survey, true), @"");
+    insta::assert_snapshot!(report_text(&survey, true), @r"
+    site.yml
+         2  change    `vars_prompt` is not available yet
+                      -> give the variables with `-e`
+         4  better    persistence (shell)
+                      - gpu_persistence: {mode: daemon}
+                      note: `daemon` runs nvidia-persistenced; `legacy` sets the flag alone, which a reboot loses
+         6  as it is  motd (copy)
+         8  replace   firewall (community.general.ufw)
+                      unknown task `community.general.ufw`
+                      -> use `command: ufw …` with `changed_when`
+        10  unknown   odd (foo.bar.baz)
+                      unknown task `foo.bar.baz`
+                      -> `gpufleet doc` lists all kinds
+        12  as it is  more (import_tasks)
+
+    more.yml
+         1  replace   wrong (copy)
+                      `copy` has no parameter `dst`
+                      -> did you mean `dest`?
+         3  as it is  reads (command)
+
+    7 tasks: 4 run as they are, 1 of these with a better kind; 2 to replace, 1 unknown; 1 more to change outside of tasks
+    ");
     assert!(!report_text(&survey, false).contains("motd"));
 }
 
@@ -146,7 +191,9 @@ fn tasks_of_roles_are_judged_even_where_nothing_loads_them() {
         ("roles/common/tasks/main.yml", tasks),
         ("roles/common/tasks/deep.yml", "- name: persistence\n  shell: nvidia-smi -pm 1\n"),
     ]);
-    let verdict = |name: &str| survey.tasks.iter().find(|task| task.name.as_deref() == Some(name)).map(|task| task.verdict);
+    let verdict = |name: &str| {
+        survey.tasks.iter().find(|task| task.name.as_deref() == Some(name)).map(|task| task.verdict)
+    };
     assert_eq!(verdict("packages"), Some(Verdict::Unknown));
     assert_eq!(verdict("persistence"), Some(Verdict::Better));
     assert_eq!(verdict("fine"), Some(Verdict::AsIs));

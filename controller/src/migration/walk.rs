@@ -53,7 +53,10 @@ impl FileRole {
         let Some(items) = root.as_seq() else { return Self::Other };
         let has = |key: &str| items.iter().any(|item| item.get(key).is_some());
         let imports = items.iter().any(|item| {
-            item.as_map().unwrap_or_default().iter().any(|(key, _)| short(&key.key_text()) == "import_playbook")
+            item.as_map()
+                .unwrap_or_default()
+                .iter()
+                .any(|(key, _)| short(&key.key_text()) == "import_playbook")
         });
         if has("hosts") || imports {
             Self::Playbook
@@ -170,9 +173,31 @@ fn is_keyword(name: &str) -> bool {
         || (plain.starts_with("with_"))
         || matches!(
             plain,
-            "action" | "local_action" | "args" | "register" | "until" | "retries" | "delay" | "async" | "poll" | "throttle"
-                | "delegate_to" | "delegate_facts" | "check_mode" | "diff" | "debugger" | "module_defaults" | "remote_user"
-                | "connection" | "port" | "collections" | "become_flags" | "become_exe" | "sudo" | "sudo_user" | "always_run"
+            "action"
+                | "local_action"
+                | "args"
+                | "register"
+                | "until"
+                | "retries"
+                | "delay"
+                | "async"
+                | "poll"
+                | "throttle"
+                | "delegate_to"
+                | "delegate_facts"
+                | "check_mode"
+                | "diff"
+                | "debugger"
+                | "module_defaults"
+                | "remote_user"
+                | "connection"
+                | "port"
+                | "collections"
+                | "become_flags"
+                | "become_exe"
+                | "sudo"
+                | "sudo_user"
+                | "always_run"
         )
 }
 

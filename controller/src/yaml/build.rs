@@ -238,7 +238,9 @@ impl Builder<'_> {
         let condition = ["when:", "_when:", "until:"].iter().any(|key| line.contains(key));
         Err(match near {
             Some(near) => error.help(near),
-            None if condition => error.help(format!("in a condition write `not {}`", name.trim_start_matches('!'))),
+            None if condition => {
+                error.help(format!("in a condition write `not {}`", name.trim_start_matches('!')))
+            }
             None => error.help("put a text that begins with `!` in quotes"),
         }
         .into())

@@ -119,10 +119,18 @@ pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &Scan
             at("a `-` needs a space behind it").help("write `- item`, or quote the value")
         }
         kind => {
-            let first = source.text().lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+            let first = source
+                .text()
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.is_empty() && !line.starts_with(['#', ';']));
             let section = first.is_some_and(|line| line.starts_with('[') && line.ends_with(']'));
             let error = at(&format!("not valid YAML: {kind}"));
-            if section { error.help("is this an inventory of the INI form? give it with `-i`") } else { error }
+            if section {
+                error.help("is this an inventory of the INI form? give it with `-i`")
+            } else {
+                error
+            }
         }
     }
 }

@@ -172,13 +172,15 @@ impl<'a> Parser<'a> {
         }
         let Some(items) = root.as_seq() else {
             let error = root.wrong_type("a playbook", "a list of plays");
-            self.error(error.help(if root.get("all").is_some_and(|all| all.get("hosts").or(all.get("children")).is_some()) {
-                "this looks like an inventory: give it with `-i`"
-            } else if root.get("hosts").is_some() {
-                "put `- ` in front of `hosts`, and two spaces in front of each line below"
-            } else {
-                "begin each play with `- hosts: …`"
-            }));
+            self.error(error.help(
+                if root.get("all").is_some_and(|all| all.get("hosts").or(all.get("children")).is_some()) {
+                    "this looks like an inventory: give it with `-i`"
+                } else if root.get("hosts").is_some() {
+                    "put `- ` in front of `hosts`, and two spaces in front of each line below"
+                } else {
+                    "begin each play with `- hosts: …`"
+                },
+            ));
             return Vec::new();
         };
         let is_task = |item: &Node| {

@@ -153,7 +153,9 @@ impl Parser<'_> {
     fn no_flag(&mut self, key: &str, node: &Node) {
         let error = node.wrong_type(&format!("`{key}`"), "true or false");
         self.error(match node.as_str() {
-            Some(user) if key == "become" => error.help(format!("write `become: true` and `become_user: {user}`")),
+            Some(user) if key == "become" => {
+                error.help(format!("write `become: true` and `become_user: {user}`"))
+            }
             _ => error,
         });
     }
@@ -304,7 +306,8 @@ impl Parser<'_> {
 /// What a name that is none may have been meant to be.
 fn name_help(name: &str) -> String {
     let rule = "names have letters, digits and `_`, and begin with no digit";
-    let mended: String = name.trim().chars().map(|c| if matches!(c, '-' | ' ' | '.') { '_' } else { c }).collect();
+    let mended: String =
+        name.trim().chars().map(|c| if matches!(c, '-' | ' ' | '.') { '_' } else { c }).collect();
     match is_variable_name(&mended) {
         true => format!("{rule}: `{mended}`"),
         false => rule.to_owned(),

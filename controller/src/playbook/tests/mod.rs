@@ -1,5 +1,6 @@
 mod errors;
 mod language;
+mod mistakes;
 mod policy;
 mod policy_errors;
 

@@ -44,7 +44,8 @@ fn of_kind(kind: &KindInfo, schema: &Json) -> Json {
     if let Some(required) = schema.get("required").filter(|_| !aliased && kind.free_form.is_none()) {
         parameters["required"] = required.clone();
     }
-    let mut forms = vec![parameters, json!({"type": "string", "description": "`name=value` words, or the free form."})];
+    let mut forms =
+        vec![parameters, json!({"type": "string", "description": "`name=value` words, or the free form."})];
     if kind.free_form.is_some() {
         forms.push(json!({"type": ["number", "boolean"]}));
     }

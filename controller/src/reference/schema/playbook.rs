@@ -72,7 +72,10 @@ fn play() -> Json {
     let imports: Vec<Json> = import.iter().map(|name| json!({"required": [name]})).collect();
     let mut import_keys = properties(&["name", "when", "tags", "vars"]);
     for name in &import {
-        import_keys.insert(name.clone(), json!({"type": ["string", "object"], "description": "Puts the plays of another playbook here."}));
+        import_keys.insert(
+            name.clone(),
+            json!({"type": ["string", "object"], "description": "Puts the plays of another playbook here."}),
+        );
     }
     json!({
         "description": "A play: hosts, and what is done to them.",

@@ -59,7 +59,9 @@ fn shipped_playbooks_are_valid() {
 #[test]
 fn shipped_inventories_are_valid() {
     let validator = validator(&inventory_schema());
-    let right = document("all:\n  children:\n    gpu:\n      hosts:\n        gpu[001:100]:\n          ansible_port: 22\n      vars: {rack: r1}\n");
+    let right = document(
+        "all:\n  children:\n    gpu:\n      hosts:\n        gpu[001:100]:\n          ansible_port: 22\n      vars: {rack: r1}\n",
+    );
     assert_eq!(complaints(&validator, &right), [""; 0]);
     assert_eq!(complaints(&validator, &document("plugin: constructed\nkeyed_groups: []\n")), [""; 0]);
     for wrong in ["all:\n  hots:\n    a:\n", "[1]\n", "all:\n  children: [a]\n", "gpu:\n  hosts: [a]\n"] {
