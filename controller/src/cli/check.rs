@@ -225,3 +225,51 @@ pub fn import(args: &ImportArgs, output: &Output) -> Result<u8, CommandError> {
     }
     Ok(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    /// The exit code of `gpufleet check` on one playbook.
+    fn code(text: &str, options: &[&str]) -> u8 {
+        let folder = tempfile::tempdir().unwrap();
+        let playbook = folder.path().join("play.yml");
+        fs::write(&playbook, text).unwrap();
+        let words = ["gpufleet", "--quiet", "check"].into_iter().map(ToOwned::to_owned);
+        let words = words
+            .chain([playbook.display().to_string()])
+            .chain(options.iter().map(|word| (*word).to_owned()));
+        let cli = Cli::try_parse_from(words).unwrap();
+        let environment = Environment::read();
+        let output = Output::new(&cli.output, &environment);
+        let Command::Check(args) = cli.command else { panic!("another command") };
+        check(&args, &environment, &output).unwrap_or_else(|error| error.exit_code())
+    }
+
+    #[test]
+    fn exit_codes_are_as_documented() {
+        let fine = "- hosts: all\n  tasks:\n    - name: a\n      debug: {msg: hi}\n";
+        let doubtful = "- hosts: all\n  tasks:\n    - name: a\n      command: uptime\n";
+        let wrong = "- hosts: all\n  tasks:\n    - comand: uptime\n";
+        assert_eq!((code(fine, &[]), code(fine, &["--strict"])), (0, 0));
+        assert_eq!((code(doubtful, &[]), code(doubtful, &["--strict"])), (0, 3));
+        assert_eq!(code(doubtful, &["--strict", "--skip-rule", "no-changed-when"]), 0);
+        assert_eq!((code(wrong, &[]), code(wrong, &["--format", "sarif"])), (1, 1));
+        assert_eq!(code(wrong, &["--skip-rule", "invalid"]), 1);
+        assert_eq!(code(fine, &["--skip-rule", "no-such-rule"]), 1);
+    }
+
+    #[test]
+    fn an_inventory_tells_of_variables_hosts_and_files() {
+        let variable = "- hosts: all\n  tasks:\n    - name: a\n      debug: {msg: '{{ rack }}'}\n";
+        assert_eq!((code(variable, &[]), code(variable, &["-i", "gpu001,"])), (0, 1));
+        assert_eq!(code(variable, &["-i", "gpu001,", "-e", "rack=r1"]), 0);
+        let host = "- hosts: nowhere\n  tasks:\n    - name: a\n      debug: {msg: hi}\n";
+        assert_eq!((code(host, &[]), code(host, &["-i", "gpu001,"])), (0, 1));
+        let file = "- hosts: all\n  tasks:\n    - name: a\n      copy: {src: nothing.conf, dest: /etc/x}\n";
+        assert_eq!(code(file, &[]), 1, "a file that is not there needs no inventory");
+    }
+}

@@ -91,10 +91,32 @@ pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
 }
 
 pub fn completion(shell: clap_complete::Shell, output: &Output) -> Result<u8, CommandError> {
+    output.data(&completions(shell))?;
+    Ok(0)
+}
+
+fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gpufleet", &mut text);
-    output.data(&String::from_utf8_lossy(&text))?;
-    Ok(0)
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if shell == clap_complete::Shell::Fish {
+        // Why: for fish, clap leaves out the words that stand without an option.
+        let schemas = SchemaName::value_variants().iter().filter_map(|name| name.to_possible_value());
+        let words = tasks::KINDS
+            .iter()
+            .map(|kind| ("doc", kind.name.to_owned(), kind.summary.to_owned()))
+            .chain(schemas.map(|name| {
+                let help = name.get_help().map(ToString::to_string).unwrap_or_default();
+                ("schema", name.get_name().to_owned(), help)
+            }));
+        for (command, word, help) in words {
+            let help = help.replace('\\', "\\\\").replace('\'', "\\'");
+            text.push_str(&format!(
+                "complete -c gpufleet -n \"__fish_gpufleet_using_subcommand {command}\" -f -a \"{word}\" -d '{help}'\n"
+            ));
+        }
+    }
+    text
 }
 
 #[derive(Clone, Debug, Args)]
@@ -142,12 +164,6 @@ pub fn man(args: &ManArgs, output: &Output) -> Result<u8, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn completions(shell: clap_complete::Shell) -> String {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "gpufleet", &mut text);
-        String::from_utf8(text).unwrap()
-    }
 
     #[test]
     fn every_shell_completes_every_kind_and_command() {

@@ -7,8 +7,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::playbook::{Parameter, Program, Task};
 use crate::template::{inspect_template, is_template};
 
-/// Kinds and patterns by which a run may make a file that a later task sends.
-const MAKES_FILES: &[&str] = &["fetch", "slurp", "get_url"];
+/// Kinds by which a run may make a file that a later task sends.
+const MAKES_FILES: &[&str] = &["fetch"];
 
 /// Every file that tasks name and that is not there, and templates with mistakes in them.
 ///

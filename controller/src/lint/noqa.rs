@@ -1,9 +1,10 @@
 //! `# noqa` comments.
 
+use std::sync::Arc;
+
 use super::rules::{RULES, rule};
 use super::run::Finding;
 use crate::diagnostic::{Diagnostic, SourceFile, Span, suggest};
-use std::sync::Arc;
 
 /// What the comment of one line silences.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -118,10 +118,8 @@ fn loosened(schema: &Json, kind: &str) -> Json {
         forms.push(items);
         forms.push(Json::Object(out.clone()));
         forms.push(template());
-    } else if out.contains_key("enum") || out.contains_key("const") {
-        // Why: words have other spellings (`on`, `1`), which the registry does not list.
-        return Json::Object(out);
     } else {
+        // Why words as they are: an editor offers those; other spellings of them (`on`, `1`) are for the parser alone.
         return Json::Object(out);
     }
     if nothing {
