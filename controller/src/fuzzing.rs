@@ -89,11 +89,10 @@ fn playbook(bytes: &[u8]) {
         }
     }
     let paths = ["play.yml".to_owned()];
-    let report = crate::lint::check(&paths, &files, &crate::vault::Keyring::default());
+    let report = crate::lint::check(&paths, &files, &Arc::default(), &[]);
     let _ = report.text(true);
     let _ = crate::lint::sarif(&report);
-    let _ =
-        migration::report_text(&migration::survey(&paths, &files, &crate::vault::Keyring::default()), true);
+    let _ = migration::report_text(&migration::survey(&paths, &files, &Arc::default(), &[]), true);
 }
 
 fn template_text(bytes: &[u8]) {

@@ -20,8 +20,12 @@ use gpufleet::{
 use serde_json::{Value, json};
 
 use super::{
-    args::InventorySource, engine::known_names, environment::Environment, error::CommandError,
-    output::Output, sources, vault_passwords,
+    args::InventorySource,
+    engine::{known_names, roles_path},
+    environment::Environment,
+    error::CommandError,
+    output::Output,
+    sources, vault_passwords,
 };
 
 /// Exit code where only `--strict` makes something of what was found.
@@ -114,10 +118,10 @@ pub fn check(args: &CheckArgs, environment: &Environment, output: &Output) -> Re
         };
     }
     let keyring = vault_passwords::keyring(&args.inventory.vault, environment)?;
-    let read = |path: &str| fs::read(path);
-    let mut report = lint::check(&names(&args.playbooks), &read, &keyring);
+    let roles = roles_path(environment);
+    let mut report = lint::check(&names(&args.playbooks), &sources::Disk, &keyring, &roles);
     if let Some(program) = &report.program {
-        let files = CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&keyring));
+        let files = CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring));
         let missing = check_files(program, &files);
         report.add(missing);
     }
@@ -209,14 +213,14 @@ fn inventory(
     Ok(())
 }
 
-pub fn import(args: &ImportArgs, output: &Output) -> Result<u8, CommandError> {
+pub fn import(args: &ImportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     for playbook in &args.playbooks {
         if let Err(error) = fs::metadata(playbook) {
             return Err(CommandError::user(format!("cannot read {}: {error}", playbook.display())));
         }
     }
-    let read = |path: &str| fs::read(path);
-    let survey = migration::survey(&names(&args.playbooks), &read, &Keyring::default());
+    let roles = roles_path(environment);
+    let survey = migration::survey(&names(&args.playbooks), &sources::Disk, &Arc::default(), &roles);
     match args.format {
         ImportFormat::Text => output.data(&migration::report_text(&survey, args.all))?,
         ImportFormat::Json => {

@@ -55,7 +55,7 @@ pub fn main() -> u8 {
         Command::Runs(args) => history::runs(&args, &environment, &output),
         Command::Report(args) => history::report(&args, &environment, &output),
         Command::Check(args) => check::check(&args, &environment, &output),
-        Command::Import(args) => check::import(&args, &output),
+        Command::Import(args) => check::import(&args, &environment, &output),
         Command::Doc(args) => doc::doc(&args, &output),
         Command::Schema(args) => doc::schema(&args, &output),
         Command::Man(args) => doc::man(&args, &output),

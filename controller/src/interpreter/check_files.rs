@@ -19,13 +19,15 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
     let local = |text: &str| matches!(text, "localhost" | "127.0.0.1" | "::1");
     for play in &program.plays {
         let here = play.hosts.iter().any(|(hosts, _)| hosts.as_str().is_some_and(local));
-        let makes = play.tasks().iter().any(|task| MAKES_FILES.contains(&task.kind.name));
+        let delegated =
+            |task: &Task| task.delegate_to.as_ref().and_then(|host| host.as_str()).is_some_and(local);
+        let makes = play.tasks().iter().any(|task| MAKES_FILES.contains(&task.kind.name) || delegated(task));
         if here || makes {
             return errors;
         }
         for task in play.tasks().into_iter().filter(|task| task.when.is_empty()) {
             let Some((kind, name, parameter)) = named(task) else { continue };
-            match files.read(kind, &play.directory, &name) {
+            match files.read(kind, &task.search, &name) {
                 Ok(file) => {
                     let text = std::str::from_utf8(&file.bytes)
                         .ok()

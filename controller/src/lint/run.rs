@@ -1,6 +1,7 @@
 //! All findings about some playbooks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::rules::{Severity, rule};
 use super::{noqa, tasks, unused};
@@ -120,11 +121,11 @@ impl Report {
     }
 }
 
-/// Looks at playbooks and whatever they read.
-pub fn check(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Report {
+/// Looks at playbooks and whatever they read; roles may lie in `roles_path` too.
+pub fn check(paths: &[String], reader: &dyn Reader, keyring: &Arc<Keyring>, roles_path: &[String]) -> Report {
     let recorder = Recorder::new(reader);
     let mut report = Report::default();
-    match Program::load_with(paths, &recorder, keyring) {
+    match Program::load_with(paths, &recorder, keyring, roles_path) {
         Ok(program) => {
             let warnings = program.warnings.clone();
             report.findings.extend(warnings.into_iter().map(warned));

@@ -4,6 +4,7 @@
 //! (tasks of roles it cannot load, names with templates) are given to it one by one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -98,12 +99,17 @@ pub struct Survey {
     pub files: Vec<String>,
 }
 
-/// Looks at playbooks and at whatever they bring along.
-pub fn survey(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Survey {
+/// Looks at playbooks and at whatever they bring along; roles may lie in `roles_path` too.
+pub fn survey(
+    paths: &[String],
+    reader: &dyn Reader,
+    keyring: &Arc<Keyring>,
+    roles_path: &[String],
+) -> Survey {
     let recorder = Recorder::new(reader);
     let mut errors = Diagnostics::new();
     for path in paths {
-        errors.absorb(Program::load_with(&[path], &recorder, keyring));
+        errors.absorb(Program::load_with(&[path], &recorder, keyring, roles_path));
     }
     let mut trees: BTreeMap<String, Node> = BTreeMap::new();
     let mut todo: Vec<String> = paths.to_vec();
@@ -168,7 +174,7 @@ pub fn survey(paths: &[String], reader: &dyn Reader, keyring: &Keyring) -> Surve
 }
 
 /// What the strict parser says about a file of tasks that no play brings to it.
-fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Keyring) -> Diagnostics {
+fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Arc<Keyring>) -> Diagnostics {
     const PLAY: &str = "<a play around it>";
     let folder_up = if path.starts_with('/') { "" } else { "./" };
     let text = format!(
@@ -179,7 +185,7 @@ fn judge_alone(path: &str, reader: &Recorder<'_>, keyring: &Keyring) -> Diagnost
         PLAY => Ok(text.clone().into_bytes()),
         other => reader.read(other.strip_prefix("./").unwrap_or(other)),
     };
-    let found = Program::load_with(&[PLAY], &wrapped, keyring).err().unwrap_or_default();
+    let found = Program::load_with(&[PLAY], &wrapped, keyring, &[]).err().unwrap_or_default();
     let named = format!("{folder_up}{path}");
     let mut kept = Diagnostics::new();
     for mut error in found {

@@ -1,11 +1,11 @@
 //! What replaces commands and modules, and the report on playbooks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpufleet_protocol::tasks::find;
 
 use super::*;
-use crate::vault::Keyring;
 
 /// The tasks that replace a line, or the remarks about it.
 fn of(line: &str) -> Vec<String> {
@@ -147,7 +147,7 @@ fn modules_have_their_ways() {
 fn survey_of(files: &[(&str, &str)]) -> Survey {
     let files: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    survey(&["site.yml".to_owned()], &files, &Keyring::default())
+    survey(&["site.yml".to_owned()], &files, &Arc::default(), &[])
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_playbook_that_is_no_yaml_gets_its_error() {
 fn the_shipped_playbooks_run_as_they_are() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../playbooks/bringup.yaml");
     let read = |path: &str| std::fs::read(path);
-    let survey = survey(&[path.display().to_string()], &read, &Keyring::default());
+    let survey = survey(&[path.display().to_string()], &read, &Arc::default(), &[]);
     assert!(survey.totals.tasks > 3);
     assert_eq!(survey.totals.as_is, survey.totals.tasks, "{}", report_text(&survey, false));
 }

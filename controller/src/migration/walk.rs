@@ -37,6 +37,10 @@ impl Reader for Recorder<'_> {
         self.files.borrow_mut().insert(path.to_owned(), bytes.clone());
         Ok(bytes)
     }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        self.inner.list(folder)
+    }
 }
 
 /// What a file holds, as far as its shape tells.
