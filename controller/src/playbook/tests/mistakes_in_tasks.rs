@@ -140,12 +140,12 @@ fn include_of_old() {
     - include: a.yml
 ";
     insta::assert_snapshot!(errors_of(text), @r"
-    error: unknown task `include`
+    error: `include` is not available yet
       --> play.yml:3:7
        |
      3 |     - include: a.yml
-       |       ^^^^^^^ no task kind of this name
-    help: write `include_tasks` or `import_tasks`: `include` was taken out of Ansible too
+       |       ^^^^^^^
+    help: use `import_tasks` or `include_tasks`
     ");
 }
 
