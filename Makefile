@@ -13,7 +13,11 @@ RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 CHAOS_SCHEDULES ?= 100000
 CHAOS_ENGINE_SCHEDULES ?= 2000
 
-.PHONY: demo test test-systems test-tools chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
+# How long `make fuzz` looks at each target; FUZZ_TARGET=ini takes one of them.
+FUZZ_SECONDS ?= 300
+FUZZ_TARGET ?=
+
+.PHONY: fuzz demo test test-systems test-tools chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -47,6 +51,10 @@ schedules: targets
 ## mutants: changes the pure cores one place at a time; the tests have to notice (an hour; MUTANTS_SHARD=0/8 takes an eighth)
 mutants: targets
 	@tests/scripts/mutants.sh
+
+## fuzz: libFuzzer on everything that reads foreign text, FUZZ_SECONDS each; needs a C++ compiler, and no nightly toolchain
+fuzz: targets
+	@tests/scripts/fuzz.sh "$(FUZZ_SECONDS)" "$(FUZZ_TARGET)"
 
 ## compat: has the real ansible-core write what the cases of tests/compat expect; COMPAT=name takes some of them
 compat:

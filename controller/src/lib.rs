@@ -8,9 +8,13 @@ pub mod display;
 pub mod drain;
 pub mod engine;
 pub mod event;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod interpreter;
 pub mod inventory;
 pub mod journal;
+pub mod lint;
+pub mod migration;
 pub mod playbook;
 pub mod reference;
 pub mod report;

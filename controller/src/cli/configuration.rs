@@ -249,6 +249,8 @@ impl Configuration {
                 | Command::Pause(_)
                 | Command::Abort(_)
                 | Command::Doc(_)
+                | Command::Schema(_)
+                | Command::Man(_)
                 | Command::Completion { .. }
         )
     }
@@ -299,11 +301,20 @@ impl Configuration {
             }
             Command::Inventory(args) => self.inventory(&mut args.inventory),
             Command::Hosts(args) => self.inventory(&mut args.inventory),
+            Command::Check(args) => {
+                // Why not the inventory: without one, variables are not judged, and a person has to say so.
+                self.vault(&mut args.inventory.vault);
+                self.roles(&mut args.roles_path);
+            }
+            Command::Import(args) => self.roles(&mut args.roles_path),
             Command::Vault(command) => self.vault(match command {
                 VaultCommand::View(args) => &mut args.vault,
                 VaultCommand::Encrypt(args) => &mut args.with.vault,
                 VaultCommand::Decrypt(args) => &mut args.vault,
                 VaultCommand::EncryptString(args) => &mut args.with.vault,
+                VaultCommand::Create(args) => &mut args.with.vault,
+                VaultCommand::Edit(args) => &mut args.vault,
+                VaultCommand::Rekey(args) => &mut args.vault,
             }),
             _ => {}
         }

@@ -1,6 +1,8 @@
-//! `doc` and `completion`.
+//! `doc`, `schema`, `completion` and `man`: what gpufleet tells about itself.
 
-use clap::CommandFactory;
+use std::{fs, path::PathBuf};
+
+use clap::{Args, CommandFactory, ValueEnum, builder::PossibleValue};
 use gpufleet::{diagnostic, reference};
 use gpufleet_protocol::tasks;
 
@@ -9,6 +11,27 @@ use super::{
     error::CommandError,
     output::Output,
 };
+
+/// Takes any name, and knows those that shells complete.
+#[derive(Clone, Debug)]
+pub struct KindName;
+
+impl clap::builder::TypedValueParser for KindName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        clap::builder::StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(tasks::KINDS.iter().map(|kind| PossibleValue::new(kind.name).help(kind.summary))))
+    }
+}
 
 pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
     let Some(name) = &args.kind else {
@@ -20,7 +43,10 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         let error = CommandError::user(format!("no task kind `{name}`"));
         return Err(match diagnostic::suggest(name, known) {
             Some(close) => error.hint(format!("did you mean `{close}`?")),
-            None => error.hint("`gpufleet doc` lists them all"),
+            None => match gpufleet::migration::module_advice(name) {
+                Some(advice) => error.hint(advice.text()),
+                None => error.hint("`gpufleet doc` lists them all"),
+            },
         });
     };
     let text = if args.schema {
@@ -32,9 +58,145 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
     Ok(0)
 }
 
+#[derive(Clone, Debug, Args)]
+pub struct SchemaArgs {
+    /// Which schema.
+    pub what: SchemaName,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemaName {
+    /// Playbooks.
+    Playbook,
+    /// Files of tasks, such as those of roles.
+    Tasks,
+    /// Inventories in YAML.
+    Inventory,
+    /// The document of `--format json`.
+    Report,
+}
+
+pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
+    let schema = match args.what {
+        SchemaName::Playbook => reference::playbook_schema(),
+        SchemaName::Tasks => reference::tasks_schema(),
+        SchemaName::Inventory => reference::inventory_schema(),
+        SchemaName::Report => {
+            output.data(reference::REPORT_SCHEMA)?;
+            return Ok(0);
+        }
+    };
+    output.data(&serde_json::to_string_pretty(&schema).map_err(CommandError::internal)?)?;
+    Ok(0)
+}
+
 pub fn completion(shell: clap_complete::Shell, output: &Output) -> Result<u8, CommandError> {
+    output.data(&completions(shell))?;
+    Ok(0)
+}
+
+fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gpufleet", &mut text);
-    output.data(&String::from_utf8_lossy(&text))?;
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if shell == clap_complete::Shell::Fish {
+        // Why: for fish, clap leaves out the words that stand without an option.
+        let schemas = SchemaName::value_variants().iter().filter_map(|name| name.to_possible_value());
+        let words = tasks::KINDS
+            .iter()
+            .map(|kind| ("doc", kind.name.to_owned(), kind.summary.to_owned()))
+            .chain(schemas.map(|name| {
+                let help = name.get_help().map(ToString::to_string).unwrap_or_default();
+                ("schema", name.get_name().to_owned(), help)
+            }));
+        for (command, word, help) in words {
+            let help = help.replace('\\', "\\\\").replace('\'', "\\'");
+            text.push_str(&format!(
+                "complete -c gpufleet -n \"__fish_gpufleet_using_subcommand {command}\" -f -a \"{word}\" -d '{help}'\n"
+            ));
+        }
+    }
+    text
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ManArgs {
+    /// Command whose page is printed, such as `run`; without it gpufleet's own.
+    #[arg(conflicts_with = "out")]
+    pub command: Option<String>,
+    /// Writes the pages of all commands into this folder.
+    #[arg(short, long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+}
+
+pub fn man(args: &ManArgs, output: &Output) -> Result<u8, CommandError> {
+    let mut program = Cli::command();
+    program.build();
+    if let Some(folder) = &args.out {
+        let failed = |error: &dyn std::fmt::Display| {
+            CommandError::user(format!("cannot write man pages to {}: {error}", folder.display()))
+        };
+        fs::create_dir_all(folder).map_err(|error| failed(&error))?;
+        clap_mangen::generate_to(program, folder).map_err(|error| failed(&error))?;
+        return Ok(0);
+    }
+    let page = match &args.command {
+        None => clap_mangen::Man::new(program),
+        Some(name) => {
+            let known: Vec<String> =
+                program.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+            let Some(command) = program.find_subcommand(name) else {
+                let error = CommandError::user(format!("gpufleet has no command `{name}`"));
+                return Err(match diagnostic::did_you_mean(name, known.iter().map(String::as_str)) {
+                    Some(near) => error.hint(near),
+                    None => error.hint(format!("commands are: {}", known.join(", "))),
+                });
+            };
+            clap_mangen::Man::new(command.clone())
+        }
+    };
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    output.bytes(&text)?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_completes_every_kind_and_command() {
+        use clap_complete::Shell;
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = completions(shell);
+            for kind in tasks::KINDS {
+                assert!(text.contains(kind.name), "{shell}: {}", kind.name);
+            }
+            for command in Cli::command().get_subcommands() {
+                assert!(text.contains(command.get_name()), "{shell}: {}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_shell_takes_the_completions() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpufleet.bash");
+        fs::write(&file, completions(clap_complete::Shell::Bash)).unwrap();
+        let ended = std::process::Command::new("bash").arg("-n").arg(&file).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+
+    #[test]
+    fn every_command_has_a_man_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Cli::command();
+        program.build();
+        clap_mangen::generate_to(program, folder.path()).unwrap();
+        for name in ["gpufleet.1", "gpufleet-run.1", "gpufleet-check.1", "gpufleet-vault-view.1"] {
+            let page = fs::read_to_string(folder.path().join(name)).unwrap();
+            assert!(page.contains(".TH"), "{name}");
+        }
+    }
 }

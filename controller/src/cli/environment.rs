@@ -25,6 +25,8 @@ pub struct Environment {
     /// Columns of the terminal, or 100.
     pub width: usize,
     pub hostname: String,
+    /// The words of `EDITOR`, or `vi`.
+    pub editor: String,
     /// The boot of this machine, as nodes tell theirs.
     pub boot_id: Option<String>,
 }
@@ -47,6 +49,10 @@ impl Environment {
             ssh_auth_sock: path("SSH_AUTH_SOCK"),
             state_dir: state.unwrap_or_else(|| PathBuf::from("/var/lib")).join("gpufleet"),
             home,
+            editor: env::var("EDITOR")
+                .ok()
+                .filter(|text| !text.trim().is_empty())
+                .unwrap_or_else(|| "vi".to_owned()),
             no_color: env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
             stdin_is_terminal: stdin().is_terminal(),
             stdout_is_terminal: stdout().is_terminal(),

@@ -8,6 +8,7 @@ use std::{
 
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics},
+    interpreter::{CachedFiles, check_files},
     inventory::Inventory,
     playbook::{Drain, Known, Order, Program, Reader, TagFilter},
     rollout::Amount,
@@ -104,6 +105,7 @@ pub fn load(
     let known = Known { variables: known_names(&inventory, &hosts, &extra) };
     let mut wrong = whole.check_variables(&known);
     wrong.append(whole.check_logins(|host| inventory.host_vars(host).is_some()));
+    wrong.append(check_files(&whole, &CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring))));
     wrong.into_result(())?;
     if hosts.is_empty() && !source.inventory.allow_empty {
         return Err(CommandError::user("no host is selected")
@@ -185,6 +187,11 @@ fn roles_path(source: &PlaybookSource, environment: &Environment) -> Vec<String>
     if !source.roles_path.is_empty() {
         return source.roles_path.clone();
     }
+    usual_roles_path(environment)
+}
+
+/// Where Ansible looks for roles.
+pub fn usual_roles_path(environment: &Environment) -> Vec<String> {
     let home = environment.home.iter().map(|home| home.join(".ansible/roles").display().to_string());
     home.chain(["/usr/share/ansible/roles".to_owned(), "/etc/ansible/roles".to_owned()]).collect()
 }
@@ -251,7 +258,7 @@ fn order(order: Order, hosts: &mut [String]) {
 }
 
 /// Names that a template may use because some selected host has them.
-fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
+pub fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, Value>) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = extra.keys().cloned().collect();
     let mut seen = BTreeSet::new();
     for host in hosts {

@@ -6,6 +6,7 @@ mod adhoc;
 mod args;
 mod command_line;
 mod configuration;
+mod check;
 mod contexts;
 mod doc;
 mod engine;
@@ -26,6 +27,7 @@ mod schedulers;
 mod sinks;
 mod sources;
 mod vault;
+mod vault_edit;
 mod vault_passwords;
 
 use clap::Parser;
@@ -98,6 +100,10 @@ fn carry_out(
         Command::Pause(args) => resume::pause(&args, environment, output),
         Command::Runs(args) => history::runs(&args, environment, output),
         Command::Report(args) => history::report(&args, environment, output),
+        Command::Check(args) => check::check(&args, environment, output),
+        Command::Import(args) => check::import(&args, environment, output),
+        Command::Schema(args) => doc::schema(&args, output),
+        Command::Man(args) => doc::man(&args, output),
         Command::Config(args) => configuration::config(&args, configuration, output),
         Command::Doc(args) => doc::doc(&args, output),
         Command::Vault(args) => vault::vault(&args, environment, output),

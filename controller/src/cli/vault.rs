@@ -17,10 +17,10 @@ use super::{
     environment::Environment,
     error::CommandError,
     output::Output,
-    vault_passwords,
+    vault_edit, vault_passwords,
 };
 
-type Bytes = Zeroizing<Vec<u8>>;
+pub(super) type Bytes = Zeroizing<Vec<u8>>;
 
 pub fn vault(command: &VaultCommand, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     match command {
@@ -28,6 +28,9 @@ pub fn vault(command: &VaultCommand, environment: &Environment, output: &Output)
         VaultCommand::Encrypt(args) => encrypt(args, environment, output),
         VaultCommand::Decrypt(args) => decrypt(args, environment, output),
         VaultCommand::EncryptString(args) => encrypt_string(args, environment, output),
+        VaultCommand::Create(args) => vault_edit::create(args, environment),
+        VaultCommand::Edit(args) => vault_edit::edit(args, environment, output),
+        VaultCommand::Rekey(args) => vault_edit::rekey(args, environment, output),
     }?;
     Ok(0)
 }
@@ -94,7 +97,7 @@ fn block(key: &Key, name: Option<&str>, plain: &[u8]) -> Result<String, CommandE
 }
 
 /// The password to encrypt with: the only one, or the one of this id.
-fn key<'a>(keyring: &'a Keyring, id: Option<&str>) -> Result<&'a Key, CommandError> {
+pub(super) fn key<'a>(keyring: &'a Keyring, id: Option<&str>) -> Result<&'a Key, CommandError> {
     let keys = keyring.keys();
     let ids = || keys.iter().map(|key| key.id.as_str()).collect::<Vec<_>>().join(", ");
     match (keys, id) {
@@ -138,7 +141,7 @@ fn each(
     Ok(())
 }
 
-fn opened(file: &Path, bytes: &[u8], keyring: &Keyring) -> Result<Bytes, CommandError> {
+pub(super) fn opened(file: &Path, bytes: &[u8], keyring: &Keyring) -> Result<Bytes, CommandError> {
     let shown = file.display();
     let text = std::str::from_utf8(bytes).ok().filter(|text| is_encrypted(text));
     let text = text.ok_or_else(|| {
@@ -150,7 +153,7 @@ fn opened(file: &Path, bytes: &[u8], keyring: &Keyring) -> Result<Bytes, Command
     })
 }
 
-fn read(path: &Path) -> Result<Bytes, CommandError> {
+pub(super) fn read(path: &Path) -> Result<Bytes, CommandError> {
     let unreadable =
         |error: std::io::Error| CommandError::user(format!("cannot read {}: {error}", path.display()));
     if path == Path::new("-") {
@@ -162,7 +165,7 @@ fn read(path: &Path) -> Result<Bytes, CommandError> {
 }
 
 /// Puts a file in place at once, readable by its owner only.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
     let failed = |error: &dyn std::fmt::Display| {
         CommandError::user(format!("cannot write {}: {error}", path.display()))
     };

@@ -21,6 +21,8 @@ pub enum Severity {
     Error,
     /// Something a person should know; the run goes on.
     Warning,
+    /// A matter of taste.
+    Note,
 }
 
 /// One thing to say about one place.
@@ -50,6 +52,11 @@ impl Diagnostic {
     /// Starts a warning without a place.
     pub fn warning(message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, message.into())
+    }
+
+    /// Starts a note without a place.
+    pub fn remark(message: impl Into<String>) -> Self {
+        Self::new(Severity::Note, message.into())
     }
 
     fn new(severity: Severity, message: String) -> Self {
@@ -111,7 +118,11 @@ impl Diagnostic {
     /// The machine-readable form: severity, message, file, line, column, label, notes, help.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
-            "severity": match self.severity { Severity::Error => "error", Severity::Warning => "warning" },
+            "severity": match self.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+                Severity::Note => "note",
+            },
             "message": self.message,
             "file": self.span.as_ref().map(Span::file),
             "line": self.span.as_ref().map(|span| span.line),

@@ -26,6 +26,7 @@ fn render_one(out: &mut String, diagnostic: &Diagnostic, colour: bool) {
     let (word, style) = match diagnostic.severity {
         Severity::Error => ("error", Style::new().red().bold()),
         Severity::Warning => ("warning", Style::new().yellow().bold()),
+        Severity::Note => ("note", Style::new().cyan().bold()),
     };
     let message = printable(&diagnostic.message);
     line(

@@ -11,6 +11,18 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         return None;
     }
     let limit = length.div_ceil(3).min(5);
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    // Why first: `source` is nearer to `src` than to `force` for everybody but an edit distance.
+    let short = |candidate: &&str| {
+        let (candidate, consonants) =
+            (normalise(candidate), |text: &str| text.replace(['a', 'e', 'i', 'o', 'u'], ""));
+        let shortened = consonants(&wanted) == candidate || consonants(&candidate) == wanted;
+        let begun = candidate.len() >= 4 && wanted.starts_with(&candidate) && length >= candidate.len() + 3;
+        wanted != candidate && candidate.len() >= 3 && length >= 3 && (shortened || begun)
+    };
+    if let Some(found) = candidates.iter().find(|candidate| short(candidate)) {
+        return Some(found);
+    }
     candidates
         .into_iter()
         .filter(|candidate| *candidate != word)

@@ -24,6 +24,8 @@ pub use marker::Marker;
 pub use none::NoDrainer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
 pub use scheduler::{NoticePlan, Scheduler};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
 
 /// A node under both of its names.

@@ -677,3 +677,15 @@ fn writable(marker: &Marker) -> Result<(), DrainError> {
         Err(DrainError(format!("`{marker}` cannot be read back from Slurm; nothing was run")))
     }
 }
+
+/// Reads a text as each of the answers that Slurm gives.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn read_foreign_text(text: &str) {
+    for line in text.lines() {
+        let _ = parse::node(line);
+        let _ = is_node_name(line);
+    }
+    let _ = parse::State::parse(text).to_string();
+    let _ = parse::jobs(text);
+    let _ = parse::lock_holders(text);
+}

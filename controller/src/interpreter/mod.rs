@@ -9,6 +9,7 @@
 mod action;
 mod arguments;
 mod board;
+mod check_files;
 mod cursor;
 mod files;
 mod ledger;
@@ -19,6 +20,7 @@ mod report;
 
 pub use action::{Action, BlobNeed, FetchFile, Mode, OpId, Phase, RunAs, Work};
 pub use board::Board;
+pub use check_files::check_files;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use outside::Machine;

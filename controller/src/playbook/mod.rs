@@ -19,7 +19,7 @@ mod tags;
 pub use check::Known;
 pub use library::{Included, Library, Site, Wanted};
 pub use params::{ParamProblem, read_params};
-pub use parse::{Reader, RoleCall, RoleParts};
+pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, unavailable};
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
     RebootPolicy, RebootVia, SlurmDrain, Written,

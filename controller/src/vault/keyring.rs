@@ -31,7 +31,15 @@ impl Key {
     /// # Errors
     /// A machine without random numbers.
     pub fn seal(&self, plain: &[u8]) -> Result<String, VaultError> {
-        seal(plain, self.password.expose_secret(), Some(&self.id))
+        self.seal_as(plain, Some(&self.id))
+    }
+
+    /// Encrypts with this password, under another id.
+    ///
+    /// # Errors
+    /// A machine without random numbers.
+    pub fn seal_as(&self, plain: &[u8], id: Option<&str>) -> Result<String, VaultError> {
+        seal(plain, self.password.expose_secret(), id)
     }
 }
 
@@ -58,6 +66,15 @@ impl Keyring {
 
     pub fn keys(&self) -> &[Key] {
         &self.keys
+    }
+
+    /// The password that opens an encrypted text; none where none does.
+    pub fn fitting(&self, text: &str) -> Option<&Key> {
+        let envelope = Envelope::parse(text).ok()?;
+        let named = |key: &&Key| envelope.id.as_deref() == Some(&key.id);
+        let others = self.keys.iter().filter(|key| !named(key));
+        let mut keys = self.keys.iter().filter(named).chain(others);
+        keys.find(|key| envelope.open(key.password.expose_secret()).is_ok())
     }
 
     /// Opens an encrypted text with the password of its id, else with any other.

@@ -230,11 +230,20 @@ impl Builder<'_> {
         let start = span.tag_start().unwrap_or(span.start);
         let place =
             Span::new(self.source, clamp(start.line()), clamp(start.col() + 1), clamp(name.chars().count()));
-        Err(Diagnostic::error(format!("unknown tag `{name}`"))
+        let error = Diagnostic::error(format!("unknown tag `{name}`"))
             .at(&place)
-            .suggest(&name, self.limits.tags.iter().copied())
-            .note(format!("known tags: {}", self.limits.tags.join(", ")))
-            .into())
+            .note(format!("known tags: {}", self.limits.tags.join(", ")));
+        let near = crate::diagnostic::did_you_mean(&name, self.limits.tags.iter().copied());
+        let line = self.source.line(place.line).unwrap_or_default();
+        let condition = ["when:", "_when:", "until:"].iter().any(|key| line.contains(key));
+        Err(match near {
+            Some(near) => error.help(near),
+            None if condition => {
+                error.help(format!("in a condition write `not {}`", name.trim_start_matches('!')))
+            }
+            None => error.help("put a text that begins with `!` in quotes"),
+        }
+        .into())
     }
 
     fn open(

@@ -70,7 +70,7 @@ pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &Scan
             } else {
                 at("a key is not allowed here")
                     .label("the line above already has a value, and this one is indented below it")
-                    .help("align it with the keys it belongs to")
+                    .help("align it with the keys it belongs to, or add the `:` that the line above lacks")
             }
         }
         ErrorKind::MappingKeyNotAllowed => {
@@ -118,7 +118,20 @@ pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &Scan
         ErrorKind::PlainScalarStartsWithDashFlowIndicator => {
             at("a `-` needs a space behind it").help("write `- item`, or quote the value")
         }
-        kind => at(&format!("not valid YAML: {kind}")),
+        kind => {
+            let first = source
+                .text()
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.is_empty() && !line.starts_with(['#', ';']));
+            let section = first.is_some_and(|line| line.starts_with('[') && line.ends_with(']'));
+            let error = at(&format!("not valid YAML: {kind}"));
+            if section {
+                error.help("is this an inventory of the INI form? give it with `-i`")
+            } else {
+                error
+            }
+        }
     }
 }
 

@@ -202,7 +202,7 @@ fn common_mistakes_have_a_next_step() {
        |
      2 |    b: 2
        |     ^ the line above already has a value, and this one is indented below it
-    help: align it with the keys it belongs to
+    help: align it with the keys it belongs to, or add the `:` that the line above lacks
     ");
     insta::assert_snapshot!(error("a:\n    b: 1\n  c: 2\n"), @r"
     error: the indentation of this line fits nothing above it

@@ -8,6 +8,8 @@ mod run;
 mod sources;
 mod vault;
 
+use super::check::{CheckArgs, ImportArgs};
+use super::doc::{ManArgs, SchemaArgs};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -113,8 +115,14 @@ pub enum Command {
     Adopt(Box<AdoptArgs>),
     /// Shows the report of a run, or names its file.
     Report(ReportArgs),
+    /// Finds everything that is wrong or doubtful in playbooks, without any node.
+    Check(CheckArgs),
+    /// Tells which tasks of Ansible playbooks run as they are, and what replaces the others.
+    Import(ImportArgs),
     /// Explains a task kind, or lists them all.
     Doc(DocArgs),
+    /// Prints a JSON schema for editors and other programs.
+    Schema(SchemaArgs),
     /// Shows each setting, its value and where it comes from.
     Config(ConfigArgs),
     /// Removes every trace of gpufleet from nodes.
@@ -127,6 +135,8 @@ pub enum Command {
         /// Shell to complete for.
         shell: clap_complete::Shell,
     },
+    /// Prints a manual page, or writes all of them.
+    Man(ManArgs),
 }
 
 #[derive(Clone, Debug, Args)]

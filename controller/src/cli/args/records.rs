@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::super::doc::KindName;
 use super::{Format, Overruling};
 
 #[derive(Clone, Debug, Args)]
@@ -68,6 +69,7 @@ pub enum ReportFormat {
 #[derive(Clone, Debug, Args)]
 pub struct DocArgs {
     /// Kind, such as `gpu_mig`.
+    #[arg(value_parser = KindName, hide_possible_values = true)]
     pub kind: Option<String>,
     /// Prints the reference of all kinds as Markdown.
     #[arg(long, conflicts_with = "kind")]

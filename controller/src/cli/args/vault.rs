@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::super::vault_edit::{VaultCreateArgs, VaultEditArgs, VaultRekeyArgs};
 use super::VaultSource;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -17,6 +18,12 @@ pub enum VaultCommand {
     /// Encrypts strings to put into YAML.
     #[command(visible_alias = "encrypt_string")]
     EncryptString(VaultEncryptStringArgs),
+    /// Opens an editor for a new file, and encrypts what was written.
+    Create(VaultCreateArgs),
+    /// Opens encrypted files in an editor, and encrypts them again with the password they had.
+    Edit(VaultEditArgs),
+    /// Encrypts files anew with another password.
+    Rekey(VaultRekeyArgs),
 }
 
 #[derive(Clone, Debug, Args)]

@@ -112,6 +112,11 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("vars_prompt", "give the variables with `-e`"),
     ("debugger", "leave it out"),
     ("fact_path", "leave it out"),
+    ("sudo", "write `become: true`"),
+    ("sudo_user", "write `become: true` and `become_user`"),
+    ("su", "write `become: true`"),
+    ("su_user", "write `become: true` and `become_user`"),
+    ("always_run", "write `check_mode: false`"),
     ("become_flags", "leave it out"),
     ("become_exe", "leave it out"),
 ];

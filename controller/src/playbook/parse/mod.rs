@@ -30,6 +30,32 @@ pub(super) use task::Inherited;
 /// How deep files may import one another.
 const MAX_IMPORTS: usize = 20;
 
+/// The keys that plays, blocks and tasks have, for whatever describes the language.
+#[derive(Debug)]
+pub struct Vocabulary {
+    pub play: &'static [&'static str],
+    /// Keys of `rollout`.
+    pub rollout: &'static [&'static str],
+    /// Keys that tasks and blocks share.
+    pub shared: &'static [&'static str],
+    pub block: &'static [&'static str],
+    /// Keys of tasks alone, their kinds aside.
+    pub task: &'static [&'static str],
+}
+
+pub static VOCABULARY: Vocabulary = Vocabulary {
+    play: keys::PLAY,
+    rollout: keys::ROLLOUT,
+    shared: keys::SHARED,
+    block: keys::BLOCK,
+    task: keys::TASK,
+};
+
+/// What to do in place of one of Ansible's keys that is not available.
+pub fn unavailable(key: &str) -> Option<&'static str> {
+    keys::not_yet(key)
+}
+
 /// Where the parser gets files from: the disk, a journal's copies, a test's map.
 pub trait Reader {
     /// The bytes of the file, named as the playbook names it, relative to the folder of the file that names it.
@@ -234,9 +260,31 @@ impl<'a> Parser<'a> {
         }
         let Some(items) = root.as_seq() else {
             let error = root.wrong_type("a playbook", "a list of plays");
-            self.error(error.help("begin each play with `- hosts: …`"));
+            self.error(error.help(
+                if root.get("all").is_some_and(|all| all.get("hosts").or(all.get("children")).is_some()) {
+                    "this looks like an inventory: give it with `-i`"
+                } else if root.get("hosts").is_some() {
+                    "put `- ` in front of `hosts`, and two spaces in front of each line below"
+                } else {
+                    "begin each play with `- hosts: …`"
+                },
+            ));
             return Vec::new();
         };
+        let is_task = |item: &Node| {
+            let keys = item.as_map().unwrap_or_default();
+            item.get("hosts").is_none()
+                && keys.iter().any(|(key, _)| gpufleet_protocol::tasks::find(&key.key_text()).is_some())
+        };
+        if !items.is_empty() && items.iter().all(is_task) {
+            self.error(
+                Diagnostic::error("this is a list of tasks, not a playbook")
+                    .at(&root.span)
+                    .label("a play begins with `hosts`")
+                    .help("put it below a play: `- hosts: all` and `tasks:`, or name it there with `import_tasks`"),
+            );
+            return Vec::new();
+        }
         let directory = directory_of(path);
         let mut plays = Vec::new();
         for item in items {

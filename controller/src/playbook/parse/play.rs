@@ -6,7 +6,7 @@ use gpufleet_protocol::Disruption;
 
 use super::task::Inherited;
 use super::{Base, Parser, join, keys};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, suggest};
 use crate::playbook::names::FACTS;
 use crate::playbook::program::{
     Amount, Flag, Item, Items, LateFile, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
@@ -23,6 +23,10 @@ impl Parser<'_> {
         };
         self.play_keys(node);
         let Some((_, hosts_node)) = node.entry("hosts") else {
+            let misspelt = |key: &Node| suggest(&key.key_text(), ["hosts"]).is_some();
+            if entries.iter().any(|(key, _)| misspelt(key)) {
+                return None;
+            }
             self.error(
                 Diagnostic::error("a play needs `hosts`")
                     .at(&node.span)

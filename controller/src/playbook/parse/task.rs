@@ -86,7 +86,11 @@ impl Parser<'_> {
             return Items::from([]);
         }
         let Some(list) = node.as_seq() else {
-            self.error(node.wrong_type(&format!("`{what}`"), "a list of tasks"));
+            let error = node.wrong_type(&format!("`{what}`"), "a list of tasks");
+            self.error(match node.as_map() {
+                Some(_) => error.help("begin each task with `- `"),
+                None => error,
+            });
             return Items::from([]);
         };
         let mut items: Vec<Item> = Vec::new();
@@ -122,11 +126,11 @@ impl Parser<'_> {
 
     fn item(&mut self, node: &Node, inherited: &Inherited, path: &str) -> Option<Item> {
         let Some(entries) = node.as_map() else {
-            let mut error = node.wrong_type("a task", "a mapping such as `command: uname -r`");
-            if node.as_str().is_some_and(|text| text.contains('=')) {
-                error = error.help("write the kind as a key: `kind: …`");
-            }
-            self.error(error);
+            let error = node.wrong_type("a task", "a mapping such as `command: uname -r`");
+            self.error(match node.as_str().and_then(mistyped_task) {
+                Some(help) => error.help(help),
+                None => error,
+            });
             return None;
         };
         if keys::BLOCK.iter().any(|key| node.get(key).is_some()) {
@@ -295,6 +299,11 @@ impl Parser<'_> {
             self.error(match keys::not_yet(&text) {
                 Some(hint) => {
                     Diagnostic::error(format!("`{text}` is not available yet")).at(&key.span).help(hint)
+                }
+                None if find(&text).is_some() => {
+                    Diagnostic::error(format!("a block has no kind of its own, got `{text}`"))
+                        .at(&key.span)
+                        .help(format!("put it into the list: `- {text}: …`"))
                 }
                 None => Diagnostic::error(format!("unknown key `{text}`"))
                     .at(&key.span)
@@ -601,11 +610,12 @@ impl Parser<'_> {
                 let error = Diagnostic::error(format!("unknown task `{text}`"))
                     .at(&key.span)
                     .label("no task kind of this name");
-                match near_kind {
-                    Some(name) => {
+                match (crate::migration::module_advice(text), near_kind) {
+                    (Some(advice), _) => error.help(advice.text()),
+                    (None, Some(name)) => {
                         error.help(format!("did you mean `{name}`? `gpufleet doc` lists all kinds"))
                     }
-                    None => error.help("`gpufleet doc` lists all kinds"),
+                    (None, None) => error.help("`gpufleet doc` lists all kinds"),
                 }
             } else {
                 let error = Diagnostic::error(format!("unknown key `{text}`"))
@@ -715,6 +725,18 @@ impl Parser<'_> {
     }
 }
 
+/// What is probably wrong with a task that is only text.
+fn mistyped_task(text: &str) -> Option<String> {
+    let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
+    let rest = text.get(word.len()..).unwrap_or_default();
+    let known = find(word).is_some() || keys::SHARED.contains(&word) || keys::TASK.contains(&word);
+    match rest.strip_prefix(':') {
+        Some(value) if known => Some(format!("a space is missing behind the `:`: `{word}: {value}`")),
+        None if known && !rest.is_empty() => Some(format!("a `:` is missing: `{word}: {}`", rest.trim())),
+        _ => text.contains('=').then(|| "write the kind as a key: `kind: …`".to_owned()),
+    }
+}
+
 /// A list, or the one thing in its place.
 fn items_of(node: &Node) -> &[Node] {
     node.as_seq().unwrap_or(std::slice::from_ref(node))
@@ -725,9 +747,11 @@ pub(super) fn plain(key: &str) -> &str {
     key.strip_prefix("ansible.builtin.").or_else(|| key.strip_prefix("ansible.legacy.")).unwrap_or(key)
 }
 
+/// The kind that a name was meant to be; namespaces do not count, or all of one would look alike.
 fn suggest_kind(text: &str) -> Option<&'static str> {
+    let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
-    suggest(text, names)
+    suggest(last, names.filter(|name| !name.contains('.')))
 }
 
 /// Drops what the task itself provides, and marks what a condition on the way tests for.

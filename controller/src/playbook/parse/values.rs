@@ -79,6 +79,8 @@ impl Parser<'_> {
         let mut diagnostic = Diagnostic::error(error.message()).at(&span);
         if let Some(name) = error.suggestion() {
             diagnostic = diagnostic.help(format!("did you mean `{name}`?"));
+        } else if let Some(help) = node.as_str().and_then(|text| template_help(text, error)) {
+            diagnostic = diagnostic.help(help);
         }
         self.error(diagnostic);
     }
@@ -89,7 +91,11 @@ impl Parser<'_> {
             return Arc::default();
         }
         let Some(entries) = node.as_map() else {
-            self.error(node.wrong_type("`vars`", "a mapping of names to values"));
+            let error = node.wrong_type("`vars`", "a mapping of names to values");
+            self.error(match node.as_seq() {
+                Some(_) => error.help("leave out the `- ` in front of the names"),
+                None => error,
+            });
             return Arc::default();
         };
         let mut dict = Dict::default();
@@ -99,7 +105,7 @@ impl Parser<'_> {
                 self.error(
                     Diagnostic::error(format!("`{name}` is not the name of a variable"))
                         .at(&key.span)
-                        .help("names have letters, digits and `_`, and begin with no digit"),
+                        .help(name_help(&name)),
                 );
                 continue;
             }
@@ -143,6 +149,17 @@ impl Parser<'_> {
         conditions
     }
 
+    /// The error for something that is neither yes nor no.
+    fn no_flag(&mut self, key: &str, node: &Node) {
+        let error = node.wrong_type(&format!("`{key}`"), "true or false");
+        self.error(match node.as_str() {
+            Some(user) if key == "become" => {
+                error.help(format!("write `become: true` and `become_user: {user}`"))
+            }
+            _ => error,
+        });
+    }
+
     /// Yes, no, or a template.
     pub(super) fn flag(&mut self, key: &str, node: &Node) -> Flag {
         match &node.value {
@@ -155,12 +172,12 @@ impl Parser<'_> {
                 "yes" | "true" | "on" => Flag::Fixed(true),
                 "no" | "false" | "off" => Flag::Fixed(false),
                 _ => {
-                    self.error(node.wrong_type(&format!("`{key}`"), "true or false"));
+                    self.no_flag(key, node);
                     Flag::Fixed(false)
                 }
             },
             _ => {
-                self.error(node.wrong_type(&format!("`{key}`"), "true or false"));
+                self.no_flag(key, node);
                 Flag::Fixed(false)
             }
         }
@@ -209,7 +226,7 @@ impl Parser<'_> {
         self.error(
             Diagnostic::error(format!("`{key}` wants the name of a variable, got \"{text}\""))
                 .at(&node.span)
-                .help("names have letters, digits and `_`, and begin with no digit"),
+                .help(name_help(&text)),
         );
         None
     }
@@ -284,6 +301,48 @@ impl Parser<'_> {
         }
         waves
     }
+}
+
+/// What a name that is none may have been meant to be.
+fn name_help(name: &str) -> String {
+    let rule = "names have letters, digits and `_`, and begin with no digit";
+    let mended: String =
+        name.trim().chars().map(|c| if matches!(c, '-' | ' ' | '.') { '_' } else { c }).collect();
+    match is_variable_name(&mended) {
+        true => format!("{rule}: `{mended}`"),
+        false => rule.to_owned(),
+    }
+}
+
+/// What a syntax error in a template was probably made of.
+fn template_help(text: &str, error: &TemplateError) -> Option<&'static str> {
+    let message = error.message();
+    if !message.starts_with("syntax error") {
+        return None;
+    }
+    let at = error.range().map_or(0, |range| range.start);
+    let before = text.get(..at).unwrap_or_default();
+    let rest = text.get(at..).unwrap_or_default();
+    let inside = before.rfind("{{").map_or(text, |open| text.get(open..).unwrap_or_default());
+    if rest.starts_with("= ") || (rest.starts_with('=') && !rest.starts_with("==")) {
+        return Some("compare with `==`");
+    }
+    if rest.starts_with("for ") && inside.contains('[') {
+        return Some("there are no list comprehensions: use the filters `map`, `select` and `selectattr`");
+    }
+    if message.contains("unexpected end of string") {
+        return Some("a quote is opened and never closed");
+    }
+    if message.contains("expected end of variable block") {
+        return Some("an expression ends with `}}`");
+    }
+    if message.contains("expected `)`") || message.contains("expected `]`") {
+        return Some("a bracket is opened and never closed");
+    }
+    if is_template(text) && text.matches("{%").count() > 0 && message.contains("expected end of block") {
+        return Some("each `{% if %}` ends with `{% endif %}`, each `{% for %}` with `{% endfor %}`");
+    }
+    None
 }
 
 pub(super) fn is_variable_name(name: &str) -> bool {

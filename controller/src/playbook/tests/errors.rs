@@ -286,6 +286,7 @@ fn a_template_that_never_ends() {
        |
      3 |     - debug: {msg: "{{ inventory_hostname"}
        |                        ^^^^^^^^^^^^^^^^^^
+    help: an expression ends with `}}`
     "#);
 }
 
@@ -554,13 +555,14 @@ fn tasks_that_are_no_list() {
   tasks:
     command: uptime
 "#;
-    insta::assert_snapshot!(errors_of(text), @r#"
+    insta::assert_snapshot!(errors_of(text), @r"
     error: `tasks` wants a list of tasks, got a mapping
       --> play.yml:3:5
        |
      3 |     command: uptime
        |     ^^^^^^^
-    "#);
+    help: begin each task with `- `
+    ");
 }
 
 #[test]
@@ -568,14 +570,14 @@ fn a_playbook_that_is_no_list() {
     let text = r#"hosts: all
 tasks: []
 "#;
-    insta::assert_snapshot!(errors_of(text), @r#"
+    insta::assert_snapshot!(errors_of(text), @r"
     error: a playbook wants a list of plays, got a mapping
       --> play.yml:1:1
        |
      1 | hosts: all
        | ^^^^^
-    help: begin each play with `- hosts: …`
-    "#);
+    help: put `- ` in front of `hosts`, and two spaces in front of each line below
+    ");
 }
 
 #[test]
@@ -768,13 +770,13 @@ fn a_name_that_is_no_variable() {
        |
      2 |   vars: {my-var: 1}
        |          ^^^^^^
-    help: names have letters, digits and `_`, and begin with no digit
+    help: names have letters, digits and `_`, and begin with no digit: `my_var`
     error: `register` wants the name of a variable, got "my-result"
       --> play.yml:5:17
        |
      5 |       register: my-result
        |                 ^^^^^^^^^
-    help: names have letters, digits and `_`, and begin with no digit
+    help: names have letters, digits and `_`, and begin with no digit: `my_result`
     "#);
 }
 

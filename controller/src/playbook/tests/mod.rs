@@ -1,5 +1,7 @@
 mod errors;
 mod language;
+mod mistakes;
+mod mistakes_in_tasks;
 mod policy;
 mod policy_errors;
 

@@ -328,13 +328,14 @@ fn a_notice_deadline_alone() {
 
 #[test]
 fn a_hook_with_a_broken_template() {
-    insta::assert_snapshot!(refused("    drain: {command: {drain: 'cordon {{ a', is_idle: b, resume: c}}\n"), @r#"
+    insta::assert_snapshot!(refused("    drain: {command: {drain: 'cordon {{ a', is_idle: b, resume: c}}\n"), @r"
     error: syntax error: unexpected end of input, expected end of variable block
       --> play.yml:3:41
        |
      3 |     drain: {command: {drain: 'cordon {{ a', is_idle: b, resume: c}}
        |                                         ^
-    "#);
+    help: an expression ends with `}}`
+    ");
 }
 
 #[test]

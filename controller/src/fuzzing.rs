@@ -1,0 +1,271 @@
+//! What reads text and bytes from outside, each behind one function that takes anything.
+//!
+//! For `make fuzz` (libFuzzer, tests/fuzz) and for the test below, which mutates the same corpus a little at every `cargo
+//! test`. Invariant: no target ever panics, whatever it gets; what they return does not matter.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Map;
+
+use crate::inventory::{Inventory, LoadOptions};
+use crate::migration;
+use crate::playbook::{Known, Program};
+use crate::template::{self, Dict, Scope};
+use crate::vault::Envelope;
+use crate::yaml;
+
+/// One reader of foreign input.
+pub type Target = fn(&[u8]);
+
+/// All targets by name, which is also the name of the corpus folder.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("ini", ini),
+    ("yaml", yaml_text),
+    ("pattern", pattern),
+    ("playbook", playbook),
+    ("template", template_text),
+    ("frame", frame),
+    ("vault", vault),
+    ("scontrol", scontrol),
+    ("command", command),
+];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// An inventory in INI form, and whatever else a file without an ending may be.
+fn ini(bytes: &[u8]) {
+    let Ok(file) = tempfile::NamedTempFile::new_in("/dev/shm").or_else(|_| tempfile::NamedTempFile::new())
+    else {
+        return;
+    };
+    if std::fs::write(file.path(), bytes).is_err() {
+        return;
+    }
+    let options = LoadOptions {
+        sources: vec![file.path().display().to_string()],
+        allow_empty: true,
+        ..LoadOptions::default()
+    };
+    if let Ok(inventory) = Inventory::load(&options) {
+        let _ = inventory.list_text(None, false);
+        let _ = inventory.select("all", None);
+    }
+}
+
+fn yaml_text(bytes: &[u8]) {
+    let Ok(tree) = yaml::parse_bytes("fuzz.yml", bytes) else { return };
+    // Why both: what is written must read back.
+    let json = tree.to_json();
+    let written = yaml::block_text(&json);
+    let _ = yaml::parse("written.yml", &written);
+}
+
+/// A pattern, and behind a line break a limit.
+fn pattern(bytes: &[u8]) {
+    let options = LoadOptions {
+        sources: vec!["gpu001,gpu002,gpu003,login,n-1.example".to_owned()],
+        ..LoadOptions::default()
+    };
+    let Ok(inventory) = Inventory::load(&options) else { return };
+    let text = text(bytes);
+    let (pattern, limit) =
+        text.split_once('\n').map_or((text.as_str(), None), |(pattern, limit)| (pattern, Some(limit)));
+    // Why: a limit may name a file of this machine.
+    let limit = limit.filter(|limit| !limit.contains('@'));
+    if !pattern.contains('@') {
+        let _ = inventory.select(pattern, limit);
+    }
+}
+
+fn playbook(bytes: &[u8]) {
+    let files: HashMap<String, String> = [("play.yml".to_owned(), text(bytes))].into();
+    if let Ok(program) = Program::load(&["play.yml"], &files) {
+        let _ = program.check_variables(&Known::default());
+        for play in &program.plays {
+            let _ = play.budget(7);
+        }
+    }
+    let paths = ["play.yml".to_owned()];
+    let report = crate::lint::check(&paths, &files, &Arc::default(), &[]);
+    let _ = report.text(true);
+    let _ = crate::lint::sarif(&report);
+    let _ = migration::report_text(&migration::survey(&paths, &files, &Arc::default(), &[]), true);
+}
+
+fn template_text(bytes: &[u8]) {
+    let text = text(bytes);
+    let variables: Map<String, serde_json::Value> =
+        [("a".to_owned(), serde_json::json!([1, {"b": "c"}])), ("s".to_owned(), serde_json::json!("text"))]
+            .into_iter()
+            .collect();
+    let scope = Scope::new(vec![Arc::new(Dict::trusted(&variables))]);
+    let _ = template::inspect_template(&text);
+    let _ = template::inspect_expression(&text);
+    let _ = template::render(&text, &scope);
+    let _ = template::condition(&text, &scope);
+}
+
+/// Frames from a node, in two pieces.
+fn frame(bytes: &[u8]) {
+    use gpufleet_protocol::frame::{Decoder, Preamble};
+    let mut preamble = Preamble::default();
+    let _ = preamble.feed(bytes);
+    let mut decoder = Decoder::default();
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    for part in [first, second] {
+        decoder.feed(part);
+        while let Ok(Some(frame)) = decoder.next_frame() {
+            let _ = frame.decode::<serde_json::Value>();
+        }
+    }
+}
+
+fn vault(bytes: &[u8]) {
+    let text = text(bytes);
+    if let Ok(envelope) = Envelope::parse(&text) {
+        let _ = envelope.open(b"password");
+    }
+}
+
+fn scontrol(bytes: &[u8]) {
+    crate::drain::read_foreign_text(&text(bytes));
+}
+
+fn command(bytes: &[u8]) {
+    let text = text(bytes);
+    let _ = migration::advise(&text);
+    let _ = migration::needs_shell(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// SplitMix64: small, and the same everywhere.
+    struct Dice(u64);
+
+    impl Dice {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        }
+
+        /// Below `length`.
+        fn pick(&mut self, length: usize) -> usize {
+            (self.next() % length.max(1) as u64) as usize
+        }
+    }
+
+    fn corpus(name: &str) -> Vec<Vec<u8>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus").join(name);
+        let mut paths: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+    }
+
+    /// A few changes to one text of the corpus, some of them with pieces of another.
+    fn mutated(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
+        const PIECES: &[&[u8]] = &[
+            b"{{",
+            b"}}",
+            b"{%",
+            b"%}",
+            b"\n",
+            b"\t",
+            b": ",
+            b"- ",
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b"\"",
+            b"'",
+            b"|",
+            b"#",
+            b"*a",
+            b"&a ",
+            b"!",
+            b"<<: ",
+            b"[0:9999999999]",
+            b"[a:z:0]",
+            b"\xff",
+            b"\xc3\xa9",
+            b"\xf0\x9f\x92\xa9",
+            b"99999999999999999999",
+            b"-1",
+            b"=",
+            b"~",
+            b",",
+            b":",
+            b"\0",
+        ];
+        let mut bytes = corpus[dice.pick(corpus.len())].clone();
+        for _ in 0..=dice.pick(6) {
+            let at = dice.pick(bytes.len() + 1);
+            match dice.pick(6) {
+                0 if at < bytes.len() => bytes[at] ^= 1 << dice.pick(8),
+                1 if at < bytes.len() => {
+                    let end = (at + 1 + dice.pick(8)).min(bytes.len());
+                    bytes.drain(at..end);
+                }
+                2 => {
+                    let piece = PIECES[dice.pick(PIECES.len())];
+                    bytes.splice(at..at, piece.iter().copied());
+                }
+                3 => {
+                    let other = &corpus[dice.pick(corpus.len())];
+                    let from = dice.pick(other.len() + 1);
+                    let to = (from + dice.pick(40)).min(other.len());
+                    bytes.splice(at..at, other[from..to].iter().copied());
+                }
+                4 if at < bytes.len() => {
+                    let end = (at + dice.pick(20)).min(bytes.len());
+                    let copy = bytes[at..end].to_vec();
+                    bytes.splice(at..at, copy);
+                }
+                _ => bytes.truncate(at),
+            }
+        }
+        bytes.truncate(4096);
+        bytes
+    }
+
+    /// `FUZZ_SECONDS=60 cargo test -p gpufleet --lib fuzzing` is a longer run; `FUZZ_TARGET=ini` takes one of them.
+    #[test]
+    fn no_mutant_of_the_corpus_panics() {
+        let seconds: Option<u64> = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+        let only = std::env::var("FUZZ_TARGET").ok();
+        let seed: u64 = std::env::var("FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        for (name, target) in
+            TARGETS.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name))
+        {
+            let corpus = corpus(name);
+            let mut dice = Dice(seed);
+            corpus.iter().for_each(|bytes| target(bytes));
+            let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(0));
+            let mut done = 0_u64;
+            while if seconds.is_some() { Instant::now() < end } else { done < 60 } {
+                let input = mutated(&corpus, &mut dice);
+                let outcome = std::panic::catch_unwind(|| target(&input));
+                if outcome.is_err() {
+                    let place = std::env::temp_dir().join(format!("gpufleet-fuzz-{name}"));
+                    std::fs::write(&place, &input).unwrap();
+                    panic!("{name} panics on {} ({})", place.display(), String::from_utf8_lossy(&input));
+                }
+                done += 1;
+            }
+            if seconds.is_some() {
+                eprintln!("{name}: {done} mutants");
+            }
+        }
+    }
+}

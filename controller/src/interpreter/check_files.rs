@@ -1,0 +1,159 @@
+//! Files of the controller, looked for before any node is contacted.
+
+use gpufleet_protocol::tasks::Params;
+
+use super::files::{FileKind, Files};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::playbook::{Parameter, Program, Task};
+use crate::template::{inspect_template, is_template};
+
+/// Kinds by which a run may make a file that a later task sends.
+const MAKES_FILES: &[&str] = &["fetch"];
+
+/// Every file that tasks name and that is not there, and templates with mistakes in them.
+///
+/// Left alone: names with templates, tasks under a condition (which may be about that very file), and programs that may
+/// make such files themselves.
+pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
+    let mut errors = Diagnostics::new();
+    let local = |text: &str| matches!(text, "localhost" | "127.0.0.1" | "::1");
+    for play in &program.plays {
+        let here = play.hosts.iter().any(|(hosts, _)| hosts.as_str().is_some_and(local));
+        let delegated =
+            |task: &Task| task.delegate_to.as_ref().and_then(|host| host.as_str()).is_some_and(local);
+        let makes = play.tasks().iter().any(|task| MAKES_FILES.contains(&task.kind.name) || delegated(task));
+        if here || makes {
+            return errors;
+        }
+        for task in play.tasks().into_iter().filter(|task| task.when.is_empty()) {
+            let Some((kind, name, parameter)) = named(task) else { continue };
+            match files.read(kind, &task.search, &name) {
+                Ok(file) => {
+                    let text = std::str::from_utf8(&file.bytes)
+                        .ok()
+                        .filter(|_| kind == FileKind::Template && !file.secret);
+                    if let Some(error) = text.and_then(|text| template_error(&file.path, text)) {
+                        errors.push(error);
+                    }
+                }
+                // Why only these: a folder, or a vault without its password, is told where it is used.
+                Err(message) if message.starts_with("there is no file") => {
+                    let (what, looked) = message.split_once("; ").unwrap_or((&message, ""));
+                    let mut error = Diagnostic::error(what).at(&parameter.span);
+                    if task.no_log {
+                        error = error.without_excerpt();
+                    }
+                    errors.push(if looked.is_empty() { error } else { error.note(looked) });
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    errors
+}
+
+/// The file that a task names, if its name is known before the run.
+fn named(task: &Task) -> Option<(FileKind, String, &Parameter)> {
+    let literal = |parameter: &str| {
+        let entry = task.params.get(parameter)?;
+        let text = entry.value.as_str().filter(|text| !is_template(text) && !text.is_empty())?;
+        Some((text.to_owned(), entry))
+    };
+    match task.kind.name {
+        "template" => literal("src").map(|(name, entry)| (FileKind::Template, name, entry)),
+        "copy" => {
+            let remote = match task.params.fixed.as_deref() {
+                Some(Params::Copy(copy)) => copy.remote_src,
+                _ => task.params.get("remote_src").is_some(),
+            };
+            let (name, entry) = literal("src").filter(|_| !remote)?;
+            (!name.ends_with('/')).then_some((FileKind::File, name, entry))
+        }
+        "script" => {
+            let (line, entry) = literal("cmd")?;
+            let name = shell_words::split(&line).ok()?.into_iter().next()?;
+            Some((FileKind::File, name, entry))
+        }
+        _ => None,
+    }
+}
+
+fn template_error(path: &str, text: &str) -> Option<Diagnostic> {
+    let error = inspect_template(text).err()?;
+    let source = crate::diagnostic::SourceFile::new(path, text);
+    let range = error.range().unwrap_or(0..0);
+    let before = text.get(..range.start).unwrap_or_default();
+    let clamp = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let line = clamp(before.matches('\n').count() + 1);
+    let column = clamp(before.rsplit('\n').next().unwrap_or_default().chars().count() + 1);
+    let length = clamp(text.get(range).unwrap_or_default().chars().count());
+    let span = crate::diagnostic::Span::new(&source, line, column, length);
+    let found = Diagnostic::error(error.message()).at(&span);
+    Some(match error.suggestion() {
+        Some(name) => found.help(format!("did you mean `{name}`?")),
+        None => found,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::files::CachedFiles;
+    use super::*;
+
+    fn told(playbook: &str, others: &[(&str, &str)]) -> String {
+        let mut files: HashMap<String, String> = [("play.yml".to_owned(), playbook.to_owned())].into();
+        files.extend(others.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
+        let program = Program::load(&["play.yml"], &files).unwrap();
+        check_files(&program, &CachedFiles::new(files)).to_string()
+    }
+
+    #[test]
+    fn missing_files_are_told_before_any_node_is_contacted() {
+        let text = r"- hosts: all
+  tasks:
+    - template: {src: motd.j2, dest: /etc/motd}
+    - copy: {src: limits.conf, dest: /etc/limits}
+    - script: check.sh --fast
+    - copy: {src: there.conf, dest: /etc/there}
+    - copy: {src: /etc/node, dest: /etc/other, remote_src: true}
+    - copy: {src: maybe.conf, dest: /etc/maybe}
+      when: inventory_hostname == 'a'
+";
+        insta::assert_snapshot!(told(text, &[("files/there.conf", "x")]), @r"
+        error: there is no file `motd.j2`
+          --> play.yml:3:23
+           |
+         3 |     - template: {src: motd.j2, dest: /etc/motd}
+           |                       ^^^^^^^
+        note: looked for templates/motd.j2 and motd.j2
+        error: there is no file `limits.conf`
+          --> play.yml:4:19
+           |
+         4 |     - copy: {src: limits.conf, dest: /etc/limits}
+           |                   ^^^^^^^^^^^
+        note: looked for files/limits.conf and limits.conf
+        error: there is no file `check.sh`
+          --> play.yml:5:15
+           |
+         5 |     - script: check.sh --fast
+           |               ^^^^^^^^^^^^^^^
+        note: looked for files/check.sh and check.sh
+        ");
+    }
+
+    #[test]
+    fn templates_are_read_before_any_node_is_contacted() {
+        let text = "- hosts: all\n  tasks:\n    - template: {src: motd.j2, dest: /etc/motd}\n";
+        insta::assert_snapshot!(told(text, &[("templates/motd.j2", "first\n{{ inventory_hostname | uper }}\n")]), @r"
+        error: unknown filter `uper`
+          --> templates/motd.j2:2:25
+           |
+         2 | {{ inventory_hostname | uper }}
+           |                         ^^^^
+        help: did you mean `upper`?
+        ");
+        assert_eq!(told(text, &[("motd.j2", "{{ inventory_hostname }}\n")]), "");
+    }
+}

@@ -1,0 +1,185 @@
+//! All findings about some playbooks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::rules::{Severity, rule};
+use super::{noqa, tasks, unused};
+use crate::diagnostic::{self, Diagnostic, Diagnostics, Severity as DiagnosticSeverity};
+use crate::migration::{FileRole, Recorder, tasks_of};
+use crate::playbook::{Known, Program, Reader};
+use crate::vault::{Keyring, is_encrypted};
+use crate::yaml::{self, Node};
+
+/// One thing that a rule found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    pub rule: &'static str,
+    pub severity: Severity,
+    pub diagnostic: Diagnostic,
+    /// First line of the task it stands in, where a comment may silence it.
+    pub(super) task_line: Option<u32>,
+}
+
+impl Finding {
+    /// A finding of the rule of this name, with the rule's severity.
+    pub(super) fn new(name: &'static str, mut diagnostic: Diagnostic) -> Self {
+        let severity = rule(name).map_or(Severity::Warning, |rule| rule.severity);
+        diagnostic.severity = match severity {
+            Severity::Error => DiagnosticSeverity::Error,
+            Severity::Warning => DiagnosticSeverity::Warning,
+            Severity::Note => DiagnosticSeverity::Note,
+        };
+        Self { rule: name, severity, diagnostic, task_line: None }
+    }
+
+    pub(super) fn in_task(mut self, line: u32) -> Self {
+        self.task_line = Some(line);
+        self
+    }
+
+    /// The machine-readable form: that of the diagnostic, and `rule`.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut json = self.diagnostic.to_json();
+        if let Some(map) = json.as_object_mut() {
+            map.insert("severity".to_owned(), self.severity.as_str().into());
+            map.shift_insert(0, "rule".to_owned(), self.rule.into());
+        }
+        json
+    }
+}
+
+/// All findings, by file, line and column.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// Files that were looked at.
+    pub files: Vec<String>,
+    /// The program, where nothing is wrong with it.
+    pub program: Option<Program>,
+}
+
+impl Report {
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// Adds what is known of the program's variables once the hosts are known.
+    pub fn check_variables(&mut self, known: &Known) {
+        let Some(program) = &self.program else { return };
+        let found = program.check_variables(known);
+        self.findings.extend(found.into_iter().map(|error| Finding::new("undefined-variable", error)));
+        self.sort();
+    }
+
+    /// Adds what else is wrong, such as what needs the inventory.
+    pub fn add(&mut self, errors: Diagnostics) {
+        self.findings.extend(errors.into_iter().map(|error| Finding::new("invalid", error)));
+        self.sort();
+    }
+
+    /// The findings as a person reads them, each with the name of its rule.
+    pub fn text(&self, colour: bool) -> String {
+        let named = self.findings.iter().map(|finding| {
+            let mut diagnostic = finding.diagnostic.clone();
+            diagnostic.message = format!("{} [{}]", diagnostic.message, finding.rule);
+            diagnostic
+        });
+        diagnostic::render(&Diagnostics(named.collect()), colour)
+    }
+
+    /// How many of each severity, in a line.
+    pub fn summary(&self) -> String {
+        let count = |severity: Severity, one: &str| match self.count(severity) {
+            1 => format!("1 {one}"),
+            many => format!("{many} {one}s"),
+        };
+        let files =
+            if self.files.len() == 1 { "1 file".to_owned() } else { format!("{} files", self.files.len()) };
+        if self.findings.is_empty() {
+            return format!("{files}: nothing found, no node was contacted.");
+        }
+        format!(
+            "{files}: {}, {}, {}; no node was contacted.",
+            count(Severity::Error, "error"),
+            count(Severity::Warning, "warning"),
+            count(Severity::Note, "note")
+        )
+    }
+
+    pub fn skip(&mut self, rules: &BTreeSet<&str>) {
+        self.findings.retain(|finding| finding.severity == Severity::Error || !rules.contains(finding.rule));
+    }
+
+    fn sort(&mut self) {
+        let files = &self.files;
+        self.findings.sort_by_key(|finding| {
+            let span = finding.diagnostic.span.as_ref();
+            let file = span.and_then(|span| files.iter().position(|file| file == span.file()));
+            (file, span.map(|span| (span.line, span.column)))
+        });
+    }
+}
+
+/// Looks at playbooks and whatever they read; roles may lie in `roles_path` too.
+pub fn check(paths: &[String], reader: &dyn Reader, keyring: &Arc<Keyring>, roles_path: &[String]) -> Report {
+    let recorder = Recorder::new(reader);
+    let mut report = Report::default();
+    match Program::load_with(paths, &recorder, keyring, roles_path) {
+        Ok(program) => {
+            let warnings = program.warnings.clone();
+            report.findings.extend(warnings.into_iter().map(warned));
+            report.program = Some(program);
+        }
+        Err(errors) => {
+            // Why both: the parser tells of doubtful things beside errors.
+            report.findings.extend(errors.into_iter().map(|error| match error.severity {
+                DiagnosticSeverity::Error => Finding::new("invalid", error),
+                DiagnosticSeverity::Warning | DiagnosticSeverity::Note => warned(error),
+            }));
+        }
+    }
+    let mut trees: BTreeMap<String, Node> = BTreeMap::new();
+    let mut files = paths.to_vec();
+    files.extend(recorder.names().into_iter().filter(|name| !paths.contains(name)));
+    for path in &files {
+        let Ok(bytes) = recorder.read(path) else { continue };
+        let Ok(source) = yaml::decode(path, &bytes) else { continue };
+        // Why: nothing of what is encrypted may be shown, and no playbook is.
+        if is_encrypted(source.text()) {
+            continue;
+        }
+        let Ok(tree) = yaml::parse_source(&source) else { continue };
+        if FileRole::of(&tree) != FileRole::Other {
+            tasks::check_file(&tree, &mut report.findings);
+        }
+        tasks::check_values(&tree, &mut report.findings);
+        noqa::check(&source, &mut report.findings);
+        trees.insert(path.clone(), tree);
+    }
+    let views: Vec<_> = trees.values().flat_map(tasks_of).collect();
+    unused::check(&trees, &views, &recorder, &mut report.findings);
+    report.findings.retain(|finding| !is_silenced(finding));
+    report.files = files;
+    report.sort();
+    report
+}
+
+fn warned(warning: Diagnostic) -> Finding {
+    let mut finding = Finding::new("invalid", warning);
+    finding.severity = Severity::Warning;
+    finding.diagnostic.severity = DiagnosticSeverity::Warning;
+    finding
+}
+
+fn is_silenced(finding: &Finding) -> bool {
+    let Some(span) = finding.diagnostic.span.as_ref().filter(|_| finding.severity < Severity::Error) else {
+        return false;
+    };
+    let lines = [Some(span.line), finding.task_line];
+    lines
+        .into_iter()
+        .flatten()
+        .filter_map(|line| noqa::of_line(&span.source, line))
+        .any(|silence| silence.covers(finding.rule))
+}

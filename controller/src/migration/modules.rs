@@ -1,0 +1,122 @@
+//! Modules of Ansible that are no kinds here, and what does their work.
+
+use gpufleet_protocol::tasks::{KINDS, find};
+
+/// What to write in place of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModuleAdvice {
+    /// The same kind under the name that it has here.
+    Renamed(&'static str),
+    /// Another way, in a sentence.
+    Instead(&'static str),
+}
+
+impl ModuleAdvice {
+    /// The help line for people.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Renamed(name) => format!("write `{name}`"),
+            Self::Instead(text) => (*text).to_owned(),
+        }
+    }
+}
+
+/// By the last part of the module's name, in the order of the letters.
+const INSTEAD: &[(&str, &str)] = &[
+    ("add_host", "put the host into the inventory"),
+    ("alternatives", "use `command: update-alternatives --set …` with `changed_when`"),
+    ("apt_key", "put the key into /etc/apt/keyrings with `copy`"),
+    ("apt_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
+    ("assemble", "write the file with `template`"),
+    ("async_status", "give the task a longer `timeout`: a long task survives a lost connection"),
+    ("at", "use `command: at …`"),
+    ("authorized_key", "use `lineinfile` on the user's ~/.ssh/authorized_keys"),
+    ("blockinfile", "use `lineinfile`, or `copy` a file of its own"),
+    ("cron", "write the file below /etc/cron.d with `copy`"),
+    ("deb822_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
+    ("debconf", "use `command: debconf-set-selections` with `stdin` and `changed_when`"),
+    ("docker_container", "write a systemd unit with `template` and start it with `service`"),
+    ("docker_image", "use `command: docker pull …` with `changed_when`"),
+    ("dpkg_selections", "use `command: apt-mark hold …` with `changed_when`"),
+    ("expect", "use `command` with `stdin`"),
+    ("filesystem", "use `command: mkfs …` with `creates`"),
+    ("find", "use `command: find …` with `changed_when: false` and `register`"),
+    ("firewalld", "use `command: firewall-cmd …` with `changed_when`"),
+    ("flatpak", "use `command`"),
+    ("gather_facts", "set `gather_facts: true` in the play"),
+    ("getent", "use `command: getent …` with `changed_when: false`"),
+    ("git", "use `command: git clone …` with `creates`"),
+    ("group_by", "make the groups in the inventory: `keyed_groups` of a constructed source"),
+    ("helm", "use `command: helm upgrade --install …` with `delegate_to: localhost`"),
+    ("include", "write `include_tasks` or `import_tasks`: `include` was taken out of Ansible too"),
+    ("ini_file", "use `lineinfile` with `insertafter` for the section"),
+    ("iptables", "use `command: iptables …` with `changed_when`"),
+    ("k8s", "use `command: kubectl apply …` with `delegate_to: localhost`"),
+    ("kernel_blacklist", "write the file below /etc/modprobe.d with `copy`"),
+    ("known_hosts", "use `lineinfile` on /etc/ssh/ssh_known_hosts"),
+    ("locale_gen", "use `command: locale-gen …` with `changed_when`"),
+    ("lvg", "use `command: vgcreate …` with `creates`"),
+    ("lvol", "use `command: lvcreate …` with `creates`"),
+    ("mail", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
+    ("make", "use `command: make …` with `creates`"),
+    ("nmcli", "use `command: nmcli …` with `changed_when`"),
+    ("package_facts", "use `command: dpkg-query -W` or `rpm -qa` with `changed_when: false`"),
+    ("pam_limits", "write the file below /etc/security/limits.d with `copy`"),
+    ("parted", "use `command: parted …` with `creates`"),
+    ("patch", "use `command: patch …`"),
+    ("pip", "use `command: pip install …` with `creates`"),
+    ("podman_container", "write a systemd unit with `template` and start it with `service`"),
+    ("replace", "use `lineinfile` with `regexp` for one line, or `template` for the file"),
+    ("rpm_key", "use `command: rpm --import …` with `creates`"),
+    ("seboolean", "use `command: setsebool -P …` with `changed_when`"),
+    ("selinux", "use `lineinfile` on /etc/selinux/config and `reboot`"),
+    ("service_facts", "use `command: systemctl is-active …` with `changed_when: false`"),
+    ("set_fact_cacheable", "use `set_fact`"),
+    ("setup", "set `gather_facts: true` in the play"),
+    ("slack", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
+    ("snap", "use `command: snap install …` with `changed_when`"),
+    ("subversion", "use `command: svn checkout …` with `creates`"),
+    ("synchronize", "use `copy` for files, or `command: rsync …` with `delegate_to: localhost`"),
+    ("sysvinit", "use `service`"),
+    ("tempfile", "use `command: mktemp` with `register`"),
+    ("timezone", "use `command: timedatectl set-timezone …` with `changed_when`"),
+    ("ufw", "use `command: ufw …` with `changed_when`"),
+    ("unarchive", "use `command: tar -xf …` with `creates`"),
+    ("uri", "use `command: curl …` with `changed_when: false`"),
+    ("wait_for", "use `command` with a loop in a shell, or `wait_for_connection` for SSH"),
+    ("xattr", "use `command: setfattr …` with `changed_when`"),
+    ("yum_repository", "write the file below /etc/yum.repos.d with `copy`"),
+    ("zypper", "use `command: zypper --non-interactive install …` with `changed_when`"),
+];
+
+/// Other modules that mean a kind.
+const SAME: &[(&str, &str)] = &[
+    ("apt_rpm", "package"),
+    ("dnf5", "dnf"),
+    ("openrc", "service"),
+    ("win_command", "command"),
+    ("yum", "dnf"),
+];
+
+/// What takes the place of a module that is no kind; none where nothing is known.
+pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    if last.starts_with("win_") {
+        return Some(ModuleAdvice::Instead("leave it out: gpufleet manages Linux nodes only"));
+    }
+    if name != last
+        && let Some(kind) = find(last)
+    {
+        return Some(ModuleAdvice::Renamed(kind.name));
+    }
+    let same = SAME.iter().find(|(module, _)| *module == last).and_then(|(_, kind)| find(kind));
+    if let Some(kind) = same {
+        return Some(ModuleAdvice::Renamed(kind.name));
+    }
+    INSTEAD.iter().find(|(module, _)| *module == last).map(|(_, text)| ModuleAdvice::Instead(text))
+}
+
+/// Every name of a kind, with the kinds' other names.
+pub fn kind_names() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]))
+}

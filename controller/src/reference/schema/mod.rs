@@ -1,0 +1,42 @@
+//! JSON schemas of what people write, for editors and for other programs.
+//!
+//! Derived from the registry of kinds and the parser's own lists of keys; a key without a description fails a test.
+
+mod inventory;
+mod kinds;
+mod playbook;
+mod words;
+
+pub use inventory::inventory_schema;
+pub use playbook::{playbook_schema, tasks_schema};
+
+use serde_json::{Value as Json, json};
+
+/// JSON Schema's own version: what editors and schemars know.
+const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// A template in place of a value.
+fn template() -> Json {
+    json!({"type": "string", "pattern": "\\{\\{|\\{%"})
+}
+
+/// YAML 1.1 reads these words as booleans, and so do Ansible and gpufleet; an editor's YAML 1.2 takes them for text.
+fn boolean() -> Json {
+    json!({"anyOf": [
+        {"type": "boolean"},
+        {"enum": ["yes", "no", "on", "off", "Yes", "No", "On", "Off", "YES", "NO", "true", "false", "True", "False"]},
+        template(),
+    ]})
+}
+
+fn text() -> Json {
+    json!({"type": ["string", "number", "boolean"]})
+}
+
+/// One or several.
+fn one_or_many(item: Json) -> Json {
+    json!({"anyOf": [item.clone(), {"type": "array", "items": item}]})
+}
+
+#[cfg(test)]
+mod tests;
