@@ -505,7 +505,10 @@ fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
-        files: Arc::new(CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))),
+        files: Arc::new(
+            CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))
+                .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string())),
+        ),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -36,6 +36,11 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// One sentence for people: where it was looked for and why there is nothing.
     fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
+
+    /// A playbook's folder as a path from the root, where that is known.
+    fn absolute(&self, directory: &str) -> String {
+        if directory.is_empty() { ".".to_owned() } else { directory.to_owned() }
+    }
 }
 
 type Cache = HashMap<(FileKind, String, String), Result<FileContent, String>>;
@@ -45,6 +50,8 @@ pub struct CachedFiles<R> {
     reader: R,
     keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
+    /// The folder that relative paths count from.
+    from: Option<String>,
 }
 
 impl<R: Reader> CachedFiles<R> {
@@ -54,7 +61,14 @@ impl<R: Reader> CachedFiles<R> {
 
     /// The same, for files of which some are encrypted with these passwords.
     pub fn with_keyring(reader: R, keyring: Arc<Keyring>) -> Self {
-        Self { reader, keyring, cache: Mutex::new(HashMap::new()) }
+        Self { reader, keyring, cache: Mutex::new(HashMap::new()), from: None }
+    }
+
+    /// The same, for playbooks that are named as seen from a folder.
+    #[must_use]
+    pub fn seen_from(mut self, folder: Option<String>) -> Self {
+        self.from = folder;
+        self
     }
 
     /// What an encrypted file holds; any other as it is.
@@ -91,6 +105,17 @@ impl<R: Reader> CachedFiles<R> {
 }
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
+    fn absolute(&self, directory: &str) -> String {
+        let directory = directory.strip_prefix("./").unwrap_or(directory);
+        match &self.from {
+            Some(_) if directory.starts_with('/') => directory.to_owned(),
+            Some(from) if matches!(directory, "" | ".") => from.clone(),
+            Some(from) => format!("{}/{directory}", from.trim_end_matches('/')),
+            None if directory.is_empty() => ".".to_owned(),
+            None => directory.to_owned(),
+        }
+    }
+
     fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
         let key = (kind, directory.to_owned(), name.to_owned());
         let cached = self.cache.lock().ok().and_then(|cache| cache.get(&key).cloned());

@@ -18,6 +18,8 @@ const PREVIEW_BYTES: usize = 64 * 1024;
 /// What a task comes to on one host.
 pub(super) enum Prepared {
     Skip(String),
+    /// A condition does not hold: this one.
+    Unmet(String),
     /// It hangs on something that only the run will tell.
     Possible(String),
     Fail(String),
@@ -31,11 +33,21 @@ pub(super) struct Ready {
 }
 
 pub(super) enum Deed {
-    Node { op: NodeOp, blobs: Vec<BlobNeed> },
+    Node {
+        op: NodeOp,
+        blobs: Vec<BlobNeed>,
+    },
     Gpu(GpuTask),
-    Reboot { when: RebootWhen, timeout_s: u64 },
-    WaitForConnection { timeout_s: u64, delay_s: u64 },
-    Say(String),
+    Reboot {
+        when: RebootWhen,
+        timeout_s: u64,
+    },
+    WaitForConnection {
+        timeout_s: u64,
+        delay_s: u64,
+    },
+    /// A message for people, and what `register` gets.
+    Say(String, Map<String, Json>),
     Asserted(String),
     SetFacts(Vec<(Arc<str>, Value)>),
     Meta(MetaAction),
@@ -87,7 +99,12 @@ impl Surroundings<'_> {
             Err((condition, error)) => {
                 Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)))
             }
-            Ok(Truth::False) => Some(Prepared::Skip("the condition does not hold".to_owned())),
+            Ok(Truth::False) => {
+                let first = task.when.iter().find(|condition| {
+                    matches!(template::condition(&condition.text, scope), Ok(Truth::False))
+                });
+                Some(Prepared::Unmet(first.map(|condition| condition.text.to_string()).unwrap_or_default()))
+            }
             Ok(Truth::Unknown) => Some(Prepared::Possible(UNKNOWN.to_owned())),
             Ok(Truth::True) => None,
         }
@@ -309,10 +326,11 @@ impl Surroundings<'_> {
             if value.has_unknown() {
                 return Err(unknown());
             }
-            return Ok(Deed::Say(format!("{source} = {}", shown(&value))));
+            let data = [(source.clone(), value.to_json())].into_iter().collect();
+            return Ok(Deed::Say(format!("{source} = {}", shown(&value)), data));
         }
         let message = debug.msg.as_ref().map_or_else(|| Value::str("Hello world!"), Value::literal);
-        Ok(Deed::Say(shown(&message)))
+        Ok(Deed::Say(shown(&message), [("msg".to_owned(), message.to_json())].into_iter().collect()))
     }
 }
 

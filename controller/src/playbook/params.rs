@@ -28,10 +28,42 @@ pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params,
         Ok(params) => Ok(params),
         // Why: only the slow way, one by one, tells which of them is wrong.
         Err(error) => {
+            let texts = with_texts(kind, &values);
+            if let Some(params) = texts.and_then(|texts| (kind.parse)(Json::Object(texts)).ok()) {
+                return Ok(params);
+            }
             let one = values.iter().find_map(|(name, value)| check_one(kind, name, value));
             Err(one.unwrap_or_else(|| whole(kind, error)))
         }
     }
+}
+
+/// The parameters with numbers and booleans as text where a text is wanted; none where that changes nothing.
+///
+/// Why: `msg: no` and `msg: 5` are what people write, and Ansible takes them.
+fn with_texts(kind: &KindInfo, values: &Map<String, Json>) -> Option<Map<String, Json>> {
+    let mut texts = values.clone();
+    let mut any = false;
+    for (name, value) in &mut texts {
+        if let Some(text) = scalar_text(value).filter(|_| wants_text(kind, name, value)) {
+            *value = Json::String(text);
+            any = true;
+        }
+    }
+    any.then_some(texts)
+}
+
+fn scalar_text(value: &Json) -> Option<String> {
+    match value {
+        Json::Bool(flag) => Some(if *flag { "True" } else { "False" }.to_owned()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+fn wants_text(kind: &KindInfo, name: &str, value: &Json) -> bool {
+    let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
+    (kind.parse)(alone).is_err_and(|error| error.message.ends_with("expected a string"))
 }
 
 /// What is wrong with one parameter by itself.
@@ -57,6 +89,9 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
             name_is_wrong: true,
             incomplete: false,
         });
+    }
+    if scalar_text(value).is_some() && wants_text(kind, name, value) {
+        return None;
     }
     Some(wrong_value(name, value, &error.message))
 }

@@ -182,6 +182,11 @@ fn finished(shown: Value, done: &Finished) -> OpOutcome {
     outcome.data.insert("rc".to_owned(), json!(done.exit.shell_code()));
     said(&mut outcome, &done.output);
     let data = &mut outcome.data;
+    if !done.exit.success() {
+        // Why: as in Ansible, a command that ran may have changed something, however it ended.
+        data.insert("changed".to_owned(), json!(true));
+        data.insert("msg".to_owned(), json!("non-zero return code"));
+    }
     data.insert("start".to_owned(), json!(civil::timestamp(done.started)));
     data.insert("end".to_owned(), json!(civil::timestamp(done.started + done.took)));
     data.insert("delta".to_owned(), json!(civil::delta(done.took)));

@@ -182,6 +182,8 @@ pub struct Cursor {
     latch_settled: bool,
     unknown: Vec<String>,
     failed: Option<state::Failure>,
+    /// What the task gave that failed last, for a rescue.
+    failed_result: Option<Value>,
     fatal: bool,
     end_play: bool,
     /// The play ends for this host after the section it is in.
@@ -206,7 +208,7 @@ impl Cursor {
             ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
             ("ansible_diff_mode", Value::Bool(false)),
             ("ansible_play_name", Value::str(&play.name)),
-            ("playbook_dir", Value::str(if play.directory.is_empty() { "." } else { &play.directory })),
+            ("playbook_dir", Value::str(files.absolute(&play.directory))),
             ("inventory_hostname", Value::str(&host.host)),
         ]
         .into_iter()
@@ -241,6 +243,7 @@ impl Cursor {
             latch_settled: false,
             unknown: Vec::new(),
             failed: None,
+            failed_result: None,
             fatal: false,
             end_play: false,
             ending: false,

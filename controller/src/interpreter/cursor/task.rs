@@ -208,7 +208,18 @@ impl Cursor {
         }
         let task = sealed.as_ref().unwrap_or(task);
         let raw = match prepared {
+            // Why: as in Ansible, steering the play counts nowhere.
+            Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
+                self.frames.pop();
+                return;
+            }
             Prepared::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Prepared::Unmet(condition) => {
+                let reason = ("skip_reason".to_owned(), Json::from("Conditional result was False"));
+                let data =
+                    [reason, ("false_condition".to_owned(), Json::from(condition))].into_iter().collect();
+                Raw { data, ..Raw::because(Status::Skipped, "the condition does not hold") }
+            }
             Prepared::Fail(message) => Raw::because(Status::Failed, message),
             Prepared::Possible(reason) => self.undecided(reason),
             Prepared::Do(_) if possible => Raw::because(Status::Possible, "may be notified"),
@@ -238,18 +249,24 @@ impl Cursor {
         item: Option<u32>,
     ) -> Option<Raw> {
         let work = match ready.deed {
-            Deed::Say(message) | Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
+            Deed::Say(message, data) => {
+                return Some(Raw { data, ..Raw::because(Status::Ok, message) });
+            }
+            Deed::Asserted(message) => return Some(Raw::because(Status::Ok, message)),
             Deed::SetFacts(facts) => {
                 let set = Arc::make_mut(&mut self.vars.set);
                 let sealed = self.sealed.contains(&task.path);
+                let mut shown = Map::new();
                 for (name, value) in facts {
                     let value = if sealed { value.sealed() } else { value };
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.note(&name, &value);
                     }
+                    shown.insert(name.to_string(), if sealed { Json::Null } else { value.to_json() });
                     set.insert(name, value);
                 }
-                return Some(Raw::of(Status::Ok));
+                let data = [("ansible_facts".to_owned(), Json::Object(shown))].into_iter().collect();
+                return Some(Raw { data, ..Raw::of(Status::Ok) });
             }
             Deed::Meta(action) => return self.meta(action, task, scope, round),
             Deed::Node { .. } if self.mode == Mode::Predict && task.kind.class == Class::Command => {
@@ -347,7 +364,18 @@ impl Cursor {
         let (scope, label) = self.item_scope(active);
         let (task, round) = (Arc::clone(&active.task), active.round);
         let item = label.map(|label| (u32::try_from(active.next).unwrap_or(u32::MAX), label));
-        let end = self.judge(&task, &scope, round, item, raw);
+        let mut end = self.judge(&task, &scope, round, item, raw);
+        if let (Some(looped), Value::Map(map)) = (&task.looped, &end.result) {
+            // Why: as in Ansible, each result tells which item it is of.
+            let mut map = (**map).clone();
+            for name in [Some(&looped.variable), looped.index_variable.as_ref()].into_iter().flatten() {
+                if let Some(value) = scope.get(name) {
+                    map.insert(Arc::clone(name), value.clone());
+                }
+            }
+            map.insert("ansible_loop_var", Value::str(&looped.variable));
+            end.result = Value::Map(Arc::new(map));
+        }
         if end.report.item.is_some() {
             self.queue.push(end.report.clone());
         }
@@ -518,6 +546,7 @@ impl Cursor {
             latched.failed |= end.failure.is_some();
             self.latch_settled = true;
         }
+        self.failed_result = end.failure.as_ref().map(|_| end.result.clone());
         self.queue.push(end.report);
         end.failure
     }
@@ -556,20 +585,25 @@ impl Cursor {
         let result = if ends.iter().any(|end| matches!(end.result, Value::Unknown)) {
             Value::Unknown
         } else {
-            Value::map([
-                ("results", Value::list(ends.iter().map(|end| end.result.clone()).collect())),
-                ("changed", Value::Bool(has(Status::Changed))),
-                ("failed", Value::Bool(has(Status::Failed))),
-                ("skipped", Value::Bool(status == Status::Skipped)),
+            let mut result: Dict = [
+                (Arc::from("results"), Value::list(ends.iter().map(|end| end.result.clone()).collect())),
+                (Arc::from("changed"), Value::Bool(ends.iter().any(|end| is_true(&end.result, "changed")))),
+                (Arc::from("skipped"), Value::Bool(status == Status::Skipped)),
                 (
-                    "msg",
-                    Value::str(if has(Status::Failed) {
-                        "One or more items failed"
-                    } else {
-                        "All items completed"
+                    Arc::from("msg"),
+                    Value::str(match status {
+                        _ if has(Status::Failed) => "One or more items failed",
+                        Status::Skipped => "All items skipped",
+                        _ => "All items completed",
                     }),
                 ),
-            ])
+            ]
+            .into_iter()
+            .collect();
+            if has(Status::Failed) {
+                result.insert("failed", Value::Bool(true));
+            }
+            Value::Map(Arc::new(result))
         };
         let scope = self.scope(task, None);
         let mut report = TaskReport {
@@ -587,7 +621,12 @@ impl Cursor {
             awaiting: Vec::new(),
             item: None,
             warnings: Vec::new(),
-            data: Map::new(),
+            data: match is_true(&result, "changed") {
+                true if status == Status::Failed => {
+                    [("changed".to_owned(), Json::Bool(true))].into_iter().collect()
+                }
+                _ => Map::new(),
+            },
         };
         if task.no_log {
             hide(&mut report);
@@ -617,17 +656,25 @@ impl Cursor {
     }
 }
 
+fn is_true(result: &Value, name: &str) -> bool {
+    matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
+}
+
 /// What `register` gets.
 fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) -> Value {
     if status == Status::Possible {
         return Value::Unknown;
     }
     let mut result = Dict::literal(data);
-    result.insert("changed", Value::Bool(status == Status::Changed));
+    let changed = status == Status::Changed
+        || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true));
+    result.insert("changed", Value::Bool(changed));
     result.insert("failed", Value::Bool(status == Status::Failed));
     if status == Status::Skipped {
         result.insert("skipped", Value::Bool(true));
-        result.insert("skip_reason", Value::str(message.unwrap_or_default()));
+        if !result.contains("skip_reason") && !result.contains("rc") {
+            result.insert("skip_reason", Value::str(message.unwrap_or_default()));
+        }
     }
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));
@@ -651,7 +698,7 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
 
 /// Takes everything out of a report that `no_log` forbids.
 pub(super) fn hide(report: &mut TaskReport) {
-    report.data = Map::new();
+    report.data.retain(|name, _| name == "changed");
     report.warnings.clear();
     if report.message.is_some() {
         report.message = Some("hidden by `no_log`".to_owned());
