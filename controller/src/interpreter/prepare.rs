@@ -428,7 +428,7 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
     if open {
         return Err(unknown());
     }
-    Ok(Deed::Asserted(assert.success_msg.clone().unwrap_or_else(|| "all conditions hold".to_owned())))
+    Ok(Deed::Asserted(assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".to_owned())))
 }
 
 fn environment(task: &Task, scope: &Arc<Scope>) -> Result<Vec<(String, String)>, Stop> {

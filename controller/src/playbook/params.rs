@@ -24,46 +24,54 @@ pub struct ParamProblem {
 /// # Errors
 /// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
 pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params, ParamProblem> {
-    match (kind.parse)(Json::Object(values.clone())) {
+    match parse(kind, &values) {
         Ok(params) => Ok(params),
         // Why: only the slow way, one by one, tells which of them is wrong.
         Err(error) => {
-            let texts = with_texts(kind, &values);
-            if let Some(params) = texts.and_then(|texts| (kind.parse)(Json::Object(texts)).ok()) {
-                return Ok(params);
-            }
             let one = values.iter().find_map(|(name, value)| check_one(kind, name, value));
             Err(one.unwrap_or_else(|| whole(kind, error)))
         }
     }
 }
 
-/// The parameters with numbers and booleans as text where a text is wanted; none where that changes nothing.
+/// Reads parameters; numbers and booleans count as text where a text is wanted.
 ///
-/// Why: `msg: no` and `msg: 5` are what people write, and Ansible takes them.
-fn with_texts(kind: &KindInfo, values: &Map<String, Json>) -> Option<Map<String, Json>> {
-    let mut texts = values.clone();
-    let mut any = false;
-    for (name, value) in &mut texts {
-        if let Some(text) = scalar_text(value).filter(|_| wants_text(kind, name, value)) {
-            *value = Json::String(text);
-            any = true;
+/// Why: `msg: no` and `argv: [sleep, 5]` are what people write, and Ansible takes them.
+///
+/// # Errors
+/// What the kind says of the parameters as they are.
+pub(super) fn parse(kind: &KindInfo, values: &Map<String, Json>) -> Result<Params, ParamError> {
+    (kind.parse)(Json::Object(values.clone())).or_else(|error| {
+        let mut texts = values.clone();
+        for (name, value) in &mut texts {
+            if let Some(text) = as_text(kind, name, value) {
+                *value = text;
+            }
         }
-    }
-    any.then_some(texts)
+        if texts == *values { Err(error) } else { (kind.parse)(Json::Object(texts)).map_err(|_| error) }
+    })
 }
 
-fn scalar_text(value: &Json) -> Option<String> {
+/// The value as text, where the parameter wants text and this makes it right.
+fn as_text(kind: &KindInfo, name: &str, value: &Json) -> Option<Json> {
+    let wrong = |value: &Json| {
+        let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
+        (kind.parse)(alone).is_err_and(|error| error.message.contains("expected a string"))
+    };
+    let text = match value {
+        Json::Bool(_) | Json::Number(_) => scalar_text(value),
+        Json::Array(items) => Json::Array(items.iter().map(scalar_text).collect()),
+        _ => return None,
+    };
+    (wrong(value) && !wrong(&text)).then_some(text)
+}
+
+fn scalar_text(value: &Json) -> Json {
     match value {
-        Json::Bool(flag) => Some(if *flag { "True" } else { "False" }.to_owned()),
-        Json::Number(number) => Some(number.to_string()),
-        _ => None,
+        Json::Bool(flag) => Json::from(if *flag { "True" } else { "False" }),
+        Json::Number(number) => Json::from(number.to_string()),
+        other => other.clone(),
     }
-}
-
-fn wants_text(kind: &KindInfo, name: &str, value: &Json) -> bool {
-    let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
-    (kind.parse)(alone).is_err_and(|error| error.message.ends_with("expected a string"))
 }
 
 /// What is wrong with one parameter by itself.
@@ -90,7 +98,7 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
             incomplete: false,
         });
     }
-    if scalar_text(value).is_some() && wants_text(kind, name, value) {
+    if as_text(kind, name, value).is_some() {
         return None;
     }
     Some(wrong_value(name, value, &error.message))

@@ -49,7 +49,13 @@ pub fn run(
         (Program::Script { .. }, None) => return Err(Trouble::invalid("the script's content was not named")),
         _ => None,
     };
-    let (shown, mut run) = program(&exec.run, pushed.as_ref())?;
+    let environment: Vec<(String, String)> = node
+        .environment
+        .iter()
+        .chain(&exec.environment)
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let (shown, mut run) = program(&exec.run, pushed.as_ref(), &environment)?;
     run = run.user(node.user.clone()).limit(OUTPUT_LIMIT);
     for (name, value) in node.environment.iter().chain(&exec.environment) {
         run = run.env(name, value);
@@ -99,26 +105,81 @@ fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
 fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
     let there = |pattern: &String| node.world.any_match(&place(node, exec.chdir.as_deref(), pattern));
     let reason = match (&exec.creates, &exec.removes) {
-        (Some(path), _) if there(path) => format!("{path} exists"),
-        (_, Some(path)) if !there(path) => format!("{path} does not exist"),
+        (Some(path), _) if there(path) => (path, "exists"),
+        (_, Some(path)) if !there(path) => (path, "does not exist"),
         _ => return None,
     };
+    let (path, state) = reason;
+    let reason = format!("{path} {state}");
     let shown = match &exec.run {
         Program::Argv(argv) => json!(argv),
         Program::Shell { line, .. } => json!(line),
         Program::Script { arguments, .. } => json!(arguments),
     };
-    let mut outcome = OpOutcome::new(OpStatus::Skipped { reason: reason.clone() });
+    // Why: as in Ansible, a script is skipped, and a command is as it should be.
+    let status = match &exec.run {
+        Program::Script { .. } => OpStatus::Skipped { reason: reason.clone() },
+        _ => OpStatus::Ok,
+    };
+    let mut outcome = OpOutcome::new(status);
     outcome.data = empty(shown, 0, &format!("skipped, since {reason}"));
+    outcome.data.insert("msg".to_owned(), json!(format!("Did not run command since '{path}' {state}")));
     Some(outcome)
 }
 
-fn program(program: &Program, pushed: Option<&Pushed>) -> Result<(Value, Run), Trouble> {
+/// A word of a command with `~/`, `$NAME` and `${NAME}` replaced, as Ansible does; unknown names stay.
+fn expanded(word: &str, environment: &[(String, String)]) -> String {
+    let known = |name: &str| {
+        let given = environment.iter().rev().find(|(own, _)| own == name).map(|(_, value)| value.clone());
+        given.or_else(|| std::env::var(name).ok())
+    };
+    let mut out = String::with_capacity(word.len());
+    let mut rest = word;
+    if let Some(below) = word.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'))
+        && let Some(home) = known("HOME")
+    {
+        out.push_str(&home);
+        rest = below;
+    }
+    while let Some((before, behind)) = rest.split_once('$') {
+        out.push_str(before);
+        let (name, after) = match behind.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some(parts) => parts,
+            None => {
+                let end =
+                    behind.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(behind.len());
+                behind.split_at(end)
+            }
+        };
+        match known(name).filter(|_| !name.is_empty()) {
+            Some(value) => {
+                out.push_str(&value);
+                rest = after;
+            }
+            None => {
+                out.push('$');
+                rest = behind;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn program(
+    program: &Program,
+    pushed: Option<&Pushed>,
+    environment: &[(String, String)],
+) -> Result<(Value, Run), Trouble> {
     match program {
         Program::Argv(argv) => {
             let (first, rest) =
                 argv.split_first().ok_or_else(|| Trouble::invalid("a command needs at least a program"))?;
-            Ok((json!(argv), Run::new(first).args(rest)))
+            Ok((
+                json!(argv),
+                Run::new(expanded(first, environment))
+                    .args(rest.iter().map(|word| expanded(word, environment))),
+            ))
         }
         Program::Shell { line, executable } => Ok((json!(line), Run::new(executable).arg("-c").arg(line))),
         Program::Script { arguments, executable } => {
@@ -182,10 +243,11 @@ fn finished(shown: Value, done: &Finished) -> OpOutcome {
     outcome.data.insert("rc".to_owned(), json!(done.exit.shell_code()));
     said(&mut outcome, &done.output);
     let data = &mut outcome.data;
+    let message = if done.exit.success() { "" } else { "non-zero return code" };
+    data.insert("msg".to_owned(), json!(message));
     if !done.exit.success() {
         // Why: as in Ansible, a command that ran may have changed something, however it ended.
         data.insert("changed".to_owned(), json!(true));
-        data.insert("msg".to_owned(), json!("non-zero return code"));
     }
     data.insert("start".to_owned(), json!(civil::timestamp(done.started)));
     data.insert("end".to_owned(), json!(civil::timestamp(done.started + done.took)));

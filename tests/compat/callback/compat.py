@@ -1,7 +1,7 @@
 """Prints what a playbook did, in the normal form of the compatibility suite, as one line of JSON at the end.
 
-`tasks` has each host's tasks in the order in which it had them: name, status (ok, changed, skipped, failed, ignored,
-unreachable) and what debug, fail and assert said (a list for a loop). `recap` has the numbers of the recap.
+`tasks` has each host's tasks in the order in which it had them: name, status (ok, changed, skipped, failed, ignored) and
+what debug, fail and assert said (a list for a loop). `recap` has the numbers of the recap.
 """
 
 import json
@@ -44,14 +44,16 @@ class CallbackModule(CallbackBase):
         self.v2_playbook_on_task_start(task, False)
 
     def note(self, host, task, status, result=None):
+        if task.action.rsplit(".", 1)[-1] == "meta":
+            return  # it counts nowhere
         entry = {"task": self.names.get(task._uuid, task.get_name()), "status": status}
         kind = task.action.rsplit(".", 1)[-1]
         # Why: the words in which a mistake is told are everybody's own.
         spoke = kind in SPEAKING and status != "skipped" and not (kind == "debug" and status in ("failed", "ignored"))
         if result is not None and spoke:
-            if "results" in result:
-                entry["says"] = [said(item) for item in result["results"] if not item.get("skipped")]
-            elif "censored" not in result:
+            if "results" in result and not task.no_log:
+                entry["says"] = [said(item) for item in result["results"] if not item.get("skipped") and "censored" not in item]
+            elif "censored" not in result and not task.no_log:
                 entry["says"] = said(result)
         self.hosts.setdefault(host.get_name(), []).append(entry)
 
@@ -65,9 +67,6 @@ class CallbackModule(CallbackBase):
     def v2_runner_on_skipped(self, result):
         self.note(result._host, result._task, "skipped")
 
-    def v2_runner_on_unreachable(self, result):
-        self.note(result._host, result._task, "unreachable")
-
     def v2_playbook_on_include(self, included_file):
         for host in included_file._hosts:
             self.note(host, included_file._task, "ok")
@@ -76,6 +75,7 @@ class CallbackModule(CallbackBase):
         recap = {}
         for host in sorted(stats.processed):
             summary = stats.summarize(host)
-            recap[host] = {("failed" if name == "failures" else name): summary[name] for name in COUNTS}
+            if any(summary[name] for name in COUNTS):
+                recap[host] = {("failed" if name == "failures" else name): summary[name] for name in COUNTS}
         text = json.dumps({"tasks": self.hosts, "recap": recap}, sort_keys=True, ensure_ascii=False, default=str)
         print(f"\nCOMPAT {text}")

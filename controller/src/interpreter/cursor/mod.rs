@@ -182,8 +182,6 @@ pub struct Cursor {
     latch_settled: bool,
     unknown: Vec<String>,
     failed: Option<state::Failure>,
-    /// What the task gave that failed last, for a rescue.
-    failed_result: Option<Value>,
     fatal: bool,
     end_play: bool,
     /// The play ends for this host after the section it is in.
@@ -243,7 +241,6 @@ impl Cursor {
             latch_settled: false,
             unknown: Vec::new(),
             failed: None,
-            failed_result: None,
             fatal: false,
             end_play: false,
             ending: false,

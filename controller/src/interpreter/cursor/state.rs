@@ -38,8 +38,6 @@ pub(super) enum Frame {
     /// Handlers that were notified; each at most once.
     Handlers {
         done: BTreeSet<usize>,
-        /// The one that ran last.
-        last: usize,
     },
     Task(Box<Active>),
     Group(Box<ActiveGroup>),

@@ -35,6 +35,7 @@ impl Raw {
     }
 }
 
+const NO_ITEMS: &str = "the loop has no items";
 pub(super) const LOOP_UNKNOWN: &str = "has a loop that hangs on the result of another task";
 
 /// The items of a task's loop.
@@ -89,7 +90,7 @@ impl Cursor {
                 active.items = Some(items);
                 return;
             }
-            Items::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Items::Skip(reason) => Raw { data: nothing_in(&reason), ..Raw::because(Status::Skipped, reason) },
             Items::Possible => undecided,
             Items::Fail(message) => Raw::because(Status::Failed, message),
         };
@@ -149,7 +150,7 @@ impl Cursor {
         } else {
             items
         };
-        if items.is_empty() { Items::Skip("the loop has no items".to_owned()) } else { Items::These(items) }
+        if items.is_empty() { Items::Skip(NO_ITEMS.to_owned()) } else { Items::These(items) }
     }
 
     /// The loop's variables for one item.
@@ -403,7 +404,7 @@ impl Cursor {
         scope: &Arc<Scope>,
         round: u32,
         item: Option<(u32, String)>,
-        raw: Raw,
+        mut raw: Raw,
     ) -> ItemEnd {
         let title = self.title(task, scope);
         let mut status = raw.status.unwrap_or(Status::Failed);
@@ -418,6 +419,12 @@ impl Cursor {
             let scope = layer.map_or_else(|| Arc::clone(scope), |layer| scope.with(layer));
             let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
             let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            // Why: as in Ansible, what failed may have changed something too.
+            let did_change = match &changed {
+                Ok(Some(Truth::True)) => true,
+                Ok(Some(Truth::False)) => false,
+                _ => status == Status::Changed || is_true(&result, "changed"),
+            };
             match (failed, changed) {
                 (Err(error), _) | (_, Err(error)) => {
                     status = Status::Failed;
@@ -446,6 +453,10 @@ impl Cursor {
                         (_, None | Some(Truth::Unknown), status) => status,
                     };
                 }
+            }
+            raw.data.remove("changed");
+            if did_change && status == Status::Failed {
+                raw.data.insert("changed".to_owned(), Json::Bool(true));
             }
             result = if status == Status::Possible {
                 Value::Unknown
@@ -546,7 +557,6 @@ impl Cursor {
             latched.failed |= end.failure.is_some();
             self.latch_settled = true;
         }
-        self.failed_result = end.failure.as_ref().map(|_| end.result.clone());
         self.queue.push(end.report);
         end.failure
     }
@@ -656,6 +666,15 @@ impl Cursor {
     }
 }
 
+/// What `register` gets of a loop without items.
+fn nothing_in(reason: &str) -> Map<String, Json> {
+    if reason != NO_ITEMS {
+        return Map::new();
+    }
+    let told = ("skipped_reason".to_owned(), Json::from("No items in the list"));
+    [("results".to_owned(), Json::Array(Vec::new())), told].into_iter().collect()
+}
+
 fn is_true(result: &Value, name: &str) -> bool {
     matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
 }
@@ -669,17 +688,24 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     let changed = status == Status::Changed
         || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true));
     result.insert("changed", Value::Bool(changed));
-    result.insert("failed", Value::Bool(status == Status::Failed));
-    if status == Status::Skipped {
+    // Why: as in Ansible, what was skipped has no more fields than these.
+    let skipped = status == Status::Skipped;
+    if skipped {
         result.insert("skipped", Value::Bool(true));
-        if !result.contains("skip_reason") && !result.contains("rc") {
+        if !result.contains("skip_reason") && !result.contains("skipped_reason") {
             result.insert("skip_reason", Value::str(message.unwrap_or_default()));
         }
+    } else {
+        result.insert("failed", Value::Bool(status == Status::Failed));
     }
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));
     }
+    // Why: what `debug` shows of a variable stands under its name only.
+    let told = data.is_empty() || matches!(status, Status::Failed | Status::Unreachable);
     if let Some(message) = message
+        && told
+        && !skipped
         && !result.contains("msg")
     {
         result.insert("msg", Value::str(message));

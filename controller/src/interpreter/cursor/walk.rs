@@ -201,14 +201,11 @@ impl Cursor {
     /// `ansible_failed_task` and `ansible_failed_result` for the rescue.
     fn note_failure(&mut self, failure: &Failure) {
         let task = Value::map([("name", Value::str(&failure.task))]);
-        let known = self.failed_result.take().filter(|result| matches!(result, Value::Map(_)));
-        let result = known.unwrap_or_else(|| {
-            Value::map([
-                ("failed", Value::Bool(true)),
-                ("changed", Value::Bool(false)),
-                ("msg", Value::str(&failure.message)),
-            ])
-        });
+        let result = Value::map([
+            ("failed", Value::Bool(true)),
+            ("changed", Value::Bool(false)),
+            ("msg", Value::str(&failure.message)),
+        ]);
         let vars = Arc::make_mut(&mut self.run_vars);
         vars.insert("ansible_failed_task", task);
         vars.insert("ansible_failed_result", result);
@@ -221,16 +218,14 @@ impl Cursor {
             return;
         }
         self.flushes += 1;
-        self.frames.push(Frame::Handlers { done: BTreeSet::new(), last: 0 });
+        self.frames.push(Frame::Handlers { done: BTreeSet::new() });
     }
 
     /// The next notified handler in the order of definition.
     fn next_handler(&mut self) {
-        let Some(Frame::Handlers { done, last }) = self.frames.last_mut() else { return };
-        // Why: as in Ansible, one that is notified by a later handler waits for the next pass.
-        let open =
-            self.notified.iter().map(|notice| notice.handler).filter(|handler| !done.contains(handler));
-        let next = open.min_by_key(|handler| (*handler < *last, *handler));
+        let Some(Frame::Handlers { done }) = self.frames.last_mut() else { return };
+        let next =
+            self.notified.iter().filter(|notice| !done.contains(&notice.handler)).map(|n| n.handler).min();
         let Some(handler) = next else {
             // Why: a handler that was notified again by a later one has run in this flush already.
             self.notified.clear();
@@ -238,7 +233,6 @@ impl Cursor {
             return;
         };
         done.insert(handler);
-        *last = handler;
         let possible =
             self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);
         self.notified.retain(|notice| notice.handler != handler);
@@ -260,25 +254,20 @@ impl Cursor {
         scope: &Arc<Scope>,
     ) -> Result<(), String> {
         for name in names {
-            let handlers = self.play.handlers.iter().enumerate();
-            let named = |task: &Task| {
-                task.name.as_ref().is_some_and(|own| {
+            let mut found = false;
+            for (handler, task) in self.play.handlers.iter().enumerate() {
+                let named = task.name.as_ref().is_some_and(|own| {
                     own.as_str() == Some(name)
                         || !own.is_settled()
                             && crate::template::resolve(own, scope)
                                 .is_ok_and(|own| own.as_str() == Some(name))
-                })
-            };
-            // Why: of several handlers with one name Ansible knows the last.
-            let last = handlers.clone().rev().find(|(_, task)| named(task)).map(|(handler, _)| handler);
-            let listening =
-                handlers.filter(|(_, task)| task.listen.contains(name)).map(|(handler, _)| handler);
-            let meant: BTreeSet<usize> = listening.chain(last).collect();
-            let found = !meant.is_empty();
-            for handler in meant {
-                let notice = Notice { handler, possible };
-                if !self.notified.contains(&notice) {
-                    self.notified.push(notice);
+                });
+                if named || task.listen.contains(name) {
+                    found = true;
+                    let notice = Notice { handler, possible };
+                    if !self.notified.contains(&notice) {
+                        self.notified.push(notice);
+                    }
                 }
             }
             if !found {

@@ -9,7 +9,7 @@ use super::values::part;
 use super::{Parser, join, keys, words};
 use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::names::Reference;
-use crate::playbook::params::{ParamProblem, check_one, whole};
+use crate::playbook::params::{ParamProblem, check_one, parse, whole};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
     Block, Condition, Flag, Item, Items, Loop, Parameter, Parameters, Privilege, SectionName, Task, is_gpu,
@@ -709,7 +709,7 @@ impl Parser<'_> {
             }
             return None;
         }
-        match (kind.parse)(serde_json::Value::Object(values)) {
+        match parse(kind, &values) {
             Ok(params) => Some(Arc::new(params)),
             Err(error) => {
                 self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
