@@ -454,6 +454,9 @@ impl Cursor {
                     };
                 }
             }
+            if task.failed_when.is_some() && status != Status::Possible {
+                raw.data.insert("failed_when_result".to_owned(), Json::Bool(status == Status::Failed));
+            }
             raw.data.remove("changed");
             if did_change && status == Status::Failed {
                 raw.data.insert("changed".to_owned(), Json::Bool(true));
