@@ -107,7 +107,13 @@ impl Helper {
 
     fn open(&mut self, run: &str, epoch: u64, writes: bool) -> Reply {
         let holder = RunEpoch { run: run.into(), epoch };
-        self.ask(Request::Open(Open { holder, who: format!("{run}@test"), writes, login_uid: None }))
+        self.ask(Request::Open(Open {
+            holder,
+            who: format!("{run}@test"),
+            writes,
+            guest: false,
+            login_uid: None,
+        }))
     }
 
     fn begin(&mut self, op: NodeOp, mode: Mode, timeout_s: u64) -> u64 {

@@ -66,7 +66,8 @@ def outcome(code, text, folder):
         for name in names:
             path = os.path.join(parent, name)
             with open(path, encoding="utf-8") as stream:
-                files[os.path.relpath(path, folder)] = stream.read().replace(folder, "[HERE]")
+                name = os.path.relpath(path, folder).replace(folder, "[HERE]")
+                files[name] = stream.read().replace(folder, "[HERE]")
     if files:
         found["files"] = files
     return {"exit": code, "output": found}

@@ -109,7 +109,7 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: false, r#become: args.r#become },
+        purpose: Purpose { writes: false, r#become: args.r#become, ..Purpose::default() },
     };
     let read = on_each(&target, environment, |link| async move {
         let outcome =
@@ -167,7 +167,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
         inventory: &args.inventory,
         connection: &args.connection,
         // Why as a writer: nobody can tell what a program changes, and two controllers never work on one node.
-        purpose: Purpose { writes: true, r#become: args.r#become },
+        purpose: Purpose { writes: true, r#become: args.r#become, ..Purpose::default() },
     };
     let run = match args.shell {
         true => Program::Shell { line: args.argv.join(" "), executable: "/bin/sh".to_owned() },
@@ -219,7 +219,7 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
         pattern: &args.pattern,
         inventory: &args.inventory,
         connection: &args.connection,
-        purpose: Purpose { writes: true, r#become: args.r#become },
+        purpose: Purpose { writes: true, r#become: args.r#become, ..Purpose::default() },
     };
     let results = on_each(&target, environment, |link| async move {
         let link = link.map_err(|error| error.to_string())?;

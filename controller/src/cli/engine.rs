@@ -235,7 +235,7 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
     let mut inventory = sources::inventory_in(&source.inventory, around)?;
     let limit = sources::limit(&source.inventory, environment)?;
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let program = Program::load_with(&names, &|path: &str| fs::read(path), &keyring)?;
+    let program = Program::load_with(&names, &sources::Disk, &keyring, &roles_path(environment))?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
@@ -275,6 +275,43 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
     Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
+}
+
+/// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
+fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
+    let (mut found, mut anybody) = (BTreeSet::new(), false);
+    for task in loaded.program.plays.iter().flat_map(|play| play.tasks()) {
+        match task.delegate_to.as_ref().map(|host| (host.as_str(), host.is_settled())) {
+            None => {}
+            Some((Some(host), true)) if is_known(&loaded.inventory, host) => {
+                _ = found.insert(host.to_owned())
+            }
+            Some((Some(host), true)) => {
+                let error = Diagnostic::error(format!("the inventory has no host `{host}`"))
+                    .at(&task.span)
+                    .label("it is to be done there (`delegate_to`)");
+                let names = loaded.inventory.hosts();
+                let error = error.suggest(host, names.iter().map(|name| &**name));
+                return Err(Diagnostics::from(error).into());
+            }
+            Some(_) => anybody = true,
+        }
+    }
+    if anybody {
+        found.extend(loaded.inventory.hosts().iter().map(ToString::to_string));
+        found.insert("localhost".to_owned());
+    }
+    Ok(found.into_iter().filter(|host| !loaded.hosts.contains(host)).collect())
+}
+
+fn is_known(inventory: &Inventory, host: &str) -> bool {
+    matches!(host, "localhost" | "127.0.0.1" | "::1") || inventory.host_vars(host).is_some()
+}
+
+/// Where roles are looked for, beside `roles/` at the playbook: as in Ansible.
+fn roles_path(environment: &Environment) -> Vec<String> {
+    let home = environment.home.iter().map(|home| home.join(".ansible/roles").display().to_string());
+    home.chain(["/usr/share/ansible/roles".to_owned(), "/etc/ansible/roles".to_owned()]).collect()
 }
 
 /// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
@@ -417,6 +454,7 @@ impl Reach {
     ) -> Result<Self, CommandError> {
         let mut reached = loaded.hosts.clone();
         reached.extend(logins(&loaded.program).map(str::to_owned));
+        reached.extend(delegates(loaded)?);
         let fleet =
             Fleet::new(&loaded.inventory, &reached, &loaded.extra, request.connection, holder, environment)?;
         let shared = Shared {
@@ -501,12 +539,13 @@ fn carry_out(
     }
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
+        delegates: Arc::default(),
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
         files: Arc::new(
-            CachedFiles::with_keyring(|path: &str| fs::read(path), Arc::clone(&loaded.keyring))
+            CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
                 .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string())),
         ),
         connector: Arc::new(fleet),

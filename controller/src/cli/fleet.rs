@@ -143,11 +143,15 @@ impl Fleet {
         };
         let target = self.targets.get(host).map(|(plain, root)| if purpose.r#become { root } else { plain });
         let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
+        let here =
+            purpose.local.then(|| Target { connection: transport::Connection::Local, ..target.clone() });
+        let target = here.as_ref().unwrap_or(target);
         let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(failed)?;
         let open = Open {
             holder: self.holder.clone(),
             who: self.who.clone(),
             writes: purpose.writes,
+            guest: purpose.guest,
             login_uid: Some(session.login_uid()),
         };
         match session.open_lock(open).await.map_err(failed)? {
@@ -172,7 +176,12 @@ fn connection_vars(
     host: &str,
     extra: &Map<String, Value>,
 ) -> Result<Map<String, Value>, CommandError> {
-    let Some(vars) = inventory.host_vars(host) else { return Ok(Map::new()) };
+    let Some(vars) = inventory.host_vars(host) else {
+        // Why: as in Ansible, this machine needs no entry.
+        let here = matches!(host, "localhost" | "127.0.0.1" | "::1");
+        let local = ("ansible_connection".to_owned(), Value::from("local"));
+        return Ok(here.then_some(local).into_iter().collect());
+    };
     let mut wanted: Map<String, Value> = vars
         .iter()
         .filter(|(name, _)| name.starts_with("ansible_"))

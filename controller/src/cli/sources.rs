@@ -12,6 +12,7 @@ use gpufleet::{
     event::NodeState,
     inventory::{Inventory, LoadOptions},
     journal::{RunDir, read_events, resolve_run},
+    playbook::Reader,
     report::RunModel,
     vault::{self, Keyring},
     yaml,
@@ -91,6 +92,28 @@ pub fn limit(source: &InventorySource, environment: &Environment) -> Result<Opti
         return Err(CommandError::user(format!("run {run} has no host that is `{which}`")));
     }
     Ok(Some(hosts.join(",")))
+}
+
+/// The files of this machine, for playbooks and what they name.
+pub struct Disk;
+
+impl Reader for Disk {
+    fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        let folder = if folder.is_empty() { "." } else { folder };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Why the path: what a link leads to counts.
+            names.push(if entry.path().is_dir() { format!("{name}/") } else { name });
+        }
+        names.sort();
+        Ok(names)
+    }
 }
 
 /// `-e`, later ones win; what is encrypted in them is decrypted and marked.

@@ -36,12 +36,16 @@ pub enum ConnectFailure {
 }
 
 /// What a session is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Purpose {
     /// Takes the node's lock.
     pub writes: bool,
     /// The helper runs as root.
     pub r#become: bool,
+    /// On this machine, whatever the inventory says (`connection: local`).
+    pub local: bool,
+    /// Does single tasks for other nodes, without a lock.
+    pub guest: bool,
 }
 
 /// Told what an operation is doing right now.

@@ -15,8 +15,19 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Latches that a host took, each with what its task gave if that is known.
 pub(super) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
 
+/// What a host did to all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Over {
+    /// It ended the play, or the batch.
+    Ended,
+    /// It failed where any failure ends the play.
+    Failed,
+}
+
 #[derive(Default)]
 pub(super) struct Meeting {
+    /// The others go no further than to their next barrier.
+    over: Option<Over>,
     at_barrier: Vec<usize>,
     /// When those who wait go on without hosts that never answered.
     opens_at: Option<Instant>,
@@ -33,6 +44,20 @@ impl Meeting {
     pub(super) fn wait(&mut self, host: usize, silence: Duration) {
         self.at_barrier.push(host);
         self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
+    }
+
+    /// From here on whoever comes to a barrier goes no further.
+    pub(super) fn end(&mut self, over: Over) {
+        self.over = self.over.max(Some(over));
+    }
+
+    /// What those are told who may go on.
+    pub(super) const fn word(&self) -> ToNode {
+        match self.over {
+            None => ToNode::Go,
+            Some(Over::Ended) => ToNode::End,
+            Some(Over::Failed) => ToNode::Halt,
+        }
     }
 
     /// When hosts that never answered are not waited for any more.

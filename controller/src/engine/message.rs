@@ -53,6 +53,10 @@ pub(super) enum ToNode {
     Deny(String),
     /// Everybody is at the barrier.
     Go,
+    /// Somebody ended the play or the batch for everybody.
+    End,
+    /// Somebody failed where any failure ends the play.
+    Halt,
     /// This node runs the `run_once` task.
     LatchYours,
     LatchValue(Box<LatchValue>),

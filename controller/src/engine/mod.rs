@@ -8,6 +8,7 @@
 mod approval;
 pub(crate) mod convert;
 mod drain;
+mod elsewhere;
 mod gate;
 mod hooks;
 mod learned;
@@ -18,6 +19,7 @@ mod message;
 mod neighbours;
 mod node;
 mod past;
+mod peers;
 mod play;
 mod power;
 mod reboot;
@@ -30,6 +32,7 @@ mod tests;
 mod verdict;
 
 pub use approval::{Approval, Confirm, Forecast, Refusal};
+pub use elsewhere::Delegates;
 pub use learned::{Learned, work_of};
 pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
 pub use past::Past;

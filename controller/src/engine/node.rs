@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use super::{
     convert,
     drain::No,
+    elsewhere::{Delegates, Throttles},
     hooks::Hooks,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, LatchValue, ToNode},
@@ -64,6 +65,8 @@ pub(super) struct NodeTask {
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
+    pub(super) throttles: Arc<Throttles>,
+    pub(super) delegates: Arc<Delegates>,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
@@ -122,8 +125,9 @@ impl NodeTask {
             if self.left.reboot.is_none() && self.left.boot_id.is_none() {
                 self.left.boot_id = link.boot_id();
             }
-            let serves =
-                (purpose.writes || !self.purpose.writes) && purpose.r#become == self.purpose.r#become;
+            let serves = (purpose.writes || !self.purpose.writes)
+                && purpose.r#become == self.purpose.r#become
+                && purpose.local == self.purpose.local;
             if serves {
                 return Ok(Arc::clone(link));
             }
@@ -253,6 +257,7 @@ impl NodeTask {
         self.slot.vars = end.vars;
         self.slot.fatal |= end.fatal;
         self.slot.end_play |= end.end_play;
+        self.slot.end_batch |= end.end_batch;
         self.slot.worsen(NodeState::Compliant, None);
         if !end.unknown.is_empty() {
             self.slot.worsen(NodeState::Unknown, Some(end.unknown.join("; ")));
@@ -301,10 +306,12 @@ impl NodeTask {
                     cursor.feed(fed)
                 }
                 Step::Barrier { .. } => {
-                    if !silent {
-                        self.wait_for_others().await?;
+                    if !silent && !self.wait_for_others().await? {
+                        self.remember(String::new(), &Fed::Ended, false).await;
+                        cursor.feed(Fed::Ended)
+                    } else {
+                        Vec::new()
                     }
-                    Vec::new()
                 }
                 Step::Latch { key } => {
                     let copied = if silent { None } else { self.latch(&key).await? };
@@ -386,13 +393,18 @@ impl NodeTask {
         }
     }
 
-    async fn wait_for_others(&mut self) -> Result<(), Cut> {
+    /// Whether the play goes on behind the barrier.
+    async fn wait_for_others(&mut self) -> Result<bool, Cut> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
         let _ = self.out.send(FromNode::Barrier { host: self.host }).await;
         let answer = self.answers.recv().await;
         self.take_place().await;
-        answer.map(|_| ()).ok_or(Cut::Stopped)
+        match answer {
+            None | Some(ToNode::Halt) => Err(Cut::Stopped),
+            Some(ToNode::End) => Ok(false),
+            Some(_) => Ok(true),
+        }
     }
 
     /// `None`: the task runs here.
@@ -415,8 +427,20 @@ impl NodeTask {
             {
                 return Ok(fed);
             }
+            if let Some((seconds, left)) = action.wait {
+                self.before_retry(Duration::from_secs(seconds), left).await?;
+            }
             self.announce(action).await?;
         }
+        let _turn = match action.throttle.filter(|_| !silent) {
+            Some(most) => {
+                drop(self.place.take());
+                let turn = self.throttles.enter(&action.id.task, most).await;
+                self.take_place().await;
+                turn
+            }
+            None => None,
+        };
         match &action.work {
             Work::Node { op, blobs } => {
                 let fed = self.operate(action, op, blobs).await?;
@@ -495,7 +519,61 @@ impl NodeTask {
         Ok(())
     }
 
+    /// Waits before a task is tried again.
+    async fn before_retry(&mut self, how_long: Duration, left: u32) -> Result<(), Cut> {
+        let text = format!("failed, tries again in {} s; {left} left", how_long.as_secs());
+        self.emit(What::Progress { host: self.slot.name.clone(), text }).await;
+        drop(self.place.take());
+        let mut pace = self.pace.clone();
+        let stops = pace.wait_for(|pace| *pace == Pace::Stopping);
+        tokio::select! {
+            () = tokio::time::sleep(how_long) => {}
+            // Why not one that is out of service: it has to get to a safe point.
+            Ok(_) = stops, if !self.slot.out_of_service => return Err(Cut::Stopped),
+        }
+        self.take_place().await;
+        Ok(())
+    }
+
+    /// The task is done on another host, which is not disturbed by it.
+    async fn delegated(
+        &mut self,
+        action: &Action,
+        host: &str,
+        op: &NodeOp,
+        blobs: &[BlobNeed],
+    ) -> Result<Fed, Cut> {
+        let r#become = action.run_as != RunAs::Login;
+        let link = match self.delegates.link(&*self.connector, host, r#become).await {
+            Ok(link) => link,
+            Err(why) => return Ok(Fed::Unreachable { reason: format!("delegated to {host}: {why}") }),
+        };
+        let request = OpRequest {
+            op: op.clone(),
+            mode: action.mode,
+            permit: None,
+            run_as: match &action.run_as {
+                RunAs::User(user) => Some(user.clone()),
+                RunAs::Login | RunAs::Root => None,
+            },
+            timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
+            op_id: action.id.to_string(),
+            secret: action.no_log,
+            environment: action.environment.clone(),
+        };
+        match link.call(request, blobs.to_vec(), Box::new(|_| {})).await {
+            Ok(outcome) => Ok(Fed::Outcome(Box::new(outcome))),
+            Err(error) => {
+                self.delegates.forget(host, r#become).await;
+                Ok(Fed::Unreachable { reason: format!("delegated to {host}: {error}") })
+            }
+        }
+    }
+
     async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
+        if let Some(host) = &action.delegate {
+            return self.delegated(action, host, op, blobs).await;
+        }
         if action.mode == Mode::Apply && action.phase != Phase::Verify {
             let most = tasks::find(action.kind).map_or(Disruption::Live, |kind| kind.disruption);
             if let Err(held) = self.still_allowed(most).await {
@@ -599,7 +677,14 @@ impl NodeTask {
                 Some(ToNode::Deny(reason)) => {
                     return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
                 }
-                Some(ToNode::StopDraining | ToNode::Go | ToNode::LatchYours | ToNode::LatchValue(_)) => {}
+                Some(
+                    ToNode::StopDraining
+                    | ToNode::Go
+                    | ToNode::End
+                    | ToNode::Halt
+                    | ToNode::LatchYours
+                    | ToNode::LatchValue(_),
+                ) => {}
                 None => return Err(Cut::Stopped),
             }
         }

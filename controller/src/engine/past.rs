@@ -315,6 +315,13 @@ impl PastPlay {
             }
             let reported = match cursor.next() {
                 Step::Report(reports) => reports,
+                Step::Barrier { .. }
+                    if moments
+                        .next_if(|moment| matches!(moment, Moment::Fed(Some(Fed::Ended), _)))
+                        .is_some() =>
+                {
+                    cursor.feed(Fed::Ended)
+                }
                 Step::Barrier { .. } | Step::SectionEnd { .. } => Vec::new(),
                 Step::End(reached) => {
                     end = Some(reached);

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    meeting::{Meeting, Taken},
+    meeting::{Meeting, Over, Taken},
     message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
     run::{EngineError, MakeCursor, PlayContext, Stop},
@@ -387,6 +387,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             scheduler: self.context.scheduler.clone(),
             overrules: self.context.overrules,
             own_boot: self.context.own_boot.clone(),
+            throttles: Arc::clone(&self.context.throttles),
+            delegates: Arc::clone(&self.context.delegates),
             forks: Arc::clone(&self.forks),
             place: None,
             proven: None,
@@ -492,7 +494,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     fn open_barrier(&mut self) {
         let at_work = self.running.iter().map(|(host, running)| (*host, running.connected));
         for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
-            self.answer(host, ToNode::Go);
+            self.answer(host, self.meeting.word());
         }
     }
 
@@ -537,6 +539,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
         }
         let (fatal, end_play) = (std::mem::take(&mut slot.fatal), std::mem::take(&mut slot.end_play));
+        if end_play || std::mem::take(&mut slot.end_batch) {
+            self.meeting.end(Over::Ended);
+        }
+        if fatal {
+            self.meeting.end(Over::Failed);
+        }
         self.slots[host] = Some(slot);
         if self.rollout.is_some() {
             if fatal {

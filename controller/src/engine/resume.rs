@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     event::{NodeState, What},
-    interpreter::{Action, Fed, Work},
+    interpreter::{Action, Fed, RunAs, Work},
     playbook::OnInterrupt,
 };
 
@@ -75,7 +75,14 @@ impl NodeTask {
             return Ok(None);
         }
         let op_id = action.id.to_string();
-        let link = self.link().await?;
+        let link = match &action.delegate {
+            Some(host) => {
+                let r#become = action.run_as != RunAs::Login;
+                let link = self.delegates.link(&*self.connector, host, r#become).await;
+                link.map_err(|why| Cut::Held(format!("delegated to {host}: {why}")))?
+            }
+            None => self.link().await?,
+        };
         let spooled = match link.request(Request::Spooled { op_id }).await {
             Ok(Reply::Spooled(spooled)) => spooled,
             Ok(Reply::Error { message }) => return Err(Cut::Failed(message)),

@@ -11,11 +11,13 @@ use tokio::sync::mpsc;
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal},
     convert,
+    elsewhere::{Delegates, Throttles},
     hooks::Hooks,
     learned::{self, Learned},
     link::{Connector, Purpose},
     neighbours::Neighbours,
     past::{Past, PastPlay},
+    peers,
     play::{Dispatcher, Stage},
     recorder::Recorder,
     slot::Slot,
@@ -31,6 +33,7 @@ use crate::{
         Amount, Batch, BudgetError, Domains, Lost, Needs, Policy, Rollout, RolloutError, StopReason,
         Thresholds, Wave, WaveHost, Window, WindowError, plan_waves,
     },
+    template::Value,
 };
 
 /// Why a run broke off without being asked to.
@@ -117,6 +120,8 @@ pub struct Engine {
     /// Runs hooks on this machine.
     pub runner: Arc<dyn Runner>,
     pub options: Options,
+    /// Hosts that do tasks for others.
+    pub delegates: Arc<Delegates>,
 }
 
 /// How a run ended; the hosts' ends are in the events.
@@ -162,6 +167,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) lost: Lost,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
+    pub(super) throttles: Arc<Throttles>,
+    pub(super) delegates: Arc<Delegates>,
     /// Commands of the play's policy around its nodes.
     pub(super) hooks: Arc<Hooks>,
     pub(super) recorder: &'a mut Recorder,
@@ -230,11 +237,13 @@ impl Engine {
             for slot in &mut taken {
                 slot.forecast = None;
             }
-            let elsewhere = slots.values().filter(|slot| slot.is_out()).count();
-            let so_far = SoFar { lost, out_elsewhere: elsewhere };
+            let out_elsewhere = slots.values().filter(|slot| slot.is_out()).count();
+            let so_far = SoFar { lost, out_elsewhere };
             let stage = match begun {
-                Some(begun) => self.take_up(index, begun, &past, taken, so_far, recorder, interrupts).await?,
-                None => self.play(index, taken, so_far, recorder, interrupts).await?,
+                Some(begun) => {
+                    self.take_up(index, begun, &past, taken, &slots, so_far, recorder, interrupts).await?
+                }
+                None => self.play(index, taken, &slots, so_far, recorder, interrupts).await?,
             };
             lost = stage.lost;
             if stage.stop.is_none() && self.options.verb.writes() {
@@ -336,6 +345,17 @@ impl Engine {
         Neighbours::of(names, play, shape, self.amount(play), &self.contexts)
     }
 
+    /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
+    fn hostvars<'a>(
+        &self,
+        play: &Play,
+        slots: impl Iterator<Item = &'a Slot>,
+        elsewhere: &'a HashMap<String, Slot>,
+    ) -> Option<Value> {
+        let known = self.contexts.values().find_map(|context| context.magic.get("hostvars"))?;
+        Some(peers::hostvars(known, slots.chain(elsewhere.values()), play.gather_facts))
+    }
+
     fn amount(&self, play: &Play) -> Amount {
         self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable))
     }
@@ -371,6 +391,7 @@ impl Engine {
         if stop != &Some(Stop::Aborted) {
             let links = slots.values().filter_map(|slot| slot.link.as_ref()).map(|(link, _)| link.close());
             futures::future::join_all(links).await;
+            self.delegates.close().await;
         }
         Ok(out_of_service)
     }
@@ -379,6 +400,7 @@ impl Engine {
         &self,
         index: usize,
         slots: Vec<Slot>,
+        elsewhere: &HashMap<String, Slot>,
         so_far: SoFar,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
@@ -430,6 +452,8 @@ impl Engine {
             policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts, learned)),
             work: Some(learned::work_of(play)),
         };
+        let hostvars = self.hostvars(play, dispatcher.slots().flatten(), elsewhere);
+        dispatcher.context().cursors = self.cursors(index, &names, &shape.waves, hostvars);
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
@@ -453,6 +477,7 @@ impl Engine {
         begun: PastPlay,
         past: &Past,
         mut slots: Vec<Slot>,
+        elsewhere: &HashMap<String, Slot>,
         so_far: SoFar,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
@@ -476,7 +501,8 @@ impl Engine {
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
-        let make = self.cursors(index);
+        let hostvars = self.hostvars(play, slots.iter(), elsewhere);
+        let make = self.cursors(index, &names, &begun.shape.waves, hostvars);
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         let mut latches = Vec::new();
@@ -523,6 +549,7 @@ impl Engine {
             return Ok(Stage { slots, stop: None, lost: core.lost() });
         }
         let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
+        context.cursors = make;
         context.neighbours = self.neighbours(index, play, &begun.shape);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
@@ -543,14 +570,25 @@ impl Engine {
         let r#become = self.options.default_become || play.may_escalate();
         PlayContext {
             play: index,
-            names,
+            names: names.clone(),
             neighbours: Neighbours::default(),
             verb: self.options.verb,
             forks: self.options.forks,
             task_timeout_s: self.options.task_timeout_s,
-            purpose: Purpose { writes: self.options.verb.writes(), r#become },
+            purpose: Purpose {
+                writes: self.options.verb.writes(),
+                r#become,
+                local: play
+                    .connection
+                    .as_ref()
+                    .and_then(Value::as_str)
+                    .is_some_and(|text| text.rsplit('.').next() == Some("local")),
+                guest: false,
+            },
+            throttles: Arc::default(),
+            delegates: Arc::clone(&self.delegates),
             connector: Arc::clone(&self.connector),
-            cursors: self.cursors(index),
+            cursors: self.cursors(index, &names, &[], None),
             approval: Approval::Everything,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
@@ -603,14 +641,23 @@ impl Engine {
         Ok(Some(refusal))
     }
 
-    fn cursors(&self, play: usize) -> MakeCursor {
+    /// `waves` are the play's batches once they are known.
+    fn cursors(
+        &self,
+        play: usize,
+        names: &[String],
+        waves: &[WaveShape],
+        hostvars: Option<Value>,
+    ) -> MakeCursor {
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
+        let peers = peers::of(names, waves, hostvars);
         Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&slot.name).cloned().unwrap_or_default();
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
             let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
             cursor.set_defer_to_reboot(defer_to_reboot);
+            cursor.set_peers(peers.get(&slot.name));
             Some(cursor)
         })
     }

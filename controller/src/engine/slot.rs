@@ -43,6 +43,7 @@ pub(super) struct Slot {
     /// A task of its wants the whole play to stop, or to end for everybody.
     pub(super) fatal: bool,
     pub(super) end_play: bool,
+    pub(super) end_batch: bool,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
@@ -79,6 +80,7 @@ impl Slot {
             message: None,
             fatal: false,
             end_play: false,
+            end_batch: false,
             forecast: None,
             resumed: None,
         }

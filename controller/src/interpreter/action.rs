@@ -26,6 +26,9 @@ pub struct OpId {
     /// How often before the same was done: flushes of handlers, activations, verifications.
     #[serde(default)]
     pub round: u32,
+    /// Which retry of `until` it is, from 0.
+    #[serde(default)]
+    pub retry: u32,
     #[serde(with = "arc_text")]
     pub host: Arc<str>,
 }
@@ -43,6 +46,9 @@ impl fmt::Display for OpId {
         }
         if self.round > 0 {
             write!(f, "#{}", self.round)?;
+        }
+        if self.retry > 0 {
+            write!(f, "~{}", self.retry)?;
         }
         write!(f, "@{}", self.host)
     }
@@ -71,6 +77,12 @@ pub struct Action {
     pub on_interrupt: crate::playbook::OnInterrupt,
     /// The most that this kind of task may ask for.
     pub disruption: Disruption,
+    /// Before it is done: how long to wait, in seconds, and how many tries are left, this one included.
+    pub wait: Option<(u64, u32)>,
+    /// The host that does it in place of the one it is done for.
+    pub delegate: Option<String>,
+    /// On how many hosts it may be done at once.
+    pub throttle: Option<u32>,
 }
 
 /// Whose rights an operation has.

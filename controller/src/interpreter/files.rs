@@ -16,6 +16,8 @@ pub enum FileKind {
     File,
     /// `template`: `templates/` beside the playbook, then beside it.
     Template,
+    /// `include_vars`: `vars/` beside the playbook, then beside it.
+    Vars,
 }
 
 /// A file's content and its digest.
@@ -31,11 +33,17 @@ pub struct FileContent {
 
 /// Gives the content of files that playbooks name.
 pub trait Files: Send + Sync {
-    /// Finds `name` as a playbook in `directory` means it.
+    /// Finds `name` in the first of these folders that has it.
     ///
     /// # Errors
     /// One sentence for people: where it was looked for and why there is nothing.
-    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String>;
+    fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String>;
+
+    /// The paths of the files in a folder, sorted; the folder is looked for as a file would be.
+    ///
+    /// # Errors
+    /// One sentence for people.
+    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String>;
 
     /// A playbook's folder as a path from the root, where that is known.
     fn absolute(&self, directory: &str) -> String {
@@ -80,19 +88,8 @@ impl<R: Reader> CachedFiles<R> {
         Ok(FileContent { secret: true, ..FileContent::new(path, plain.as_slice()) })
     }
 
-    fn find(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
-        let folder = match kind {
-            FileKind::File => "files",
-            FileKind::Template => "templates",
-        };
-        let below = |part: &str| {
-            if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
-        };
-        let candidates = if name.starts_with('/') {
-            vec![name.to_owned()]
-        } else {
-            vec![below(&format!("{folder}/{name}")), below(name)]
-        };
+    fn find(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {
+        let candidates = candidates(kind, search, name);
         for path in &candidates {
             match self.reader.read(path) {
                 Ok(bytes) => return self.opened(path, bytes),
@@ -102,6 +99,30 @@ impl<R: Reader> CachedFiles<R> {
         }
         Err(format!("there is no file `{name}`; looked for {}", candidates.join(" and ")))
     }
+}
+
+/// Where a file of this name may lie, nearest first.
+fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
+    let folder = match kind {
+        FileKind::File => "files",
+        FileKind::Template => "templates",
+        FileKind::Vars => "vars",
+    };
+    if name.starts_with('/') {
+        return vec![name.to_owned()];
+    }
+    let below = |directory: &str, part: &str| {
+        if directory.is_empty() { part.to_owned() } else { format!("{directory}/{part}") }
+    };
+    let mut found = Vec::new();
+    for directory in search {
+        for path in [below(directory, &format!("{folder}/{name}")), below(directory, name)] {
+            if !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
 }
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
@@ -116,13 +137,26 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
         }
     }
 
-    fn read(&self, kind: FileKind, directory: &str, name: &str) -> Result<FileContent, String> {
-        let key = (kind, directory.to_owned(), name.to_owned());
+    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String> {
+        for path in candidates(kind, search, folder) {
+            if let Ok(names) = self.reader.list(&path) {
+                let files = names.into_iter().filter(|name| !name.ends_with('/'));
+                let mut files: Vec<String> =
+                    files.map(|name| format!("{}/{name}", path.trim_end_matches('/'))).collect();
+                files.sort();
+                return Ok(files);
+            }
+        }
+        Err(format!("there is no folder `{folder}`"))
+    }
+
+    fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {
+        let key = (kind, search.join("\n"), name.to_owned());
         let cached = self.cache.lock().ok().and_then(|cache| cache.get(&key).cloned());
         if let Some(found) = cached {
             return found;
         }
-        let found = self.find(kind, directory, name);
+        let found = self.find(kind, search, name);
         if let Ok(mut cache) = self.cache.lock() {
             cache.insert(key, found.clone());
         }

@@ -7,6 +7,7 @@
 //! reset or reboot is followed by what the play declared before it.
 
 mod action;
+mod arguments;
 mod cursor;
 mod files;
 mod ledger;
@@ -14,7 +15,7 @@ mod prepare;
 mod report;
 
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
-pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
+pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};
 pub use files::{CachedFiles, FileContent, FileKind, Files};
 pub use report::{Status, TaskReport};
 

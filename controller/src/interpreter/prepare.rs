@@ -4,13 +4,18 @@ use std::sync::Arc;
 
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::op::{Blob, Exec, GpuTask, Program as Run, PutFile};
-use gpufleet_protocol::tasks::{Assert, Class, Copy, Debug, MetaAction, Params, RebootWhen, Template};
+use gpufleet_protocol::tasks::{
+    Assert, Class, Copy, Debug, IncludeRole, IncludeVars, MetaAction, Params, RebootWhen, Template,
+};
 use serde_json::{Map, Value as Json};
 
 use super::action::{BlobNeed, RunAs};
+use super::arguments;
 use super::files::{FileContent, FileKind, Files};
-use crate::playbook::{Condition, Play, Task, read_params};
+use crate::diagnostic::Diagnostic;
+use crate::playbook::{Condition, Play, RoleCall, RoleParts, Task, Wanted, read_params};
 use crate::template::{self, Scope, TemplateError, Truth, Value};
+use crate::yaml;
 
 /// Text up to this many bytes goes along for diffs.
 const PREVIEW_BYTES: usize = 64 * 1024;
@@ -51,6 +56,7 @@ pub(super) enum Deed {
     Asserted(String),
     SetFacts(Vec<(Arc<str>, Value)>),
     Meta(MetaAction),
+    Include(Wanted),
 }
 
 /// What preparing needs beside the task and its variables.
@@ -60,12 +66,14 @@ pub(super) struct Surroundings<'a> {
     pub verbosity: u32,
     pub become_default: bool,
     pub become_user: Option<&'a str>,
+    /// Folders in which the task's files are looked for, nearest first.
+    pub search: Arc<[String]>,
 }
 
 const UNKNOWN: &str = "hangs on the result of a task that a prediction does not run";
 
 /// Stops the preparation early.
-struct Stop(Prepared);
+pub(super) struct Stop(pub Prepared);
 
 impl From<TemplateError> for Stop {
     fn from(error: TemplateError) -> Self {
@@ -73,11 +81,11 @@ impl From<TemplateError> for Stop {
     }
 }
 
-fn unknown() -> Stop {
+pub(super) fn unknown() -> Stop {
     Stop(Prepared::Possible(UNKNOWN.to_owned()))
 }
 
-fn fail(message: impl Into<String>) -> Stop {
+pub(super) fn fail(message: impl Into<String>) -> Stop {
     Stop(Prepared::Fail(message.into()))
 }
 
@@ -236,15 +244,39 @@ impl Surroundings<'_> {
                     .collect(),
             ),
             Params::Meta(meta) => Deed::Meta(meta.action),
+            Params::IncludeTasks(include) => Deed::Include(Wanted::Tasks { file: include.file.clone() }),
+            Params::IncludeRole(include) => Deed::Include(Wanted::Role(Box::new(role_call(include)))),
+            Params::IncludeVars(include) => self.include_vars(include)?,
+            Params::ValidateArgumentSpec(spec) => arguments::check(spec, scope)?,
         })
     }
 
     fn file(&self, kind: FileKind, name: &str) -> Result<FileContent, Stop> {
-        let file = self.files.read(kind, &self.play.directory, name).map_err(fail)?;
+        let file = self.files.read(kind, &self.search, name).map_err(fail)?;
         if file.secret {
             template::met_secret();
         }
         Ok(file)
+    }
+
+    fn include_vars(&self, include: &IncludeVars) -> Result<Deed, Stop> {
+        let names = match (&include.file, &include.dir) {
+            (Some(file), _) => vec![file.clone()],
+            (None, Some(dir)) => {
+                let files = self.files.list(FileKind::Vars, &self.search, dir).map_err(fail)?;
+                files.into_iter().filter(|name| has_variables(name)).collect()
+            }
+            (None, None) => Vec::new(),
+        };
+        let mut facts: Vec<(Arc<str>, Value)> = Vec::new();
+        for name in names {
+            let file = self.file(FileKind::Vars, &name)?;
+            facts.extend(variables(&file).map_err(fail)?);
+        }
+        Ok(Deed::SetFacts(match &include.name {
+            Some(name) => vec![(Arc::from(name.as_str()), Value::map(facts))],
+            None => facts,
+        }))
     }
 
     fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {
@@ -331,6 +363,43 @@ impl Surroundings<'_> {
         }
         let message = debug.msg.as_ref().map_or_else(|| Value::str("Hello world!"), Value::literal);
         Ok(Deed::Say(shown(&message), [("msg".to_owned(), message.to_json())].into_iter().collect()))
+    }
+}
+
+fn role_call(include: &IncludeRole) -> RoleCall {
+    RoleCall {
+        parts: RoleParts {
+            tasks: include.tasks_from.clone(),
+            vars: include.vars_from.clone(),
+            defaults: include.defaults_from.clone(),
+            handlers: include.handlers_from.clone(),
+        },
+        public: include.public,
+        validate: include.rolespec_validate,
+        ..RoleCall::named(&include.name)
+    }
+}
+
+fn has_variables(name: &str) -> bool {
+    [".yml", ".yaml", ".json"].iter().any(|ending| name.ends_with(ending))
+}
+
+/// The variables that a file holds; templates in them are rendered where they are used.
+pub(super) fn variables(file: &FileContent) -> Result<Vec<(Arc<str>, Value)>, String> {
+    let root = yaml::parse_bytes(&file.path, &file.bytes)
+        .map_err(|errors| errors.iter().next().map(Diagnostic::one_line).unwrap_or_default())?;
+    if root.is_null() {
+        return Ok(Vec::new());
+    }
+    match root.to_json() {
+        Json::Object(map) => Ok(map
+            .iter()
+            .map(|(name, value)| {
+                let value = Value::trusted(value);
+                (Arc::from(name.as_str()), if file.secret { value.sealed() } else { value })
+            })
+            .collect()),
+        _ => Err(format!("{} holds {}, not variables", file.path, root.kind())),
     }
 }
 

@@ -6,6 +6,7 @@ use super::names::{FACTS, MAGIC, Reference};
 use super::policy::Drain;
 use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, suggest};
+use crate::template::is_template;
 
 /// Variables that come from outside of the playbook.
 #[derive(Clone, Debug, Default)]
@@ -20,23 +21,38 @@ impl Program {
         let mut errors = Diagnostics::new();
         let mut names: BTreeSet<&str> = known.variables.iter().map(String::as_str).collect();
         names.extend(MAGIC);
-        let mut facts = false;
+        let (mut facts, mut open) = (false, false);
         for play in &self.plays {
             facts |= play.gather_facts;
             // Why: what a task sets lives on in later plays, and a handler may run before a task that is written later.
             for task in play.tasks() {
                 names.extend(task.register.as_deref());
+                if let Some(role) = &task.role {
+                    for layer in [&role.defaults, &role.vars, &role.params, &role.magic] {
+                        names.extend(layer.keys());
+                    }
+                }
                 if task.kind.name == "set_fact" {
                     names.extend(task.params.entries.iter().map(|entry| &*entry.name));
+                    open |= task.params.entries.iter().any(|entry| is_template(&entry.name));
                 }
             }
+            for role in &play.roles {
+                names.extend(role.exported_defaults.keys());
+                names.extend(role.exported_vars.keys());
+            }
+            names.extend(play.file_names.iter().map(String::as_str));
             let mut here = names.clone();
             here.extend(play.vars.keys());
             here.extend(play.file_vars.keys());
             if facts {
                 here.extend(FACTS);
             }
-            check_play(play, &here, facts, &mut errors);
+            open |= play.open_names;
+            // Why: files that only a host's variables name may give any variable.
+            if !open {
+                check_play(play, &here, facts, &mut errors);
+            }
             check_domain(play, known, &mut errors);
         }
         errors

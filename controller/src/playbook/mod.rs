@@ -6,24 +6,28 @@
 //! into the text that was read.
 
 mod check;
+mod library;
 mod names;
 mod params;
 mod parse;
 mod policy;
 mod program;
+mod role;
 mod tags;
 
 pub use check::Known;
+pub use library::{Included, Library, Site, Wanted};
 pub use params::{ParamProblem, read_params};
-pub use parse::Reader;
+pub use parse::{Reader, RoleCall, RoleParts};
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
     RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 pub use program::{
-    Amount, Block, Condition, Flag, Item, Items, Loop, Order, Parameter, Parameters, Play, Privilege,
-    Program, Section, SectionName, Strategy, Task, Wave,
+    Amount, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,
+    Privilege, Program, Retry, Section, SectionName, Strategy, Task, Wave,
 };
+pub use role::Role;
 pub use tags::TagFilter;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The typed program.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,8 +8,10 @@ use gpufleet_protocol::Disruption;
 use gpufleet_protocol::tasks::{KindInfo, Params};
 use serde::{Deserialize, Serialize};
 
+use super::library::{Library, Site};
 use super::names::Reference;
 use super::policy::{OnInterrupt, Policy};
+use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use crate::template::{self, Dict, Scope, TemplateError, Truth, Value};
 
@@ -20,6 +23,8 @@ pub struct Program {
     pub sources: Vec<Arc<SourceFile>>,
     /// Things a person should know that do not stop the run.
     pub warnings: Diagnostics,
+    /// What tasks include while the run is on.
+    pub library: Arc<Library>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +39,10 @@ pub struct Play {
     pub vars: Arc<Dict>,
     /// What `vars_files` hold, merged in order.
     pub file_vars: Arc<Dict>,
+    /// Those whose names only a host's variables give: of each entry the first that is there.
+    pub late_files: Vec<LateFile>,
+    /// Its roles, whose defaults and variables all of its tasks see.
+    pub roles: Vec<Arc<Role>>,
     /// Batch sizes; empty is one batch of all hosts.
     pub waves: Vec<Wave>,
     pub max_unavailable: Amount,
@@ -46,6 +55,8 @@ pub struct Play {
     pub strategy: Strategy,
     pub(super) strategy_span: Option<Span>,
     pub gather_facts: bool,
+    /// `connection`, over what the inventory says.
+    pub connection: Option<Value>,
     pub order: Order,
     pub ignore_unreachable: bool,
     pub force_handlers: bool,
@@ -60,6 +71,10 @@ pub struct Play {
     /// In variables, which are rendered where they are used.
     pub(super) var_references: Vec<Reference>,
     pub(super) block_references: Vec<Reference>,
+    /// Names of variables that files give which its tasks read.
+    pub(super) file_names: HashSet<String>,
+    /// Whether there are such files that are not known before the run.
+    pub(super) open_names: bool,
 }
 
 /// One part of a play; handlers and the verification follow at its end.
@@ -110,6 +125,8 @@ pub enum Item {
 pub struct Block {
     pub name: Option<String>,
     pub span: Span,
+    /// Whether it is a whole role.
+    pub is_role: bool,
     pub body: Items,
     pub rescue: Items,
     pub always: Items,
@@ -150,6 +167,19 @@ pub struct Task {
     pub any_errors_fatal: bool,
     /// What a resumed run does where the controller died while this ran; for command kinds.
     pub on_interrupt: OnInterrupt,
+    /// The role that it belongs to.
+    pub role: Option<Arc<Role>>,
+    /// Folders in which its files are looked for, nearest first.
+    pub search: Arc<[String]>,
+    pub retry: Option<Retry>,
+    /// The host on which it is done in place of the one that it is done for.
+    pub delegate_to: Option<Value>,
+    /// On how many hosts it may run at once.
+    pub throttle: Option<Value>,
+    /// Whether it only predicts, or acts even in a prediction.
+    pub check_mode: Option<Flag>,
+    /// What an `include_tasks` or `include_role` needs at run time.
+    pub site: Option<Arc<Site>>,
     pub(super) references: Vec<Reference>,
 }
 
@@ -157,6 +187,11 @@ impl Task {
     /// The name as written, or the name of the kind.
     pub fn title(&self) -> &str {
         self.name.as_ref().and_then(Value::as_str).unwrap_or(self.kind.name)
+    }
+
+    /// Its name behind that of its role, as people see it and `notify` may name it.
+    pub fn role_title(&self) -> Option<String> {
+        self.role.as_ref().map(|role| format!("{} : {}", role.name, self.title()))
     }
 
     /// Whether it is a part of a GPU's desired state.
@@ -167,6 +202,25 @@ impl Task {
 
 pub(super) fn is_gpu(kind: &KindInfo) -> bool {
     kind.name.starts_with("gpu_")
+}
+
+/// `until`, `retries` and `delay`.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    /// Empty: until it does not fail.
+    pub until: Vec<Condition>,
+    /// How often it is tried again; none is three times.
+    pub retries: Option<Value>,
+    /// Seconds between two tries; none is five.
+    pub delay: Option<Value>,
+}
+
+/// An entry of `vars_files` that hangs on variables.
+#[derive(Clone, Debug)]
+pub struct LateFile {
+    /// The first that is there counts.
+    pub names: Vec<Value>,
+    pub span: Span,
 }
 
 /// Becoming another user.
@@ -438,12 +492,17 @@ impl Play {
         Ok(budget)
     }
 
-    /// Every task, handlers last.
+    /// Every task, also those that are included as far as that is known before the run; handlers last.
     pub fn tasks(&self) -> Vec<&Arc<Task>> {
         fn walk<'a>(items: &'a [Item], found: &mut Vec<&'a Arc<Task>>) {
             for item in items {
                 match item {
-                    Item::Task(task) => found.push(task),
+                    Item::Task(task) => {
+                        found.push(task);
+                        for items in task.site.iter().flat_map(|site| site.known()) {
+                            walk(items, found);
+                        }
+                    }
                     Item::GpuGroup(tasks) => found.extend(tasks.iter()),
                     Item::Block(block) => {
                         walk(&block.body, found);
@@ -459,6 +518,17 @@ impl Play {
         }
         found.extend(&self.handlers);
         found
+    }
+
+    /// Whether anything in it asks for one of these variables, as far as the text tells.
+    pub(super) fn asks_for(&self, names: &[&str]) -> bool {
+        let asks = |references: &[Reference]| {
+            references.iter().any(|reference| {
+                names.contains(&reference.name.as_str()) || reference.name == "ansible_facts"
+            })
+        };
+        let of_plays = asks(&self.var_references) || asks(&self.block_references);
+        of_plays || self.tasks().iter().any(|task| asks(&task.references))
     }
 
     /// Whether a reboot task stands in the play.

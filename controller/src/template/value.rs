@@ -96,6 +96,13 @@ impl Dict {
         self.entries.insert(key.into(), value);
     }
 
+    /// Takes over all entries of `other`.
+    pub fn extend(&mut self, other: &Self) {
+        for (key, value) in other.iter() {
+            self.insert(Arc::clone(key), value.clone());
+        }
+    }
+
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         self.entries.shift_remove(key)
     }

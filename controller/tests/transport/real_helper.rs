@@ -39,6 +39,7 @@ async fn commands_run_and_content_arrives() {
             holder: RunEpoch { run: "transport-test".to_owned(), epoch: 1 },
             who: "test".to_owned(),
             writes: true,
+            guest: false,
             login_uid: Some(session.login_uid()),
         };
         let LockOutcome::Opened(_) = session.open_lock(open).await.unwrap() else { panic!("locked") };

@@ -328,7 +328,13 @@ async fn a_flood_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn the_lock_is_taken_or_its_holder_named() {
     let holder = RunEpoch { run: "r1".to_owned(), epoch: 2 };
-    let open = Open { holder: holder.clone(), who: "ops@admin 1".to_owned(), writes: true, login_uid: None };
+    let open = Open {
+        holder: holder.clone(),
+        who: "ops@admin 1".to_owned(),
+        writes: true,
+        guest: false,
+        login_uid: None,
+    };
     let opened = Opened { state_dir: "/var/lib/gpufleet".to_owned() };
     let locked = Locked { holder, who: "sam@admin2 9".to_owned(), fenced: false };
     for (reply, wanted) in [

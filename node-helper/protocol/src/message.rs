@@ -74,6 +74,9 @@ pub struct Open {
     pub who: String,
     /// Whether the session may change the node.
     pub writes: bool,
+    /// Whether it does single tasks for other nodes: it takes no lock, so that it keeps nobody away, and may disturb nobody.
+    #[serde(default)]
+    pub guest: bool,
     /// Login user's uid, to which tasks without `become` drop.
     pub login_uid: Option<u32>,
 }

@@ -142,7 +142,7 @@ impl Session {
                     if opening.exists { opening.state_dir.display().to_string() } else { String::new() };
                 let opening = Arc::new(opening);
                 *lock(&self.opening) = Some(Arc::clone(&opening));
-                if opening.open.writes {
+                if opening.open.writes && !opening.open.guest {
                     self.put_back(&opening);
                 }
                 Reply::Opened(Opened { state_dir })
@@ -170,7 +170,7 @@ impl Session {
             None
         };
         if open.writes {
-            Spool::of(&state_dir).prune(true);
+            Spool::of(&state_dir).prune(!open.guest);
         }
         let record = Record::of(exists.then_some(state_dir.as_path()));
         Ok(Opening { open, state_dir, exists, lock, record })
@@ -204,7 +204,7 @@ impl Session {
     /// Whether the session may remove what the helper left on the node; gives the state directory.
     pub fn cleanable(&self) -> Result<PathBuf, String> {
         match self.opening() {
-            Some(opening) if opening.open.writes => Ok(opening.state_dir.clone()),
+            Some(opening) if opening.open.writes && !opening.open.guest => Ok(opening.state_dir.clone()),
             Some(_) => Err("the session was opened for reading only".to_owned()),
             None => Err("the session is not open".to_owned()),
         }
@@ -379,6 +379,10 @@ impl Session {
         }
         let received = Instant::now();
         let allowed = allowed(request.permit.as_ref(), &opening.open)?;
+        if opening.open.guest && request.permit.is_some() {
+            let message = "a session for single tasks has no permit; nothing was changed";
+            return Err(Trouble::failed(FailureKind::Refused, message));
+        }
         if allowed.needs_permit() {
             reboot::refuse_inside_job(&self.roots)?;
         }

@@ -111,7 +111,7 @@ impl Lock {
     /// Somebody else lives in it, a newer epoch of the same run was here, or the directory cannot be used.
     pub fn take(state_dir: &Path, open: &Open) -> Result<Self, LockError> {
         let (path, holder_path) = (state_dir.join("lock"), state_dir.join("holder.json"));
-        if !open.writes {
+        if !open.writes || open.guest {
             // Why no lock: readers must not be in the way of a writer, nor a writer in theirs.
             let file = File::open(state_dir).at("open", state_dir)?;
             return Ok(Self { _file: file, holder_path, token: None });
@@ -201,6 +201,7 @@ mod tests {
             holder: RunEpoch { run: run.into(), epoch },
             who: format!("{run}@host"),
             writes,
+            guest: false,
             login_uid: None,
         }
     }

@@ -110,6 +110,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
         (host.clone(), Arc::new(context))
     };
     Engine {
+        delegates: Arc::default(),
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
         neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,

@@ -32,6 +32,10 @@ impl Cursor {
             }
             return std::mem::take(&mut self.queue);
         }
+        if fed == Fed::Ended {
+            self.end_here();
+            return std::mem::take(&mut self.queue);
+        }
         if let Some(Pending { action, purpose }) = self.pending.take() {
             match fed {
                 Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
@@ -58,7 +62,7 @@ impl Cursor {
                     }
                     _ => self.unexpected(action, purpose),
                 },
-                Fed::Latch(_) => {}
+                Fed::Latch(_) | Fed::Ended => {}
             }
         }
         std::mem::take(&mut self.queue)
@@ -129,7 +133,9 @@ impl Cursor {
         let owner = self.owner();
         let raw = self.raw_of(outcome);
         let mut place = None;
-        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting, owner, action.work)
+        // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
+        let here = action.delegate.is_none() && action.mode == self.mode;
+        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting && here, owner, action.work)
             && op.is_declarative()
         {
             place = self.ledger.declare(Entry {
@@ -204,7 +210,8 @@ impl Cursor {
         let message = report.message.clone().unwrap_or_default();
         self.queue.push(report);
         if failed {
-            self.fail(Failure { task: action.task.clone(), message, fatal: self.play.any_errors_fatal });
+            let fatal = self.play.any_errors_fatal;
+            self.fail(Failure { fatal, ..Failure::of(action.task.clone(), message) });
         }
     }
 
@@ -248,13 +255,9 @@ impl Cursor {
             known.awaiting = awaiting.collect();
         }
         let failed = reports.iter().find(|report| report.status == Status::Failed);
-        let failure = failed.map(|report| Failure {
-            task: report.task.clone(),
-            message: format!(
-                "it does not hold after the reset or reboot: {}",
-                report.message.clone().unwrap_or_default()
-            ),
-            fatal: false,
+        let failure = failed.map(|report| {
+            let why = report.message.clone().unwrap_or_default();
+            Failure::of(report.task.clone(), format!("it does not hold after the reset or reboot: {why}"))
         });
         for mut report in reports {
             if report.status == Status::Unknown {
@@ -312,7 +315,7 @@ impl Cursor {
             // Why: nothing of it was made; the message names what differs.
             report.changes.clear();
             let message = report.message.clone().unwrap_or_default();
-            failure.get_or_insert(Failure { task: report.task.clone(), message, fatal: false });
+            failure.get_or_insert_with(|| Failure::of(report.task.clone(), message));
             self.queue.push(report);
         }
         if let Some(failure) = failure {
@@ -376,7 +379,7 @@ fn blank(action: &Action, status: Status) -> TaskReport {
 }
 
 /// Facts under the names that Ansible gives the common ones, and all of them as `gpufleet_facts`.
-fn fact_vars(facts: &Facts) -> Dict {
+pub fn fact_vars(facts: &Facts) -> Dict {
     let family = |id: &str| match id {
         "ubuntu" | "debian" => "Debian",
         "rhel" | "centos" | "rocky" | "almalinux" | "fedora" | "ol" | "amzn" => "RedHat",

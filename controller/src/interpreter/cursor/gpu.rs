@@ -54,7 +54,7 @@ impl Cursor {
                 let prepared = match early.take() {
                     Some(state) => Err(state),
                     None => {
-                        let (prepared, secret) = self.surroundings().prepare(&task, &scope);
+                        let (prepared, secret) = self.surroundings(&task).prepare(&task, &scope);
                         if secret {
                             task = self.hidden(&task);
                         }
@@ -120,6 +120,9 @@ impl Cursor {
                 on_interrupt: crate::playbook::OnInterrupt::Hold,
                 no_log: sent.iter().any(|slot| slot.owner.task.no_log),
                 disruption: sent.iter().map(|slot| slot.owner.task.kind.disruption).max().unwrap_or_default(),
+                wait: None,
+                delegate: None,
+                throttle: None,
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {

@@ -6,16 +6,19 @@ mod state;
 mod task;
 mod walk;
 
+pub use feed::fact_vars;
+
 use std::sync::Arc;
 
 use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::files::Files;
+use super::files::{FileKind, Files};
+use super::prepare;
 use super::report::TaskReport;
-use crate::playbook::{Play, Program, SectionName, TagFilter};
-use crate::template::{Dict, Value};
+use crate::playbook::{Play, Program, Role, SectionName, TagFilter, Task};
+use crate::template::{self, Dict, Value};
 
 use state::{Frame, Pending, Stage};
 
@@ -67,6 +70,8 @@ pub struct End {
     pub fatal: bool,
     /// `meta: end_play`: the play ends for every host.
     pub end_play: bool,
+    /// `meta: end_batch`: the batch ends for every host.
+    pub end_batch: bool,
     /// What could not be read, one sentence each: the host does not count as compliant.
     pub unknown: Vec<String>,
     pub vars: HostVars,
@@ -121,6 +126,8 @@ pub enum Fed {
     Latch(Option<Copied>),
     /// What was asked is done and has no result (waiting, reconnecting).
     Done,
+    /// To a barrier: another host ended the play or the batch for everybody.
+    Ended,
 }
 
 /// The result of a `run_once` task, for the other hosts of the batch.
@@ -146,6 +153,7 @@ impl Copied {
 
 /// One host's place in one play. Deterministic: replaying the same feeds leads to the same place.
 pub struct Cursor {
+    program: Arc<Program>,
     play: Arc<Play>,
     index: u32,
     host: Arc<HostContext>,
@@ -157,6 +165,16 @@ pub struct Cursor {
     sealed: std::collections::HashSet<Arc<str>>,
     /// Variables that the run sets: check mode, names of the play.
     run_vars: Arc<Dict>,
+    /// What the run knows of the other hosts of the play.
+    peers: Arc<Dict>,
+    /// Files of variables whose names hang on the host's.
+    late_vars: Arc<Dict>,
+    /// What is wrong with them.
+    late_error: Option<String>,
+    /// Those of the play, then those of roles that were included.
+    handlers: Vec<Arc<Task>>,
+    /// Roles whose variables all tasks see: the play's, then those that were included so.
+    roles: Vec<Arc<Role>>,
     defer_to_reboot: bool,
     stage: Stage,
     frames: Vec<Frame>,
@@ -184,6 +202,7 @@ pub struct Cursor {
     failed: Option<state::Failure>,
     fatal: bool,
     end_play: bool,
+    end_batch: bool,
     /// The play ends for this host after the section it is in.
     ending: bool,
     end: Option<EndState>,
@@ -211,7 +230,9 @@ impl Cursor {
         ]
         .into_iter()
         .collect();
-        Some(Self {
+        let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
+        let mut cursor = Self {
+            program: Arc::clone(program),
             play,
             index,
             host,
@@ -221,6 +242,11 @@ impl Cursor {
             vars,
             sealed: std::collections::HashSet::new(),
             run_vars: Arc::new(run_vars),
+            peers: Arc::default(),
+            late_vars: Arc::default(),
+            late_error: None,
+            handlers,
+            roles,
             defer_to_reboot: false,
             stage: Stage::Facts,
             frames: Vec::new(),
@@ -243,9 +269,60 @@ impl Cursor {
             failed: None,
             fatal: false,
             end_play: false,
+            end_batch: false,
             ending: false,
             end: None,
-        })
+        };
+        cursor.read_late_files();
+        Some(cursor)
+    }
+
+    /// What templates know of the other hosts: `hostvars`, the hosts of the play and of the batch.
+    pub fn set_peers(&mut self, peers: Arc<Dict>) {
+        self.peers = peers;
+    }
+
+    /// Entries of `vars_files` with templates: of each the first file that is there.
+    fn read_late_files(&mut self) {
+        let mut merged = Dict::default();
+        for late in &Arc::clone(&self.play).late_files {
+            let scope = self.base_scope();
+            let (mut found, mut tried) = (None, Vec::new());
+            for name in &late.names {
+                let name = match template::resolve(name, &scope) {
+                    Ok(name) => name.to_text(),
+                    Err(error) => {
+                        tried.push(error.to_string());
+                        continue;
+                    }
+                };
+                let search = [self.play.directory.clone()];
+                match self.files.read(FileKind::Vars, &search, &name) {
+                    Ok(file) => {
+                        found = Some(file);
+                        break;
+                    }
+                    Err(why) => tried.push(why),
+                }
+            }
+            let read = found.ok_or_else(|| tried.join("; ")).and_then(|file| prepare::variables(&file));
+            match read {
+                Ok(variables) => {
+                    for (name, value) in variables {
+                        merged.insert(name, value);
+                    }
+                    self.late_vars = Arc::new(merged.clone());
+                }
+                Err(why) => {
+                    let span = &late.span;
+                    self.late_error.get_or_insert(format!(
+                        "{}:{}: `vars_files`: {why}",
+                        span.file(),
+                        span.line
+                    ));
+                }
+            }
+        }
     }
 
     /// Whether GPU groups leave their activation to a reboot that the play makes anyway.

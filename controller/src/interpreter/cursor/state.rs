@@ -7,7 +7,7 @@ use crate::interpreter::action::Action;
 use crate::interpreter::ledger::Owner;
 use crate::interpreter::report::TaskReport;
 use crate::playbook::{Block, Items, Task};
-use crate::template::Value;
+use crate::template::{Dict, Value};
 
 /// The parts of a play, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,16 @@ pub(super) enum Frame {
     /// Handlers that were notified; each at most once.
     Handlers {
         done: BTreeSet<usize>,
+        /// The one that ran last.
+        last: usize,
     },
     Task(Box<Active>),
+    /// Tasks of another file, with the loop's variables of the task that includes them; below their list.
+    Include {
+        layer: Option<Arc<Dict>>,
+        /// Whether they are a role's.
+        role: bool,
+    },
     Group(Box<ActiveGroup>),
 }
 
@@ -56,6 +64,14 @@ pub(super) struct Failure {
     pub task: String,
     pub message: String,
     pub fatal: bool,
+    /// What the task gave, for `ansible_failed_result`.
+    pub result: Option<Value>,
+}
+
+impl Failure {
+    pub(super) fn of(task: String, message: String) -> Self {
+        Self { task, message, fatal: false, result: None }
+    }
 }
 
 /// A notified handler.
@@ -79,6 +95,10 @@ pub(super) struct Active {
     pub started: bool,
     /// A handler that only may have been notified.
     pub possible: bool,
+    /// Which retry of `until` the item is in, from 0.
+    pub retry: u32,
+    /// Before the retry: how long to wait, in seconds, and how many tries are left.
+    pub wait: Option<(u64, u32)>,
 }
 
 /// What became of one item, for the report of the whole task.

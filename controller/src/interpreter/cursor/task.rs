@@ -8,10 +8,10 @@ use serde_json::{Map, Value as Json};
 
 use super::state::{Active, Failure, Frame, ItemEnd, Pending, Purpose, Stage};
 use super::{Copied, Cursor};
-use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
+use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
 use crate::interpreter::report::{Status, TaskReport};
-use crate::playbook::{Condition, Loop, Task};
+use crate::playbook::{Condition, Loop, Task, Wanted};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
 /// What became of one item, before the task's own conditions judge it.
@@ -175,8 +175,9 @@ impl Cursor {
             .to_text()
     }
 
-    pub(super) fn surroundings(&self) -> Surroundings<'_> {
+    pub(super) fn surroundings(&self, task: &Task) -> Surroundings<'_> {
         Surroundings {
+            search: Arc::clone(&task.search),
             play: &self.play,
             files: &*self.files,
             verbosity: self.host.verbosity,
@@ -202,10 +203,10 @@ impl Cursor {
         let ((scope, _), in_label) = template::watch(|| self.item_scope(active));
         let (round, possible) = (active.round, active.possible);
         let item = active.items.is_some().then(|| u32::try_from(active.next).unwrap_or(u32::MAX));
-        let (mut prepared, in_task) = self.surroundings().prepare(task, &scope);
+        let (mut prepared, in_task) = self.surroundings(task).prepare(task, &scope);
         let sealed = (in_label || in_task).then(|| self.seal(task));
         if let Some(hidden) = sealed.as_ref().filter(|_| !task.no_log) {
-            prepared = self.surroundings().prepare(hidden, &scope).0;
+            prepared = self.surroundings(hidden).prepare(hidden, &scope).0;
         }
         let task = sealed.as_ref().unwrap_or(task);
         let raw = match prepared {
@@ -249,6 +250,10 @@ impl Cursor {
         round: u32,
         item: Option<u32>,
     ) -> Option<Raw> {
+        let mode = match self.mode_of(task, scope) {
+            Ok(mode) => mode,
+            Err(message) => return Some(Raw::because(Status::Failed, message)),
+        };
         let work = match ready.deed {
             Deed::Say(message, data) => {
                 return Some(Raw { data, ..Raw::because(Status::Ok, message) });
@@ -270,8 +275,15 @@ impl Cursor {
                 return Some(Raw { data, ..Raw::of(Status::Ok) });
             }
             Deed::Meta(action) => return self.meta(action, task, scope, round),
-            Deed::Node { .. } if self.mode == Mode::Predict && task.kind.class == Class::Command => {
-                return Some(Raw::because(Status::Possible, "runs only in a run"));
+            Deed::Include(wanted) => {
+                self.include(task, &wanted, scope);
+                return None;
+            }
+            Deed::Node { .. } if mode == Mode::Predict && task.kind.class == Class::Command => {
+                return Some(match self.mode {
+                    Mode::Predict => Raw::because(Status::Possible, "runs only in a run"),
+                    Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
+                });
             }
             Deed::Node { op, blobs } => Work::Node { op: Box::new(op), blobs },
             Deed::Gpu(gpu) => {
@@ -309,13 +321,21 @@ impl Cursor {
         item: Option<u32>,
     ) {
         let purpose = if matches!(work, Work::Reboot { .. }) { Purpose::Reboot } else { Purpose::Task };
+        let (delegate, throttle) = match (self.delegate(task, scope), Self::throttle(task, scope)) {
+            (Ok(delegate), Ok(throttle)) => (delegate, throttle),
+            (Err(message), _) | (_, Err(message)) => {
+                self.item_done(Raw::because(Status::Failed, message));
+                return;
+            }
+        };
+        let (retry, wait) = self.active().map_or((0, None), |active| (active.retry, active.wait.take()));
         let action = Action {
-            id: self.op_id(&task.path, item, Phase::Declared, round),
+            id: OpId { retry, ..self.op_id(&task.path, item, Phase::Declared, round) },
             task: self.title(task, scope),
             kind: task.kind.name,
             file: Arc::from(task.span.file()),
             line: task.span.line,
-            mode: self.mode,
+            mode: self.mode_of(task, scope).unwrap_or(self.mode),
             phase: Phase::Declared,
             work,
             timeout_s: task.timeout_s,
@@ -324,27 +344,106 @@ impl Cursor {
             no_log: task.no_log,
             on_interrupt: task.on_interrupt,
             disruption: task.kind.disruption,
+            wait,
+            delegate,
+            throttle,
         };
         self.pending = Some(Pending { action, purpose });
     }
 
+    /// `check_mode` makes a task predict in a run.
+    fn mode_of(&self, task: &Task, scope: &Arc<Scope>) -> Result<Mode, String> {
+        let Some(flag) = &task.check_mode else { return Ok(self.mode) };
+        match flag.holds(scope) {
+            Ok(Truth::True) => Ok(Mode::Predict),
+            // Why not in a prediction: a plan and an audit touch nothing, whatever a playbook says.
+            Ok(_) => Ok(self.mode),
+            Err(error) => Err(format!("`check_mode`: {error}")),
+        }
+    }
+
+    /// The host that does the task, if it is another one.
+    fn delegate(&self, task: &Task, scope: &Arc<Scope>) -> Result<Option<String>, String> {
+        let Some(host) = &task.delegate_to else { return Ok(None) };
+        match template::resolve(host, scope).map_err(|error| format!("`delegate_to`: {error}"))? {
+            Value::Omit | Value::Null => Ok(None),
+            host if host.has_unknown() => Err("`delegate_to` hangs on the result of another task".to_owned()),
+            host => {
+                let host = host.to_text();
+                Ok(Some(host).filter(|host| !host.is_empty() && **host != *self.host.host))
+            }
+        }
+    }
+
+    fn throttle(task: &Task, scope: &Arc<Scope>) -> Result<Option<u32>, String> {
+        let Some(value) = &task.throttle else { return Ok(None) };
+        let value = template::resolve(value, scope).map_err(|error| format!("`throttle`: {error}"))?;
+        match value.to_text().trim().parse::<u32>() {
+            Ok(0) => Ok(None),
+            Ok(most) => Ok(Some(most)),
+            Err(_) => Err(format!("`throttle` wants a number, got {}", value.kind())),
+        }
+    }
+
+    /// Puts the tasks of another file before whatever comes next.
+    fn include(&mut self, task: &Arc<Task>, wanted: &Wanted, scope: &Arc<Scope>) {
+        let Some(Frame::Task(active)) = self.frames.last() else { return };
+        let (turn, value) =
+            (active.next, active.items.as_ref().and_then(|items| items.get(active.next)).cloned());
+        let layer = match (&task.looped, &value) {
+            (Some(looped), Some(value)) => Some(Self::item_layer(looped, turn, value)),
+            _ => None,
+        };
+        let Some(site) = &task.site else {
+            return self.item_done(Raw::because(Status::Failed, "nothing can be included from here"));
+        };
+        let included = match site.open(&self.program.library, wanted, turn) {
+            Ok(included) => included,
+            Err(why) => return self.item_done(Raw::because(Status::Failed, why)),
+        };
+        let known = |new: &Arc<Task>, known: &[Arc<Task>]| known.iter().any(|old| Arc::ptr_eq(old, new));
+        for handler in &included.handlers {
+            if !known(handler, &self.handlers) {
+                self.handlers.push(Arc::clone(handler));
+            }
+        }
+        self.roles.extend(included.role.iter().cloned());
+        let label = value.map(|value| format!(" (item={})", Self::item_label(task, &value, scope)));
+        let message = format!("included: {}{}", included.name, label.unwrap_or_default());
+        let mut data = Map::new();
+        data.insert("include".to_owned(), Json::String(included.name.clone()));
+        self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
+        // Why not where it failed after all: `failed_when` may say so.
+        if self.end.is_some() || self.stage == Stage::Finish {
+            return;
+        }
+        let role = matches!(wanted, Wanted::Role(_));
+        self.frames.push(Frame::Include { layer, role });
+        self.frames.push(Frame::List { items: included.items, next: 0 });
+    }
+
     fn meta(&mut self, action: MetaAction, task: &Arc<Task>, scope: &Arc<Scope>, round: u32) -> Option<Raw> {
         match action {
-            MetaAction::Noop | MetaAction::ClearHostErrors => {}
+            MetaAction::Noop | MetaAction::ClearHostErrors | MetaAction::RefreshInventory => {}
+            MetaAction::EndRole => {
+                while let Some(frame) = self.frames.pop() {
+                    match frame {
+                        Frame::Include { role: true, .. } => break,
+                        Frame::Block { block, .. } if block.is_role => break,
+                        _ => {}
+                    }
+                }
+                return None;
+            }
             MetaAction::FlushHandlers => {
                 self.frames.pop();
                 self.flush_handlers();
                 return None;
             }
-            MetaAction::EndHost | MetaAction::EndPlay => {
+            MetaAction::EndHost | MetaAction::EndPlay | MetaAction::EndBatch => {
                 self.end_play |= action == MetaAction::EndPlay;
-                self.frames.clear();
-                self.notified.clear();
-                self.stage = match self.stage {
-                    Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),
-                    other => other,
-                };
-                self.ending = true;
+                self.end_batch |= action == MetaAction::EndBatch;
+                self.end_here();
                 return None;
             }
             MetaAction::ResetConnection => {
@@ -359,13 +458,51 @@ impl Cursor {
         None
     }
 
+    /// The play is over for this host, after the proof of what it declared.
+    pub(super) fn end_here(&mut self) {
+        self.frames.clear();
+        self.notified.clear();
+        self.stage = match self.stage {
+            Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),
+            other => other,
+        };
+        self.ending = true;
+    }
+
     /// Takes the result of the item that is on.
-    pub(super) fn item_done(&mut self, raw: Raw) {
+    pub(super) fn item_done(&mut self, mut raw: Raw) {
         let Some(Frame::Task(active)) = self.frames.last() else { return };
         let (scope, label) = self.item_scope(active);
-        let (task, round) = (Arc::clone(&active.task), active.round);
+        let (task, round, tried) = (Arc::clone(&active.task), active.round, active.retry);
         let item = label.map(|label| (u32::try_from(active.next).unwrap_or(u32::MAX), label));
+        let tries = match self.tries(&task, &scope, &raw) {
+            Ok(tries) => tries,
+            Err(message) => {
+                raw = Raw::because(Status::Failed, message);
+                None
+            }
+        };
+        if tries.is_some() {
+            raw.data.insert("attempts".to_owned(), Json::from(tried + 1));
+        }
         let mut end = self.judge(&task, &scope, round, item, raw);
+        if let Some(tries) = tries {
+            match self.succeeded(&task, &scope, &end) {
+                Ok(true) => {}
+                Ok(false) if tried + 1 < tries.most => {
+                    if let Some(active) = self.active() {
+                        active.retry += 1;
+                        active.wait = Some((tries.delay_s, tries.most - tried - 1));
+                    }
+                    return;
+                }
+                Ok(false) => self.give_up(&task, &scope, tries.most - 1, &mut end),
+                Err(message) => {
+                    end.report.message = Some(message);
+                    self.give_up(&task, &scope, tried + 1, &mut end);
+                }
+            }
+        }
         if let (Some(looped), Value::Map(map)) = (&task.looped, &end.result) {
             // Why: as in Ansible, each result tells which item it is of.
             let mut map = (**map).clone();
@@ -377,15 +514,87 @@ impl Cursor {
             map.insert("ansible_loop_var", Value::str(&looped.variable));
             end.result = Value::Map(Arc::new(map));
         }
+        let includes = task.site.is_some();
         if end.report.item.is_some() {
-            self.queue.push(end.report.clone());
+            let mut report = end.report.clone();
+            if includes && report.status == Status::Ok {
+                // Why: as in Ansible, each time that something is included counts by itself.
+                report.item = None;
+            }
+            self.queue.push(report);
         }
         let Some(active) = self.active() else { return };
         active.next += 1;
+        active.retry = 0;
+        active.wait = None;
         active.reports.push(end);
         // Why: the report of a task stands before whatever follows from it.
         if active.next >= active.items.as_ref().map_or(1, Vec::len) {
             self.finish_task();
+        }
+    }
+
+    /// How often the item may be tried, where it may be tried again at all.
+    fn tries(&self, task: &Task, scope: &Arc<Scope>, raw: &Raw) -> Result<Option<Tries>, String> {
+        let Some(retry) = &task.retry else { return Ok(None) };
+        let status = raw.status.unwrap_or(Status::Failed);
+        let judged = matches!(status, Status::Ok | Status::Changed | Status::Failed | Status::Unknown);
+        if self.mode == Mode::Predict || !judged {
+            return Ok(None);
+        }
+        let number = |value: &Option<Value>, key: &str, default: f64| match value {
+            None => Ok(default),
+            Some(value) => {
+                let value = template::resolve(value, scope).map_err(|error| format!("`{key}`: {error}"))?;
+                let number = value.to_text().trim().parse::<f64>();
+                number.map_err(|_| format!("`{key}` wants a number, got {}", value.kind()))
+            }
+        };
+        let retries = number(&retry.retries, "retries", 3.0)?;
+        let delay = number(&retry.delay, "delay", 5.0)?;
+        Ok(Some(Tries { most: whole(retries).saturating_add(1), delay_s: whole(delay).into() }))
+    }
+
+    /// Whether `until` holds.
+    fn succeeded(&self, task: &Task, scope: &Arc<Scope>, end: &ItemEnd) -> Result<bool, String> {
+        let until = task.retry.as_ref().map(|retry| retry.until.as_slice()).unwrap_or_default();
+        if until.is_empty() {
+            return Ok(end.report.status != Status::Failed);
+        }
+        let scope = self.with_result(task, scope, &end.result);
+        let holds = Condition::all(until, &scope);
+        holds
+            .map(|truth| truth == Truth::True)
+            .map_err(|(condition, error)| format!("`until: {}`: {error}", condition.text))
+    }
+
+    /// Makes a failure of an item that was tried often enough.
+    fn give_up(&mut self, task: &Arc<Task>, scope: &Arc<Scope>, attempts: u32, end: &mut ItemEnd) {
+        if let Value::Map(result) = &mut end.result {
+            let result = Arc::make_mut(result);
+            result.insert("failed", Value::Bool(true));
+            result.insert("attempts", Value::Int(attempts.into()));
+        }
+        end.report.status = Status::Failed;
+        end.report.ignored = Self::ignores_errors(task, scope);
+        let why = end.report.message.get_or_insert_with(|| "`until` does not hold".to_owned()).clone();
+        end.failure = (!end.report.ignored).then(|| Failure {
+            task: end.report.task.clone(),
+            message: why,
+            fatal: task.any_errors_fatal,
+            result: Some(end.result.clone()),
+        });
+        end.report.rescued = end.failure.is_some() && self.will_rescue();
+    }
+
+    /// The variables of a task with its own result among them.
+    fn with_result(&self, task: &Task, scope: &Arc<Scope>, result: &Value) -> Arc<Scope> {
+        match &task.register {
+            Some(name) => {
+                let layer: Dict = [(Arc::clone(name), result.clone())].into_iter().collect();
+                scope.with(Arc::new(layer))
+            }
+            None => Arc::clone(scope),
         }
     }
 
@@ -412,11 +621,7 @@ impl Cursor {
         let mut result = result_of(status, message.as_deref(), &raw.data);
         let judged = !matches!(status, Status::Skipped | Status::Unreachable | Status::Held);
         if judged {
-            let layer = task.register.as_ref().map(|name| {
-                let layer: Dict = [(Arc::clone(name), result.clone())].into_iter().collect();
-                Arc::new(layer)
-            });
-            let scope = layer.map_or_else(|| Arc::clone(scope), |layer| scope.with(layer));
+            let scope = self.with_result(task, scope, &result);
             let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
             let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
             // Why: as in Ansible, what failed may have changed something too.
@@ -475,6 +680,7 @@ impl Cursor {
             task: title.clone(),
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
             fatal: task.any_errors_fatal,
+            result: (!task.no_log).then(|| result.clone()),
         });
         let mut report = TaskReport {
             op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
@@ -551,8 +757,8 @@ impl Cursor {
             if let Err(message) = notified {
                 end.report.status = Status::Failed;
                 end.report.message = Some(message.clone());
-                end.failure =
-                    Some(Failure { task: end.report.task.clone(), message, fatal: task.any_errors_fatal });
+                let failure = Failure::of(end.report.task.clone(), message);
+                end.failure = Some(Failure { fatal: task.any_errors_fatal, ..failure });
                 end.report.rescued = self.will_rescue();
             }
         }
@@ -560,7 +766,10 @@ impl Cursor {
             latched.failed |= end.failure.is_some();
             self.latch_settled = true;
         }
-        self.queue.push(end.report);
+        // Why: each time that something was included has been told by itself.
+        if !(looped && task.site.is_some() && end.report.status == Status::Ok) {
+            self.queue.push(end.report);
+        }
         end.failure
     }
 
@@ -660,11 +869,8 @@ impl Cursor {
         if copied.failed {
             let scope = self.scope(&active.task, None);
             let task = self.title(&active.task, &scope);
-            self.fail(Failure {
-                task,
-                message: "it failed on the host that ran it for all".to_owned(),
-                fatal: true,
-            });
+            let failure = Failure::of(task, "it failed on the host that ran it for all".to_owned());
+            self.fail(Failure { fatal: true, ..failure });
         }
     }
 }
@@ -680,6 +886,19 @@ fn nothing_in(reason: &str) -> Map<String, Json> {
 
 fn is_true(result: &Value, name: &str) -> bool {
     matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
+}
+
+/// How often an item may be tried, and how long to wait in between.
+#[derive(Clone, Copy)]
+struct Tries {
+    most: u32,
+    delay_s: u64,
+}
+
+/// A number that a person wrote as a count.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded right here")]
+fn whole(number: f64) -> u32 {
+    number.clamp(0.0, 1e9).round() as u32
 }
 
 /// What `register` gets.

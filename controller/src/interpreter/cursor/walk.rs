@@ -9,7 +9,7 @@ use gpufleet_protocol::{Disruption, NodeOp};
 use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Stage};
 use super::{Cursor, End, EndState, Step};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
-use crate::playbook::{Flag, Item, Items, Strategy, Task};
+use crate::playbook::{Flag, Item, Items, Role, Strategy, Task};
 use crate::template::{Dict, Scope, Truth, Value};
 
 /// How many activations one play may see on one host before it is called hopeless.
@@ -34,6 +34,7 @@ impl Cursor {
                     state: state.clone(),
                     fatal: self.fatal,
                     end_play: self.end_play,
+                    end_batch: self.end_batch,
                     unknown: self.unknown.clone(),
                     vars: self.vars.clone(),
                 });
@@ -88,6 +89,10 @@ impl Cursor {
                 self.next_handler();
                 None
             }
+            Some(Frame::Include { .. }) => {
+                self.frames.pop();
+                None
+            }
             Some(Frame::Task(_)) => {
                 self.task_step();
                 None
@@ -130,6 +135,8 @@ impl Cursor {
             reports: Vec::new(),
             started: false,
             possible,
+            retry: 0,
+            wait: None,
         })));
     }
 
@@ -200,12 +207,15 @@ impl Cursor {
 
     /// `ansible_failed_task` and `ansible_failed_result` for the rescue.
     fn note_failure(&mut self, failure: &Failure) {
-        let task = Value::map([("name", Value::str(&failure.task))]);
-        let result = Value::map([
-            ("failed", Value::Bool(true)),
-            ("changed", Value::Bool(false)),
-            ("msg", Value::str(&failure.message)),
-        ]);
+        let name = failure.task.rsplit(" : ").next().unwrap_or(&failure.task);
+        let task = Value::map([("name", Value::str(name))]);
+        let result = failure.result.clone().unwrap_or_else(|| {
+            Value::map([
+                ("failed", Value::Bool(true)),
+                ("changed", Value::Bool(false)),
+                ("msg", Value::str(&failure.message)),
+            ])
+        });
         let vars = Arc::make_mut(&mut self.run_vars);
         vars.insert("ansible_failed_task", task);
         vars.insert("ansible_failed_result", result);
@@ -218,14 +228,16 @@ impl Cursor {
             return;
         }
         self.flushes += 1;
-        self.frames.push(Frame::Handlers { done: BTreeSet::new() });
+        self.frames.push(Frame::Handlers { done: BTreeSet::new(), last: 0 });
     }
 
     /// The next notified handler in the order of definition.
     fn next_handler(&mut self) {
-        let Some(Frame::Handlers { done }) = self.frames.last_mut() else { return };
-        let next =
-            self.notified.iter().filter(|notice| !done.contains(&notice.handler)).map(|n| n.handler).min();
+        let Some(Frame::Handlers { done, last }) = self.frames.last_mut() else { return };
+        // Why: as in Ansible, one that is notified by a later handler waits for the next pass.
+        let open =
+            self.notified.iter().map(|notice| notice.handler).filter(|handler| !done.contains(handler));
+        let next = open.min_by_key(|handler| (*handler < *last, *handler));
         let Some(handler) = next else {
             // Why: a handler that was notified again by a later one has run in this flush already.
             self.notified.clear();
@@ -233,11 +245,12 @@ impl Cursor {
             return;
         };
         done.insert(handler);
+        *last = handler;
         let possible =
             self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);
         self.notified.retain(|notice| notice.handler != handler);
         // Why: as in Ansible, tags choose tasks, and a chosen task's handlers run.
-        if let Some(task) = self.play.handlers.get(handler).cloned() {
+        if let Some(task) = self.handlers.get(handler).cloned() {
             let round = self.flushes.saturating_sub(1);
             self.push_task(task, round, possible);
         }
@@ -254,24 +267,46 @@ impl Cursor {
         scope: &Arc<Scope>,
     ) -> Result<(), String> {
         for name in names {
-            let mut found = false;
-            for (handler, task) in self.play.handlers.iter().enumerate() {
-                let named = task.name.as_ref().is_some_and(|own| {
-                    own.as_str() == Some(name)
+            let named = |task: &Arc<Task>| {
+                task.name.as_ref().is_some_and(|own| {
+                    let is = |own: &str| {
+                        own == name
+                            || task.role.as_ref().is_some_and(|role| {
+                                name.strip_prefix(&*role.name).and_then(|rest| rest.strip_prefix(" : "))
+                                    == Some(own)
+                            })
+                    };
+                    own.as_str().is_some_and(is)
                         || !own.is_settled()
                             && crate::template::resolve(own, scope)
-                                .is_ok_and(|own| own.as_str() == Some(name))
-                });
-                if named || task.listen.contains(name) {
-                    found = true;
-                    let notice = Notice { handler, possible };
-                    if !self.notified.contains(&notice) {
-                        self.notified.push(notice);
-                    }
+                                .is_ok_and(|own| own.as_str().is_some_and(is))
+                })
+            };
+            // Why the last: as in Ansible, a handler of the play stands before one of the same name in a role.
+            let last = self.handlers.iter().rev().find(|task| named(task));
+            let role = last.map(|task| task.role.as_ref().map(|role| role.name.to_string()));
+            // Why the first of them: so does Ansible where one play or role has several of a name.
+            let first = self.handlers.iter().position(|task| {
+                named(task) && role == Some(task.role.as_ref().map(|role| role.name.to_string()))
+            });
+            let mut meant: Vec<usize> = first.into_iter().collect();
+            let mut listening: Vec<(usize, Option<&Value>)> = Vec::new();
+            for (place, task) in self.handlers.iter().enumerate().rev() {
+                let known =
+                    task.name.is_some() && listening.iter().any(|(_, name)| *name == task.name.as_ref());
+                if task.listen.contains(name) && !known {
+                    listening.push((place, task.name.as_ref()));
                 }
             }
-            if !found {
+            meant.extend(listening.into_iter().map(|(place, _)| place));
+            if meant.is_empty() {
                 return Err(format!("no handler is called `{name}`"));
+            }
+            for handler in meant {
+                let notice = Notice { handler, possible };
+                if !self.notified.contains(&notice) {
+                    self.notified.push(notice);
+                }
             }
         }
         Ok(())
@@ -279,6 +314,10 @@ impl Cursor {
 
     fn next_stage(&mut self) -> Option<Step> {
         match self.stage {
+            Stage::Facts if self.late_error.is_some() => {
+                let message = self.late_error.take().unwrap_or_default();
+                self.fail(Failure::of("vars_files".to_owned(), message));
+            }
             Stage::Facts => {
                 self.stage = Stage::Enter(0);
                 if self.play.gather_facts {
@@ -367,6 +406,9 @@ impl Cursor {
             no_log: false,
             on_interrupt: crate::playbook::OnInterrupt::Hold,
             disruption: Disruption::Live,
+            wait: None,
+            delegate: None,
+            throttle: None,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
     }
@@ -398,6 +440,9 @@ impl Cursor {
             no_log: entry.owners.iter().any(|owner| owner.task.no_log),
             on_interrupt: crate::playbook::OnInterrupt::Hold,
             disruption: entry.owners.iter().map(|owner| owner.task.kind.disruption).max().unwrap_or_default(),
+            wait: None,
+            delegate: None,
+            throttle: None,
         };
         self.pending = Some(Pending { action, purpose });
     }
@@ -410,14 +455,11 @@ impl Cursor {
         self.activations += 1;
         self.ledger.activated(class);
         if self.activations > MAX_ACTIVATIONS {
-            self.fail(Failure {
-                task: "assert again".to_owned(),
-                message: format!(
-                    "the node was reset or rebooted {} times in this play and still needs more",
-                    self.activations
-                ),
-                fatal: false,
-            });
+            let message = format!(
+                "the node was reset or rebooted {} times in this play and still needs more",
+                self.activations
+            );
+            self.fail(Failure::of("assert again".to_owned(), message));
             return;
         }
         for (index, entry) in self.ledger.entries.iter().enumerate() {
@@ -435,22 +477,49 @@ impl Cursor {
             item,
             phase,
             round,
+            retry: 0,
             host: Arc::clone(&self.host.host),
         }
     }
 
     /// The variables that a task sees; `top` holds the loop's.
+    ///
+    /// Source of the order: "Understanding variable precedence" of Ansible's documentation, and `get_vars` of
+    /// ansible-core 2.19's variable manager.
     pub(super) fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
-        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(10 + task.vars.len());
+        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len());
         layers.extend(top);
+        layers.extend(self.frames.iter().rev().filter_map(|frame| match frame {
+            Frame::Include { layer, .. } => layer.clone(),
+            _ => None,
+        }));
         layers.push(Arc::clone(&self.run_vars));
         layers.push(Arc::clone(&self.host.extra));
+        layers.extend(task.role.iter().map(|role| Arc::clone(&role.params)));
         layers.push(Arc::clone(&self.vars.set));
         layers.extend(task.vars.iter().rev().cloned());
+        layers.extend(task.role.iter().map(|role| Arc::clone(&role.vars)));
+        self.below(task.role.as_deref(), layers)
+    }
+
+    /// What is seen before any task.
+    pub(super) fn base_scope(&self) -> Arc<Scope> {
+        let layers =
+            vec![Arc::clone(&self.run_vars), Arc::clone(&self.host.extra), Arc::clone(&self.vars.set)];
+        self.below(None, layers)
+    }
+
+    fn below(&self, role: Option<&Role>, mut layers: Vec<Arc<Dict>>) -> Arc<Scope> {
+        layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_vars)));
+        layers.push(Arc::clone(&self.late_vars));
         layers.push(Arc::clone(&self.play.file_vars));
         layers.push(Arc::clone(&self.play.vars));
         layers.push(Arc::clone(&self.vars.facts));
         layers.push(Arc::clone(&self.host.vars));
+        layers.extend(role.map(|role| Arc::clone(&role.defaults)));
+        layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_defaults)));
+        layers.extend(role.map(|role| Arc::clone(&role.magic)));
+        layers.push(Arc::clone(&self.peers));
         layers.push(Arc::clone(&self.host.magic));
         layers.retain(|layer| !layer.is_empty());
         Scope::new(layers)
@@ -458,6 +527,14 @@ impl Cursor {
 
     /// The name of a task with its templates rendered, as far as that goes.
     pub(super) fn title(&self, task: &Task, scope: &Arc<Scope>) -> String {
+        let title = self.plain_title(task, scope);
+        match &task.role {
+            Some(role) => format!("{} : {title}", role.name),
+            None => title,
+        }
+    }
+
+    fn plain_title(&self, task: &Task, scope: &Arc<Scope>) -> String {
         match &task.name {
             None => task.kind.name.to_owned(),
             // Why not with a secret: names stand on every screen.

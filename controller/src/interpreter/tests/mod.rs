@@ -1,5 +1,6 @@
 mod answers;
 pub(crate) mod fake;
+mod files_of_tasks;
 mod ledger;
 mod parameters;
 mod properties;

@@ -201,7 +201,7 @@ fn a_file_that_cannot_be_read_is_not_one_that_is_missing() {
             _ => std::io::ErrorKind::NotFound,
         }))
     });
-    let refusal = |name: &str| files.read(FileKind::File, "p", name).err().unwrap_or_default();
+    let refusal = |name: &str| files.read(FileKind::File, &["p".to_owned()], name).err().unwrap_or_default();
     assert_eq!(refusal("secret"), "cannot read p/files/secret: permission denied");
     assert_eq!(refusal("x"), "there is no file `x`; looked for p/files/x and p/x");
     assert_eq!(refusal("/x"), "there is no file `/x`; looked for /x");
@@ -224,6 +224,7 @@ fn identities_read_and_write_the_same() {
         task: Arc::from("tasks.0"),
         item: Some(2),
         phase: Phase::Reassert,
+        retry: 0,
         round: 3,
         host: Arc::from("n1"),
     };

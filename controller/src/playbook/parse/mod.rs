@@ -1,20 +1,30 @@
 //! From YAML trees to the program; every mistake is collected, none ends the parsing.
 
+mod include;
 mod keys;
+mod parameters;
 mod play;
+mod role;
 mod rollout;
 mod task;
 mod values;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::library::{Library, names_below};
 use super::names::Reference;
-use super::program::{Play, Program};
+use super::program::{Condition, Play, Program, Task};
+use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::template::Dict;
 use crate::vault::{self, Keyring};
 use crate::yaml::{self, Node};
+
+pub(super) use include::include_again;
+pub use role::{RoleCall, RoleParts};
+pub(super) use task::Inherited;
 
 /// How deep files may import one another.
 const MAX_IMPORTS: usize = 20;
@@ -26,6 +36,15 @@ pub trait Reader {
     /// # Errors
     /// Whatever keeps it from being read; the message goes into the diagnostic.
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>>;
+
+    /// The names in a folder; folders have a `/` behind. The empty name is the current folder.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being read.
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        let _ = folder;
+        Err(std::io::Error::from(std::io::ErrorKind::NotFound))
+    }
 }
 
 impl<F: Fn(&str) -> std::io::Result<Vec<u8>>> Reader for F {
@@ -40,6 +59,10 @@ impl Reader for HashMap<String, String> {
             .map(|text| text.clone().into_bytes())
             .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "no such file"))
     }
+
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        Ok(names_below(self.keys().map(String::as_str), folder))
+    }
 }
 
 impl Program {
@@ -48,22 +71,24 @@ impl Program {
     /// # Errors
     /// Everything that is wrong in any of them, with its place.
     pub fn load<P: AsRef<str>>(paths: &[P], reader: &dyn Reader) -> Result<Self, Diagnostics> {
-        Self::load_with(paths, reader, &Keyring::default())
+        Self::load_with(paths, reader, &Arc::default(), &[])
     }
 
-    /// Reads playbooks of which parts are encrypted with these passwords.
+    /// Reads playbooks of which parts are encrypted with these passwords, and whose roles may lie in these folders.
     ///
     /// # Errors
     /// Those of [`Program::load`], and what no password opens.
     pub fn load_with<P: AsRef<str>>(
         paths: &[P],
         reader: &dyn Reader,
-        keyring: &Keyring,
+        keyring: &Arc<Keyring>,
+        roles_path: &[String],
     ) -> Result<Self, Diagnostics> {
-        let mut parser = Parser::new(reader, keyring);
+        let library = Arc::new(Library::new(Arc::clone(keyring), roles_path.to_vec()));
+        let mut parser = Parser::new(reader, library);
         let mut plays = Vec::new();
         for path in paths {
-            plays.extend(parser.playbook(path.as_ref(), None));
+            plays.extend(parser.playbook(path.as_ref(), None, &Base::default()));
         }
         if plays.is_empty() && !parser.errors.has_errors() {
             let names: Vec<_> = paths.iter().map(AsRef::as_ref).collect();
@@ -78,14 +103,28 @@ impl Program {
             Some((file, span.line, span.column))
         };
         parser.errors.0.sort_by_key(order);
-        let program = Self { plays, sources: parser.sources, warnings: parser.warnings };
-        parser.errors.into_result(program)
+        let Parser { sources, warnings, library, errors, .. } = parser;
+        let program = Self { plays, sources, warnings, library };
+        errors.into_result(program)
     }
+}
+
+/// What `import_playbook` gives to the plays of its file.
+#[derive(Clone, Default)]
+struct Base {
+    vars: Arc<Dict>,
+    tags: Vec<String>,
+    when: Vec<Condition>,
 }
 
 struct Parser<'a> {
     reader: &'a dyn Reader,
-    keyring: &'a Keyring,
+    library: Arc<Library>,
+    keyring: Arc<Keyring>,
+    /// The folder of the playbook.
+    directory: String,
+    /// Whether the run is on: nothing is looked ahead for.
+    on: bool,
     errors: Diagnostics,
     warnings: Diagnostics,
     sources: Vec<Arc<SourceFile>>,
@@ -94,19 +133,43 @@ struct Parser<'a> {
     /// Those in keys of the play's blocks.
     block_references: Vec<Reference>,
     imports: usize,
+    /// What is being included, so that nothing is looked into without end.
+    under_way: Vec<String>,
+    /// Roles of the play that have run, with what they were given.
+    roles_done: HashSet<String>,
+    /// Roles that tasks of the play import.
+    imported_roles: Vec<Arc<Role>>,
+    /// Their handlers, which come behind those of the play.
+    role_handlers_behind: Vec<Arc<Task>>,
+    /// Variables that files give which tasks of the play read.
+    file_names: HashSet<String>,
+    /// Whether such a file is not known before the run.
+    open_names: bool,
+    /// Whether a template that tasks of the play render mentions facts.
+    templates_ask: bool,
 }
 
 impl<'a> Parser<'a> {
-    fn new(reader: &'a dyn Reader, keyring: &'a Keyring) -> Self {
+    fn new(reader: &'a dyn Reader, library: Arc<Library>) -> Self {
         Self {
             reader,
-            keyring,
+            keyring: Arc::clone(&library.keyring),
+            library,
+            directory: String::new(),
+            on: false,
             errors: Diagnostics::new(),
             warnings: Diagnostics::new(),
             sources: Vec::new(),
             references: Vec::new(),
             block_references: Vec::new(),
             imports: 0,
+            under_way: Vec::new(),
+            roles_done: HashSet::new(),
+            imported_roles: Vec::new(),
+            role_handlers_behind: Vec::new(),
+            file_names: HashSet::new(),
+            open_names: false,
+            templates_ask: false,
         }
     }
 
@@ -124,22 +187,37 @@ impl<'a> Parser<'a> {
             self.error(place(Diagnostic::error("files import one another without end")));
             return None;
         }
-        let bytes = match self.reader.read(path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                self.error(place(Diagnostic::error(format!("cannot read {path}: {error}"))));
-                return None;
+        let source = match self.library.text(path) {
+            Some(source) => source,
+            None => {
+                let bytes = match self.reader.read(path) {
+                    Ok(bytes) => bytes,
+                    Err(error) => {
+                        self.error(place(Diagnostic::error(format!("cannot read {path}: {error}"))));
+                        return None;
+                    }
+                };
+                let mut source = self.errors.absorb(yaml::decode(path, &bytes))?;
+                if vault::is_encrypted(source.text()) {
+                    source = self.errors.absorb(self.keyring.open_file(&source))?;
+                }
+                self.library.keep(path, &source);
+                self.sources.push(Arc::clone(&source));
+                source
             }
         };
-        let mut source = self.errors.absorb(yaml::decode(path, &bytes))?;
-        if vault::is_encrypted(source.text()) {
-            source = self.errors.absorb(self.keyring.open_file(&source))?;
-        }
-        self.sources.push(Arc::clone(&source));
         self.errors.absorb(yaml::parse_source(&source))
     }
 
-    fn playbook(&mut self, path: &str, from: Option<&Span>) -> Vec<Arc<Play>> {
+    /// The names in a folder, nothing where there is none; folders have a `/` behind.
+    fn list(&self, folder: &str) -> Vec<String> {
+        match self.on {
+            true => self.library.list(folder),
+            false => self.reader.list(folder).unwrap_or_default(),
+        }
+    }
+
+    fn playbook(&mut self, path: &str, from: Option<&Span>, base: &Base) -> Vec<Arc<Play>> {
         let Some(root) = self.file(path, from) else { return Vec::new() };
         if root.is_null() {
             return Vec::new();
@@ -156,26 +234,45 @@ impl<'a> Parser<'a> {
                 Some((_, file)) => {
                     let unknown = item.refuse_unknown_keys(
                         "an import",
-                        &["import_playbook", "ansible.builtin.import_playbook", "name"],
+                        &[
+                            "import_playbook",
+                            "ansible.builtin.import_playbook",
+                            "name",
+                            "vars",
+                            "tags",
+                            "when",
+                        ],
                     );
                     self.errors.append(unknown);
-                    if let Some(name) = self.literal_file(file, "import_playbook") {
+                    let own = Inherited::default();
+                    if let Some(name) = self.literal_file(file, "import_playbook", &own) {
+                        let mut base = base.clone();
+                        if let Some(vars) = item.get("vars") {
+                            let vars = self.vars(vars);
+                            Arc::make_mut(&mut base.vars).extend(&vars);
+                        }
+                        base.tags.extend(
+                            item.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default(),
+                        );
+                        base.when.extend(
+                            item.get("when").map(|when| self.conditions("when", when)).unwrap_or_default(),
+                        );
                         self.imports += 1;
-                        plays.extend(self.playbook(&join(&directory, &name), Some(&file.span)));
+                        plays.extend(self.playbook(&join(&directory, &name), Some(&file.span), &base));
                         self.imports -= 1;
                     }
                 }
-                None => plays.extend(self.play(item, &directory)),
+                None => plays.extend(self.play(item, &directory, base)),
             }
         }
         plays
     }
 
-    /// A file name without templates.
-    fn literal_file(&mut self, node: &Node, key: &str) -> Option<String> {
-        let name = match node.as_str() {
+    /// The name of a file that is read before the run.
+    fn literal_file(&mut self, node: &Node, key: &str, own: &Inherited) -> Option<String> {
+        let name = match node.scalar_text() {
             Some(name) => name,
-            None => match node.get("file").and_then(Node::as_str) {
+            None => match node.get("file").and_then(Node::scalar_text) {
                 Some(name) => name,
                 None => {
                     self.error(node.wrong_type(&format!("`{key}`"), "the name of a file"));
@@ -183,15 +280,18 @@ impl<'a> Parser<'a> {
                 }
             },
         };
-        if crate::template::is_template(name) {
-            self.error(
-                Diagnostic::error(format!("`{key}` with a template is not available yet"))
-                    .at(&node.span)
-                    .help("write the name of the file"),
-            );
-            return None;
+        if !crate::template::is_template(&name) {
+            return Some(name);
         }
-        Some(name.to_owned())
+        let settled = self.settled(&name, own);
+        if settled.is_none() {
+            self.error(
+                Diagnostic::error(format!("`{key}` is read before any host is known, and this name is not"))
+                    .at(&node.span)
+                    .help("write the name of the file, or use `include_tasks` or `include_role`"),
+            );
+        }
+        settled
     }
 
     fn take_references(&mut self) -> Vec<Reference> {

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use gpufleet_protocol::Disruption;
 
 use super::task::Inherited;
-use super::{Parser, join, keys};
+use super::{Base, Parser, join, keys};
 use crate::diagnostic::Diagnostic;
+use crate::playbook::names::FACTS;
 use crate::playbook::program::{
-    Amount, Flag, Item, Items, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
+    Amount, Flag, Item, Items, LateFile, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
 };
-use crate::template::Dict;
+use crate::template::{Dict, Value, is_template};
 use crate::yaml::Node;
 
 impl Parser<'_> {
-    pub(super) fn play(&mut self, node: &Node, directory: &str) -> Option<Arc<Play>> {
+    pub(super) fn play(&mut self, node: &Node, directory: &str, base: &Base) -> Option<Arc<Play>> {
+        directory.clone_into(&mut self.directory);
+        self.roles_done.clear();
         let Some(entries) = node.as_map() else {
             self.error(node.wrong_type("a play", "a mapping with `hosts` and `tasks`"));
             return None;
@@ -47,8 +50,11 @@ impl Parser<'_> {
 
         let name = node.get("name").and_then(|name| self.text("name", name));
         let pattern = hosts.iter().map(|(value, _)| value.to_text()).collect::<Vec<_>>().join(":");
-        let vars = node.get("vars").map(|vars| self.vars(vars)).unwrap_or_default();
-        let file_vars =
+        let mut vars = node.get("vars").map(|vars| self.vars(vars)).unwrap_or_default();
+        if !base.vars.is_empty() {
+            Arc::make_mut(&mut vars).extend(&base.vars);
+        }
+        let (file_vars, late_files) =
             node.get("vars_files").map(|files| self.vars_files(files, directory)).unwrap_or_default();
         let block = self.rollout(node);
         let waves = self.batches(node, block);
@@ -63,7 +69,7 @@ impl Parser<'_> {
         let order = node.get("order").and_then(|n| self.order(n)).unwrap_or_default();
         let fixed =
             |parser: &mut Self, key: &str| node.get(key).is_some_and(|value| parser.fixed_flag(key, value));
-        let gather_facts = fixed(self, "gather_facts");
+        let gather = node.get("gather_facts").map(|value| self.fixed_flag("gather_facts", value));
         let any_errors_fatal = fixed(self, "any_errors_fatal");
         let ignore_unreachable = fixed(self, "ignore_unreachable");
         let force_handlers = fixed(self, "force_handlers");
@@ -71,11 +77,32 @@ impl Parser<'_> {
         let privilege = self.privilege(node);
         let environment = node.get("environment").map(|value| self.value(value)).into_iter().collect();
 
+        let mut tags = base.tags.clone();
+        tags.extend(node.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default());
+        let connection = node.get("connection").and_then(|value| self.connection(value));
+        let mut around = Inherited::default();
+        for key in ["throttle", "check_mode", "diff", "module_defaults"] {
+            if let Some(value) = node.get(key) {
+                let one = Node {
+                    value: crate::yaml::Value::Map(vec![(
+                        node.entry(key).map_or_else(|| value.clone(), |(key, _)| key.clone()),
+                        value.clone(),
+                    )]),
+                    span: value.span.clone(),
+                };
+                around = self.inherit(&one, &around);
+            }
+        }
         let mut inherited = Inherited {
             directory: directory.to_owned(),
             section: SectionName::Tasks,
             environment,
-            tags: node.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default(),
+            search: Arc::from([directory.to_owned()]),
+            when: base.when.clone(),
+            throttle: around.throttle,
+            check_mode: around.check_mode,
+            defaults: around.defaults,
+            tags,
             no_log: fixed(self, "no_log"),
             run_once: fixed(self, "run_once"),
             ignore_errors: node.get("ignore_errors").map(|value| self.flag("ignore_errors", value)),
@@ -89,22 +116,32 @@ impl Parser<'_> {
         };
         let references = self.take_references();
 
+        let (of_roles, mut roles, mut handlers) = match node.get("roles") {
+            Some(list) => self.roles(list, &inherited),
+            None => (Vec::new(), Vec::new(), Vec::new()),
+        };
         let mut sections = Vec::new();
         for section in [SectionName::PreTasks, SectionName::Tasks, SectionName::PostTasks] {
-            let Some(list) = node.get(section.as_str()) else { continue };
+            let list = node.get(section.as_str());
+            // Why: as in Ansible, the tasks of roles come before the others, and handlers behind both.
+            let before = if section == SectionName::Tasks { of_roles.as_slice() } else { &[] };
+            if list.is_none() && before.is_empty() {
+                continue;
+            }
             inherited.section = section;
-            let items = self.items(list, &inherited, section.as_str(), section.as_str());
+            let items = list.map(|list| self.items(list, &inherited, section.as_str(), section.as_str()));
+            let items = before.iter().chain(items.iter().flat_map(|items| items.iter())).cloned().collect();
             sections.push(Section { name: section, items });
         }
         inherited.section = SectionName::Handlers;
-        let handlers = match node.get("handlers") {
-            Some(list) => {
-                let items = self.items(list, &inherited, "handlers", "handlers");
-                self.handlers(&items)
-            }
-            None => Vec::new(),
-        };
+        if let Some(list) = node.get("handlers") {
+            let items = self.items(list, &inherited, "handlers", "handlers");
+            handlers.extend(self.handlers(&items));
+        }
+        handlers.append(&mut self.role_handlers_behind);
+        roles.append(&mut self.imported_roles);
         let block_references = std::mem::take(&mut self.block_references);
+        let templates_ask = std::mem::take(&mut self.templates_ask);
         let mut play = Play {
             name: name.unwrap_or(pattern),
             span: entries.first().map_or_else(|| node.span.clone(), |(key, _)| key.span.clone()),
@@ -112,6 +149,8 @@ impl Parser<'_> {
             directory: directory.to_owned(),
             vars,
             file_vars,
+            late_files,
+            roles,
             waves,
             max_unavailable: max_unavailable.unwrap_or(Amount::Count(1)),
             max_unavailable_span: unavailable_node.map(|value| value.span.clone()),
@@ -121,7 +160,8 @@ impl Parser<'_> {
             any_errors_fatal,
             strategy: Strategy::Linear,
             strategy_span: node.get("strategy").map(|value| value.span.clone()),
-            gather_facts,
+            gather_facts: gather.unwrap_or_default(),
+            connection,
             order,
             ignore_unreachable,
             force_handlers,
@@ -133,7 +173,11 @@ impl Parser<'_> {
             has_gpu_tasks: false,
             var_references: references,
             block_references,
+            file_names: std::mem::take(&mut self.file_names),
+            open_names: std::mem::take(&mut self.open_names),
         };
+        // Why not always: a play that has no use for facts need not wait for them.
+        play.gather_facts |= gather.is_none() && (play.asks_for(FACTS) || templates_ask);
         let tasks = play.tasks();
         let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
         let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());
@@ -193,22 +237,47 @@ impl Parser<'_> {
         }
     }
 
-    fn vars_files(&mut self, node: &Node, directory: &str) -> Arc<Dict> {
+    /// Those that can be read now, merged, and those that hang on variables.
+    fn vars_files(&mut self, node: &Node, directory: &str) -> (Arc<Dict>, Vec<LateFile>) {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
-        let mut merged = Dict::default();
+        let (mut merged, mut late) = (Dict::default(), Vec::new());
         for item in items {
-            let Some(name) = self.literal_file(item, "vars_files") else { continue };
-            self.imports += 1;
-            let file = self.file(&join(directory, &name), Some(&item.span));
-            self.imports -= 1;
-            let Some(file) = file else { continue };
-            let encrypted = file.span.source.is_secret();
-            for (key, value) in self.vars(&file).iter() {
-                let value = if encrypted { value.sealed() } else { value.clone() };
-                merged.insert(Arc::clone(key), value);
+            let choices = item.as_seq().unwrap_or(std::slice::from_ref(item));
+            let names: Vec<(String, &Node)> = choices
+                .iter()
+                .filter_map(|choice| Some((self.text("vars_files", choice)?, choice)))
+                .collect();
+            if names.is_empty() {
+                continue;
+            }
+            if names.iter().any(|(name, _)| is_template(name)) || !late.is_empty() {
+                self.open_names = true;
+                let names = choices.iter().map(|choice| self.value(choice)).collect();
+                late.push(LateFile { names, span: item.span.clone() });
+                continue;
+            }
+            let found = names.iter().find(|(name, _)| self.is_there(&join(directory, name)));
+            let Some((name, at)) = found.or_else(|| names.first()) else { continue };
+            if let Some(found) = self.variables_of(&join(directory, name), Some(&at.span)) {
+                merged.extend(&found);
             }
         }
-        Arc::new(merged)
+        (Arc::new(merged), late)
+    }
+
+    /// `connection` of a play.
+    fn connection(&mut self, node: &Node) -> Option<Value> {
+        let text = self.text("connection", node)?;
+        if !is_template(&text)
+            && !matches!(super::task::plain(&text), "ssh" | "local" | "smart" | "paramiko" | "paramiko_ssh")
+        {
+            self.error(
+                Diagnostic::error(format!("`connection: {text}` is not available"))
+                    .at(&node.span)
+                    .label("ssh or local"),
+            );
+        }
+        Some(self.value(node))
     }
 
     fn percentage(&mut self, node: &Node) -> Option<f64> {
@@ -281,7 +350,7 @@ impl Parser<'_> {
     }
 
     /// Handlers are tasks; blocks of them are flattened.
-    fn handlers(&mut self, items: &Items) -> Vec<Arc<crate::playbook::Task>> {
+    pub(super) fn handlers(&mut self, items: &Items) -> Vec<Arc<crate::playbook::Task>> {
         let mut handlers = Vec::new();
         for item in items.iter() {
             match item {
@@ -315,6 +384,19 @@ impl Parser<'_> {
             known.extend(handler.name.as_ref().and_then(|name| name.as_str()));
             known.extend(handler.listen.iter().map(String::as_str));
         }
+        let sites: Vec<_> = play.tasks().into_iter().filter_map(|task| task.site.clone()).collect();
+        if sites.iter().any(|site| !site.complete) {
+            return;
+        }
+        let included =
+            || sites.iter().flat_map(|site| site.known.iter().flat_map(|known| known.handlers.iter()));
+        for handler in included() {
+            known.extend(handler.name.as_ref().and_then(|name| name.as_str()));
+            known.extend(handler.listen.iter().map(String::as_str));
+        }
+        let prefixed: Vec<String> =
+            play.handlers.iter().chain(included()).filter_map(|handler| handler.role_title()).collect();
+        known.extend(prefixed.iter().map(String::as_str));
         let templated = known.iter().any(|name| crate::template::is_template(name));
         for task in play.tasks() {
             for (value, span) in task.notify.iter().zip(&task.notify_spans) {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
 use super::play::said;
-use super::values::part;
-use super::{Parser, join, keys, words};
+use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
-use crate::playbook::names::Reference;
-use crate::playbook::params::{ParamProblem, check_one, parse, whole};
+use crate::playbook::names::{FACTS, Reference};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
-    Block, Condition, Flag, Item, Items, Loop, Parameter, Parameters, Privilege, SectionName, Task, is_gpu,
+    Block, Condition, Flag, Item, Items, Loop, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
 };
+use crate::playbook::role::Role;
 use crate::template::{Dict, Value};
-use crate::yaml::{Node, Value as Yaml};
+use crate::yaml::{Entries, Node, Str, Value as Yaml};
 
 /// What tasks get from the play and their blocks.
-#[derive(Clone)]
-pub(super) struct Inherited {
+#[derive(Clone, Debug)]
+pub(in crate::playbook) struct Inherited {
+    /// Of the file that they stand in.
     pub directory: String,
     pub section: SectionName,
     pub when: Vec<Condition>,
@@ -37,6 +37,16 @@ pub(super) struct Inherited {
     pub reboot_timeout_s: Option<u64>,
     /// Names that a condition of an enclosing block tests for their existence.
     pub guarded: Vec<String>,
+    /// Names that a loop around an include brings along.
+    pub locals: Vec<Arc<str>>,
+    pub role: Option<Arc<Role>>,
+    pub search: Arc<[String]>,
+    pub delegate_to: Option<Value>,
+    pub throttle: Option<Value>,
+    pub check_mode: Option<Flag>,
+    pub notify: Vec<(Value, Span)>,
+    /// `module_defaults`: parameters of a kind where a task has none of that name; inner ones last.
+    pub defaults: Vec<(&'static KindInfo, Arc<Dict>)>,
 }
 
 impl Default for Inherited {
@@ -57,12 +67,17 @@ impl Default for Inherited {
             timeout_s: None,
             reboot_timeout_s: None,
             guarded: Vec::new(),
+            locals: Vec::new(),
+            role: None,
+            search: Arc::from([]),
+            delegate_to: None,
+            throttle: None,
+            check_mode: None,
+            notify: Vec::new(),
+            defaults: Vec::new(),
         }
     }
 }
-
-const IMPORTS: &[&str] =
-    &["import_tasks", "include_tasks", "ansible.builtin.import_tasks", "ansible.builtin.include_tasks"];
 
 impl Parser<'_> {
     /// A list of tasks and blocks; `path` is its place in the play.
@@ -117,16 +132,20 @@ impl Parser<'_> {
         if keys::BLOCK.iter().any(|key| node.get(key).is_some()) {
             return self.block(node, inherited, path).map(|block| Item::Block(Arc::new(block)));
         }
-        if let Some((key, file)) =
-            entries.iter().find(|(key, _)| key.as_str().is_some_and(|key| IMPORTS.contains(&key)))
-        {
-            return self.import(node, key, file, inherited, path);
+        for (key, value) in entries {
+            match plain(&key.key_text()) {
+                "import_tasks" => return self.import_tasks(node, key, value, inherited, path),
+                "import_role" => return self.import_role(node, key, value, inherited, path),
+                _ => {}
+            }
         }
+        let rewritten = self.with_action(node);
+        let node = rewritten.as_ref().unwrap_or(node);
         self.task(node, inherited, path).map(|task| Item::Task(Arc::new(task)))
     }
 
     /// What a block or task says, over what it inherits.
-    fn inherit(&mut self, node: &Node, outer: &Inherited) -> Inherited {
+    pub(super) fn inherit(&mut self, node: &Node, outer: &Inherited) -> Inherited {
         let mut own = outer.clone();
         if let Some(when) = node.get("when") {
             own.when.extend(self.conditions("when", when));
@@ -164,7 +183,103 @@ impl Parser<'_> {
         if let Some(timeout) = node.get("timeout") {
             own.timeout_s = self.seconds("timeout", timeout);
         }
+        if let Some(host) = node.get("delegate_to") {
+            own.delegate_to = Some(self.value(host)).filter(|host| !matches!(host, Value::Null));
+        }
+        // Why: a task that runs on the controller is one that localhost does for the host.
+        if node.get("connection").and_then(Node::as_str).map(plain) == Some("local") {
+            own.delegate_to.get_or_insert_with(|| Value::str("localhost"));
+        }
+        if let Some(throttle) = node.get("throttle") {
+            own.throttle = Some(self.value(throttle));
+        }
+        if let Some(check) = node.get("check_mode") {
+            own.check_mode = Some(self.flag("check_mode", check));
+        }
+        if let Some(value) = node.get("diff") {
+            self.flag("diff", value);
+        }
+        for item in node.get("notify").map(items_of).unwrap_or_default() {
+            if item.as_str().is_none() {
+                self.error(item.wrong_type("`notify`", "the name of a handler or a list of them"));
+                continue;
+            }
+            let name = self.value(item);
+            own.notify.push((name, item.span.clone()));
+        }
+        if let Some(defaults) = node.get("module_defaults") {
+            self.module_defaults(defaults, &mut own.defaults);
+        }
         own
+    }
+
+    fn module_defaults(&mut self, node: &Node, defaults: &mut Vec<(&'static KindInfo, Arc<Dict>)>) {
+        if node.as_map().is_none() && !node.is_null() {
+            self.error(node.wrong_type("`module_defaults`", "a mapping of kinds to parameters"));
+        }
+        for (key, value) in node.as_map().unwrap_or_default() {
+            let name = key.key_text();
+            if name.starts_with("group/") {
+                self.error(
+                    Diagnostic::error("groups of modules have no defaults here")
+                        .at(&key.span)
+                        .help("give the parameters for each kind"),
+                );
+                continue;
+            }
+            match find(&name) {
+                Some(kind) => {
+                    let parameters = self.dict(value);
+                    defaults.push((kind, Arc::new(parameters)));
+                }
+                // Why: what no task of the play uses changes nothing.
+                None => self.warnings.push(
+                    Diagnostic::warning(format!("there is no kind `{name}`"))
+                        .at(&key.span)
+                        .label("these defaults are not used"),
+                ),
+            }
+        }
+    }
+
+    /// `action` and `local_action` as the key that they mean.
+    fn with_action(&mut self, node: &Node) -> Option<Node> {
+        let entries = node.as_map()?;
+        let (at, (key, value)) = entries
+            .iter()
+            .enumerate()
+            .find(|(_, (key, _))| matches!(key.as_str(), Some("action" | "local_action")))?;
+        let local = key.as_str() == Some("local_action");
+        let (kind, rest) = match (&value.value, value.get("module").and_then(Node::as_str)) {
+            (Yaml::Str(text), _) => {
+                let (kind, rest) =
+                    text.text.trim().split_once(char::is_whitespace).unwrap_or((&text.text, ""));
+                let rest = Yaml::Str(Str { text: rest.trim().to_owned(), plain: false });
+                (kind.trim().to_owned(), Node { value: rest, span: value.span.clone() })
+            }
+            (Yaml::Map(all), Some(kind)) => {
+                let rest: Entries =
+                    all.iter().filter(|(key, _)| key.as_str() != Some("module")).cloned().collect();
+                (kind.to_owned(), Node { value: Yaml::Map(rest), span: value.span.clone() })
+            }
+            _ => {
+                self.error(
+                    value
+                        .wrong_type(&format!("`{}`", key.key_text()), "a kind with its parameters")
+                        .help("write the kind as a key: `command: …`"),
+                );
+                return None;
+            }
+        };
+        let text = |text: String| Yaml::Str(Str { text, plain: true });
+        let mut entries: Entries = entries.to_vec();
+        entries[at] = (Node { value: text(kind), span: key.span.clone() }, rest);
+        if local {
+            let name = Node { value: text("delegate_to".to_owned()), span: key.span.clone() };
+            let host = Node { value: text("localhost".to_owned()), span: key.span.clone() };
+            entries.push((name, host));
+        }
+        Some(Node { value: Yaml::Map(entries), span: node.span.clone() })
     }
 
     fn block(&mut self, node: &Node, outer: &Inherited, path: &str) -> Option<Block> {
@@ -202,6 +317,7 @@ impl Parser<'_> {
         let block = Block {
             name: node.get("name").and_then(|name| self.text("name", name)),
             span,
+            is_role: false,
             body: self.items(body, &own, "block", path),
             rescue: node.get("rescue").map_or_else(
                 || Items::from([]),
@@ -217,48 +333,9 @@ impl Parser<'_> {
     }
 
     /// Uses of variables in the keys of a block; they are checked with the play.
-    fn block_references(&mut self, references: &[Reference], own: &Inherited) {
+    pub(super) fn block_references(&mut self, references: &[Reference], own: &Inherited) {
         let found = settle(references.to_vec(), own, &[]);
         self.block_references.extend(found);
-    }
-
-    fn import(
-        &mut self,
-        node: &Node,
-        key: &Node,
-        file: &Node,
-        outer: &Inherited,
-        path: &str,
-    ) -> Option<Item> {
-        let kind = key.key_text();
-        for (other, _) in node.as_map().unwrap_or_default() {
-            let text = other.key_text();
-            if text == kind || keys::SHARED.contains(&text.as_str()) {
-                continue;
-            }
-            self.error(
-                Diagnostic::error(format!("`{text}` cannot stand beside `{kind}`"))
-                    .at(&other.span)
-                    .help("put it at the tasks of the file"),
-            );
-        }
-        let name = self.literal_file(file, &kind)?;
-        let kept = self.take_references();
-        let mut own = self.inherit(node, outer);
-        let references = self.take_references();
-        self.block_references(&references, &own);
-        let full = join(&own.directory, &name);
-        own.directory = super::directory_of(&full);
-        self.imports += 1;
-        let body = match self.file(&full, Some(&file.span)) {
-            Some(root) => self.items(&root, &own, &name, path),
-            None => Items::from([]),
-        };
-        self.imports -= 1;
-        self.references = kept;
-        let name = node.get("name").and_then(|name| self.text("name", name));
-        let (rescue, always) = (Items::from([]), Items::from([]));
-        Some(Item::Block(Arc::new(Block { name, span: key.span.clone(), body, rescue, always })))
     }
 
     fn task(&mut self, node: &Node, outer: &Inherited, path: &str) -> Option<Task> {
@@ -280,27 +357,13 @@ impl Parser<'_> {
         after.retain(|reference| !own_register.contains(&reference.name));
         self.references.append(&mut after);
         let register = node.get("register").and_then(|value| self.name("register", value));
-        let mut notify = Vec::new();
-        let mut notify_spans = Vec::new();
-        if let Some(value) = node.get("notify") {
-            for item in value.as_seq().unwrap_or(std::slice::from_ref(value)) {
-                if item.as_str().is_none() {
-                    self.error(item.wrong_type("`notify`", "the name of a handler or a list of them"));
-                    continue;
-                }
-                notify.push(self.value(item));
-                notify_spans.push(item.span.clone());
-            }
-        }
+        let retry = self.retry(node, kind);
         let listen = match node.entry("listen") {
             Some((key, _)) if own.section != SectionName::Handlers => {
                 self.error(Diagnostic::error("`listen` is a key of handlers").at(&key.span));
                 Vec::new()
             }
-            Some((_, value)) => {
-                let items = value.as_seq().unwrap_or(std::slice::from_ref(value));
-                items.iter().filter_map(|item| self.text("listen", item)).collect()
-            }
+            Some((_, value)) => items_of(value).iter().filter_map(|item| self.text("listen", item)).collect(),
             None => Vec::new(),
         };
         let mut local: Vec<&str> = Vec::new();
@@ -311,6 +374,17 @@ impl Parser<'_> {
         }
         let found = self.take_references();
         let references = settle(found, &own, &local);
+        if matches!(kind.name, "include_tasks" | "include_role") {
+            self.include_keys(node, kind);
+        }
+        let site = matches!(kind.name, "include_tasks" | "include_role")
+            .then(|| self.site(value, &params, outer, &own, &local, path));
+        if kind.name == "template" && !self.on {
+            self.templates_ask |= self.template_asks(&params, &own);
+        }
+        if kind.name == "include_vars" {
+            self.names_of_file(&params, &own);
+        }
         let on_interrupt = match node.entry("on_interrupt") {
             Some((key, value)) => self.on_interrupt(kind, key, value),
             None => OnInterrupt::default(),
@@ -324,34 +398,153 @@ impl Parser<'_> {
                     .help("give the play a pattern that names the one host"),
             );
         }
+        if let (Some(_), true) = (&own.delegate_to, disturbs) {
+            self.error(
+                Diagnostic::error(format!("`delegate_to` cannot be used with `{}`", kind.name))
+                    .at(&key.span)
+                    .label("it may disturb the other node, which nobody took out of service")
+                    .help("run it in a play of its own for that host"),
+            );
+        }
+        let bare = self.bare(kind, &key.span, &own, path);
         Some(Task {
-            path: Arc::from(path),
-            section: own.section,
             name,
-            kind,
-            span: key.span.clone(),
             params,
-            when: own.when,
             looped,
             register,
             changed_when,
             failed_when,
-            ignore_errors: own.ignore_errors.unwrap_or_default(),
+            listen,
+            on_interrupt,
+            retry,
+            site,
+            references,
+            ..bare
+        })
+    }
+
+    /// A task of a kind that says nothing but what it inherits.
+    pub(super) fn bare(&self, kind: &'static KindInfo, span: &Span, own: &Inherited, path: &str) -> Task {
+        let (notify, notify_spans) = own.notify.iter().cloned().unzip();
+        Task {
+            path: Arc::from(path),
+            section: own.section,
+            name: None,
+            kind,
+            span: span.clone(),
+            params: Parameters::default(),
+            when: own.when.clone(),
+            looped: None,
+            register: None,
+            changed_when: None,
+            failed_when: None,
+            ignore_errors: own.ignore_errors.clone().unwrap_or_default(),
             ignore_unreachable: own.ignore_unreachable,
             notify,
             notify_spans,
-            listen,
-            tags: own.tags,
-            vars: own.vars,
-            privilege: own.privilege,
-            environment: own.environment,
+            listen: Vec::new(),
+            tags: own.tags.clone(),
+            vars: own.vars.clone(),
+            privilege: own.privilege.clone(),
+            environment: own.environment.clone(),
             no_log: own.no_log,
             timeout_s: own.timeout_s,
             run_once: own.run_once,
             any_errors_fatal: own.any_errors_fatal,
-            on_interrupt,
-            references,
-        })
+            on_interrupt: OnInterrupt::default(),
+            role: own.role.clone(),
+            search: Arc::clone(&own.search),
+            retry: None,
+            delegate_to: own.delegate_to.clone(),
+            throttle: own.throttle.clone(),
+            check_mode: own.check_mode.clone(),
+            site: None,
+            references: Vec::new(),
+        }
+    }
+
+    /// As in Ansible, what else is written at an include would be for nobody.
+    fn include_keys(&mut self, node: &Node, kind: &KindInfo) {
+        for (key, _) in node.as_map().unwrap_or_default() {
+            let text = key.key_text();
+            let applies = matches!(
+                text.as_str(),
+                "become"
+                    | "become_user"
+                    | "environment"
+                    | "delegate_to"
+                    | "throttle"
+                    | "check_mode"
+                    | "notify"
+                    | "changed_when"
+                    | "failed_when"
+                    | "until"
+                    | "retries"
+            );
+            if applies {
+                let error =
+                    Diagnostic::error(format!("`{text}` cannot stand beside `{}`", kind.name)).at(&key.span);
+                self.error(match keys::SHARED.contains(&text.as_str()) {
+                    true => error.help(format!("give it to the included tasks: `apply: {{{text}: …}}`")),
+                    false => error.help("put it at the tasks that are included"),
+                });
+            }
+        }
+    }
+
+    fn retry(&mut self, node: &Node, kind: &KindInfo) -> Option<Retry> {
+        let until = node.get("until").map(|value| self.conditions("until", value)).unwrap_or_default();
+        let retries = node.get("retries").map(|value| self.value(value));
+        let delay = node.get("delay").map(|value| self.value(value));
+        let (key, _) = node.entry("until").or_else(|| node.entry("retries"))?;
+        if is_gpu(kind) || matches!(kind.class, Class::Session) || kind.name.starts_with("include_") {
+            self.error(
+                Diagnostic::error(format!("`{}` cannot be used with `{}`", key.key_text(), kind.name))
+                    .at(&key.span)
+                    .help("leave it out: it is applied, proven, and fails where it cannot be made to hold"),
+            );
+            return None;
+        }
+        Some(Retry { until, retries, delay })
+    }
+
+    /// Whether the template of a task mentions facts.
+    fn template_asks(&self, params: &Parameters, own: &Inherited) -> bool {
+        let Some(name) = params.get("src").and_then(|entry| entry.value.as_str()) else { return false };
+        let folders = own.search.iter();
+        let mut paths =
+            folders.flat_map(|folder| [join(&join(folder, "templates"), name), join(folder, name)]);
+        let text = paths.find_map(|path| self.reader.read(&path).ok());
+        let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        text.contains("ansible_facts") || FACTS.iter().any(|fact| text.contains(fact))
+    }
+
+    /// Names that a file of variables gives, for the checks before the run.
+    fn names_of_file(&mut self, params: &Parameters, own: &Inherited) {
+        if let Some(name) = params.get("name").and_then(|entry| entry.value.as_str()) {
+            self.file_names.insert(name.to_owned());
+            return;
+        }
+        let file = params.get("file").and_then(|entry| entry.value.as_str().map(ToOwned::to_owned));
+        let settled = file.filter(|name| !crate::template::is_template(name));
+        let folders: Vec<String> = own
+            .search
+            .iter()
+            .flat_map(|folder| [join(folder, "vars"), folder.clone()])
+            .chain([own.directory.clone(), join(&own.directory, "vars"), self.directory.clone()])
+            .collect();
+        let found = settled.and_then(|name| {
+            folders.iter().map(|folder| join(folder, &name)).find(|path| self.is_there(path))
+        });
+        let kept = self.take_references();
+        let errors = self.errors.0.len();
+        match found.and_then(|path| self.variables_of(&path, None)) {
+            Some(found) => self.file_names.extend(found.keys().map(ToOwned::to_owned)),
+            None => self.open_names = true,
+        }
+        // Why: where it is read, its task fails with what is wrong in it.
+        self.errors.0.truncate(errors);
+        self.references = kept;
     }
 
     fn on_interrupt(&mut self, kind: &KindInfo, key: &Node, value: &Node) -> OnInterrupt {
@@ -509,267 +702,16 @@ impl Parser<'_> {
         }
         Some(looped)
     }
-
-    fn parameters(
-        &mut self,
-        kind: &'static KindInfo,
-        kind_span: &Span,
-        node: &Node,
-        args: Option<&Node>,
-        own: &Inherited,
-    ) -> Parameters {
-        let mut entries: Vec<Parameter> = Vec::new();
-        let before = self.errors.0.len();
-        if let Some(args) = args {
-            match args.as_map() {
-                Some(_) => self.parameter_map(kind, args, &mut entries),
-                None if args.is_null() => {}
-                None => self.error(args.wrong_type("`args`", "a mapping")),
-            }
-        }
-        let mut written = Vec::new();
-        match &node.value {
-            Yaml::Map(_) => self.parameter_map(kind, node, &mut written),
-            Yaml::Null => {}
-            Yaml::Str(text) => self.parameter_text(kind, node, &text.text, &mut written),
-            Yaml::Bool(_) | Yaml::Int(_) | Yaml::Float(_) if kind.free_form.is_some() => {
-                let text = node.scalar_text().unwrap_or_default();
-                self.parameter_text(kind, node, &text, &mut written);
-            }
-            _ => self.error(
-                node.wrong_type(&format!("`{}`", kind.name), "a mapping of parameters")
-                    .help(format!("for example `{}`", kind.example)),
-            ),
-        }
-        entries.retain(|entry| !written.iter().any(|written| written.name == entry.name));
-        entries.append(&mut written);
-        if self.errors.0.len() > before {
-            return Parameters { entries, fixed: None };
-        }
-        let says_how_long = |entry: &Parameter| matches!(&*entry.name, "timeout" | "reboot_timeout");
-        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.name == "reboot")
-            && !entries.iter().any(says_how_long)
-        {
-            entries.push(Parameter {
-                name: Arc::from("timeout"),
-                value: Value::literal(&seconds.into()),
-                key_span: kind_span.clone(),
-                span: kind_span.clone(),
-            });
-        }
-        let fixed = self.check_parameters(kind, kind_span, &entries, own.no_log);
-        Parameters { entries, fixed }
-    }
-
-    fn parameter_map(&mut self, kind: &KindInfo, node: &Node, entries: &mut Vec<Parameter>) {
-        for (key, value) in node.as_map().unwrap_or_default() {
-            let name = key.key_text();
-            let parsed = match (kind.name, name.as_str()) {
-                ("assert", "that") => self.assertions(value),
-                ("debug", "var") => {
-                    if let Some(text) = value.as_str() {
-                        self.expression(value, text);
-                    }
-                    Value::literal(&value.to_json())
-                }
-                _ => self.value(value),
-            };
-            entries.push(Parameter {
-                name: Arc::from(name),
-                value: parsed,
-                key_span: key.span.clone(),
-                span: value.span.clone(),
-            });
-        }
-    }
-
-    /// `that` of `assert`: expressions, which are not rendered but evaluated.
-    fn assertions(&mut self, node: &Node) -> Value {
-        let conditions = self.conditions("that", node);
-        Value::list(conditions.into_iter().map(|condition| Value::Str(condition.text)).collect())
-    }
-
-    /// `kind: text`: `key=value` words, free text, or both.
-    fn parameter_text(&mut self, kind: &KindInfo, node: &Node, text: &str, entries: &mut Vec<Parameter>) {
-        let runs = matches!(kind.name, "command" | "shell" | "script");
-        let known = |key: &str| {
-            if runs {
-                return matches!(
-                    key,
-                    "creates" | "removes" | "chdir" | "executable" | "stdin" | "argv" | "cmd"
-                );
-            }
-            kind.open_keys
-                || (kind.parse)(serde_json::json!({ key: null }))
-                    .err()
-                    .is_none_or(|error| !error.message.starts_with("unknown field"))
-        };
-        let mut free = String::new();
-        let mut copied = 0;
-        let all = words::split(text);
-        let pairs: Vec<_> = all
-            .iter()
-            .filter_map(|(at, word)| Some((*at, *word, words::pair(word)?)))
-            .filter(|(_, _, (key, _))| known(key))
-            .collect();
-        for (at, word, (key, value)) in &pairs {
-            free.push_str(text.get(copied..*at).unwrap_or_default());
-            copied = at + word.len();
-            let span = part(node, at + key.len() + 1..at + word.len());
-            let inner =
-                Node { value: Yaml::Str(crate::yaml::Str { text: value.clone(), plain: true }), span };
-            let value = match (kind.name, *key) {
-                ("assert", "that") => self.assertions(&inner),
-                ("debug", "var") => {
-                    self.expression(&inner, value);
-                    Value::str(value)
-                }
-                _ => self.value(&inner),
-            };
-            entries.push(Parameter {
-                name: Arc::from(*key),
-                value,
-                key_span: part(node, *at..at + key.len()),
-                span: inner.span.clone(),
-            });
-        }
-        free.push_str(text.get(copied..).unwrap_or_default());
-        let free = free.trim();
-        if free.is_empty() {
-            return;
-        }
-        match kind.free_form {
-            Some(name) => {
-                let inner = Node {
-                    value: Yaml::Str(crate::yaml::Str { text: free.to_owned(), plain: plain(node) }),
-                    span: node.span.clone(),
-                };
-                let value = self.value(&inner);
-                entries.push(Parameter {
-                    name: Arc::from(name),
-                    value,
-                    key_span: node.span.clone(),
-                    span: node.span.clone(),
-                });
-            }
-            None => {
-                let mut error =
-                    Diagnostic::error(format!("`{}` wants a mapping of parameters, got text", kind.name))
-                        .at(&node.span);
-                if let Some((at, word)) =
-                    all.iter().find(|(_, word)| words::pair(word).is_some_and(|(key, _)| !known(key)))
-                    && let Some((key, _)) = words::pair(word)
-                {
-                    error = Diagnostic::error(format!("`{}` has no parameter `{key}`", kind.name))
-                        .at(&part(node, *at..at + key.len()));
-                }
-                self.error(error.help(format!("for example `{}`", kind.example)));
-            }
-        }
-    }
-
-    /// Literal parameters against the kind; those with templates are left for the run.
-    fn check_parameters(
-        &mut self,
-        kind: &'static KindInfo,
-        kind_span: &Span,
-        entries: &[Parameter],
-        secret: bool,
-    ) -> Option<Arc<gpufleet_protocol::tasks::Params>> {
-        let mut values = serde_json::Map::new();
-        let mut complete = true;
-        let mut wrong = false;
-        for entry in entries {
-            if crate::template::is_template(&entry.name) {
-                complete = false;
-                continue;
-            }
-            let json = if entry.value.is_settled() {
-                entry.value.to_json()
-            } else {
-                complete = false;
-                // Why: the name can be wrong even where the value is not known yet.
-                if let Some(problem) = check_one(kind, &entry.name, &serde_json::Value::Null)
-                    && problem.name_is_wrong
-                {
-                    wrong = true;
-                    self.parameter_problem(&problem, kind_span, entries, secret);
-                }
-                continue;
-            };
-            if let Some(problem) = check_one(kind, &entry.name, &json) {
-                wrong = true;
-                self.parameter_problem(&problem, kind_span, entries, secret);
-            }
-            values.insert(entry.name.to_string(), json);
-        }
-        if wrong || !complete {
-            if !wrong {
-                self.missing_parameters(kind, kind_span, entries, values);
-            }
-            return None;
-        }
-        match parse(kind, &values) {
-            Ok(params) => Some(Arc::new(params)),
-            Err(error) => {
-                self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
-                None
-            }
-        }
-    }
-
-    /// A required parameter that is not written is missing, whatever the others will be.
-    fn missing_parameters(
-        &mut self,
-        kind: &'static KindInfo,
-        kind_span: &Span,
-        entries: &[Parameter],
-        values: serde_json::Map<String, serde_json::Value>,
-    ) {
-        if let Err(error) = (kind.parse)(serde_json::Value::Object(values)) {
-            let problem = whole(kind, error);
-            let given =
-                entries.iter().any(|entry| problem.message.contains(&format!("needs `{}`", entry.name)));
-            // Why: an alias may stand for the parameter that is asked for; then the run tells.
-            let aliased = entries.iter().any(|entry| !entry.value.is_settled());
-            if problem.incomplete && !given && !aliased {
-                self.parameter_problem(&problem, kind_span, entries, false);
-            }
-        }
-    }
-
-    fn parameter_problem(
-        &mut self,
-        problem: &ParamProblem,
-        kind_span: &Span,
-        entries: &[Parameter],
-        secret: bool,
-    ) {
-        let entry =
-            problem.parameter.as_ref().and_then(|name| entries.iter().find(|entry| *entry.name == **name));
-        let span = match entry {
-            Some(entry) if problem.name_is_wrong => &entry.key_span,
-            Some(entry) => &entry.span,
-            None => kind_span,
-        };
-        let message = if secret && !problem.name_is_wrong {
-            problem.message.split(", got ").next().unwrap_or_default()
-        } else {
-            &problem.message
-        };
-        let mut error = Diagnostic::error(message).at(span);
-        if let Some(help) = &problem.help {
-            error = error.help(help);
-        }
-        if secret {
-            error = error.without_excerpt();
-        }
-        self.error(error);
-    }
 }
 
-fn plain(node: &Node) -> bool {
-    matches!(&node.value, Yaml::Str(text) if text.plain)
+/// A list, or the one thing in its place.
+fn items_of(node: &Node) -> &[Node] {
+    node.as_seq().unwrap_or(std::slice::from_ref(node))
+}
+
+/// A key without the collection that Ansible has it in.
+pub(super) fn plain(key: &str) -> &str {
+    key.strip_prefix("ansible.builtin.").or_else(|| key.strip_prefix("ansible.legacy.")).unwrap_or(key)
 }
 
 fn suggest_kind(text: &str) -> Option<&'static str> {
@@ -789,6 +731,7 @@ fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Re
         .into_iter()
         .filter(|reference| {
             !local.contains(&reference.name.as_str())
+                && !own.locals.iter().any(|name| **name == *reference.name)
                 && !own.vars.iter().any(|vars| vars.contains(&reference.name))
         })
         .map(|mut reference| {

@@ -195,7 +195,7 @@ fn groups_split_at_other_kinds_and_at_used_results() {
 #[test]
 fn files_are_imported_and_vars_merged() {
     let files: HashMap<String, String> = [
-        ("books/site.yml", "- import_playbook: sub/other.yml\n- hosts: all\n  vars_files: [vars.yml]\n  tasks:\n    - include_tasks: sub/tasks.yml\n      when: go\n      tags: t\n"),
+        ("books/site.yml", "- import_playbook: sub/other.yml\n- hosts: all\n  vars_files: [vars.yml]\n  tasks:\n    - import_tasks: sub/tasks.yml\n      when: go\n      tags: t\n"),
         ("books/vars.yml", "go: true\nlimit: 600\n"),
         ("books/sub/other.yml", "- hosts: web\n  tasks: []\n"),
         ("books/sub/tasks.yml", "- gpu_power: {limit_watts: '{{ limit }}'}\n- import_tasks: more.yml\n"),

@@ -105,6 +105,12 @@ words! { MetaAction {
     EndHost: "end_host",
     /// Brings failed hosts back into the play.
     ClearHostErrors: "clear_host_errors",
+    /// Ends the batch: the play goes on with the next one.
+    EndBatch: "end_batch",
+    /// Ends the role for this host.
+    EndRole: "end_role",
+    /// Does nothing: an inventory is read once, before the run, so that a run can be planned and resumed.
+    RefreshInventory: "refresh_inventory",
     ResetConnection: "reset_connection",
     Noop: "noop",
 } }
@@ -118,3 +124,94 @@ pub struct Meta {
     pub action: MetaAction,
 }
 impl Checked for Meta {}
+
+/// Includes a file of tasks when its turn comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct IncludeTasks {
+    /// The file: beside the one that includes it, in the role, or beside the playbook.
+    pub file: String,
+    /// Keys that the included tasks get, such as `become` or `tags`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apply: Option<Map<String, Value>>,
+}
+impl Checked for IncludeTasks {}
+
+/// Includes a role when its turn comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct IncludeRole {
+    /// The role.
+    #[serde(alias = "role")]
+    pub name: String,
+    /// The file of its `tasks/`, without ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks_from: Option<String>,
+    /// The file of its `vars/`, without ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vars_from: Option<String>,
+    /// The file of its `defaults/`, without ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defaults_from: Option<String>,
+    /// The file of its `handlers/`, without ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handlers_from: Option<String>,
+    /// Whether later tasks of the play see its variables.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub public: bool,
+    /// Taken for Ansible's sake: a role that is included runs each time.
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub allow_duplicates: bool,
+    /// Whether its arguments are checked against `meta/argument_specs.yml`.
+    #[serde(default = "yes", deserialize_with = "lenient::flag")]
+    pub rolespec_validate: bool,
+    /// Keys that the included tasks get, such as `become` or `tags`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apply: Option<Map<String, Value>>,
+}
+impl Checked for IncludeRole {}
+
+fn yes() -> bool {
+    true
+}
+
+/// Reads variables from files of the controller when its turn comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct IncludeVars {
+    /// The file: in `vars/` of the role or playbook, or beside the tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// A folder, all of whose files are read in the order of their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// One variable that takes all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Checked for IncludeVars {
+    fn check(&self) -> Result<(), ParamError> {
+        match (&self.file, &self.dir) {
+            (None, None) => Err(ParamError::new("file", "`file` or `dir` is needed")),
+            (Some(_), Some(_)) => Err(ParamError::new("dir", "`file` and `dir` exclude each other")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks variables against the arguments of a role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ValidateArgumentSpec {
+    /// Options with `type`, `required`, `choices`, `elements`, `options`, as in `meta/argument_specs.yml`.
+    pub argument_spec: Map<String, Value>,
+    /// The arguments; without them the variables of the same names.
+    #[serde(default)]
+    pub provided_arguments: Map<String, Value>,
+}
+impl Checked for ValidateArgumentSpec {}

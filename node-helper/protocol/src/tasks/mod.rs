@@ -11,7 +11,10 @@ mod session;
 mod system;
 mod words;
 
-pub use control::{Assert, Debug, Fail, Meta, MetaAction, SetFact};
+pub use control::{
+    Assert, Debug, Fail, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
+    ValidateArgumentSpec,
+};
 pub use files::{Copy, File, FileMode, FileState, LineInFile, LineState, Stat, Template};
 pub use gpu::{
     ClockRange, ComputeModeName, EccMode, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence,
@@ -249,6 +252,26 @@ kinds! {
         name: "meta", aliases: ["ansible.builtin.meta"], class: Control, disruption: Live, free_form: Some("action"), open_keys: false,
         summary: "Steers the play: runs handlers now, ends the play, ends it for this host, clears errors.",
         example: "meta: flush_handlers"
+    }
+    IncludeTasks(IncludeTasks) {
+        name: "include_tasks", aliases: ["ansible.builtin.include_tasks"], class: Control, disruption: Live, free_form: Some("file"), open_keys: false,
+        summary: "Includes a file of tasks when its turn comes.",
+        example: "include_tasks: driver.yml"
+    }
+    IncludeRole(IncludeRole) {
+        name: "include_role", aliases: ["ansible.builtin.include_role"], class: Control, disruption: Live, free_form: None, open_keys: false,
+        summary: "Includes a role when its turn comes.",
+        example: "include_role: {name: gpu_driver}"
+    }
+    IncludeVars(IncludeVars) {
+        name: "include_vars", aliases: ["ansible.builtin.include_vars"], class: Control, disruption: Live, free_form: Some("file"), open_keys: false,
+        summary: "Reads variables from files of the controller when its turn comes.",
+        example: "include_vars: driver.yml"
+    }
+    ValidateArgumentSpec(ValidateArgumentSpec) {
+        name: "validate_argument_spec", aliases: ["ansible.builtin.validate_argument_spec"], class: Control, disruption: Live, free_form: None, open_keys: false,
+        summary: "Checks variables against the arguments of a role.",
+        example: "validate_argument_spec: {argument_spec: {version: {type: str, required: true}}}"
     }
 }
 

@@ -1,0 +1,206 @@
+//! Roles, includes and imports.
+
+use super::*;
+
+/// A run over several files.
+fn of_files(files: &[(&str, &str)], vars: serde_json::Value) -> Story {
+    let map: HashMap<String, String> =
+        files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    let program = Program::load(&["play.yml"], &map).unwrap_or_else(|errors| panic!("{errors}"));
+    let files: Arc<dyn Files> = Arc::new(CachedFiles::new(map));
+    let tags = Arc::new(TagFilter::default());
+    let cursor =
+        Cursor::new(&Arc::new(program), 0, context(vars), HostVars::default(), Mode::Apply, tags, files);
+    run(&mut cursor.expect("a play"), scripted(&[("command", OpOutcomeSketch::Changed)]))
+}
+
+#[test]
+fn roles_see_their_defaults_variables_and_parameters() {
+    let story = of_files(
+        &[
+            (
+                "play.yml",
+                "- hosts: all\n  vars: {c: play}\n  roles:\n  - one\n  - {role: one, d: given}\n  - one\n  tasks:\n  - debug: {msg: 'after {{ a }} {{ b }}'}\n",
+            ),
+            ("roles/one/defaults/main.yml", "a: default\nd: default\nc: default\n"),
+            ("roles/one/vars/main.yml", "b: vars\n"),
+            ("roles/one/meta/main.yml", "dependencies: [base]\n"),
+            ("roles/base/tasks/main.yml", "- debug: {msg: 'base {{ b }}'}\n"),
+            (
+                "roles/one/tasks/main.yml",
+                "- debug: {msg: '{{ a }} {{ b }} {{ c }} {{ d }} {{ role_name }}'}\n",
+            ),
+        ],
+        json!({}),
+    );
+    insta::assert_snapshot!(story.lines(), @r#"
+    base : debug: ok "base vars"
+    one : debug: ok "default vars play default one"
+    one : debug: ok "default vars play given one"
+    debug: ok "after default vars"
+    end: Done
+    "#);
+}
+
+#[test]
+fn what_is_included_runs_for_each_item() {
+    let story = of_files(
+        &[
+            (
+                "play.yml",
+                "- hosts: all\n  tasks:\n  - include_tasks: '{{ kind }}.yml'\n    loop: [x, y]\n    loop_control: {loop_var: it}\n    vars: {more: 'more {{ it }}'}\n  - include_tasks: other.yml\n    when: false\n",
+            ),
+            ("deep.yml", "- debug: {msg: '{{ it }} {{ more }}'}\n- command: 'run {{ it }}'\n"),
+            ("other.yml", "- debug: {msg: other}\n"),
+        ],
+        json!({"kind": "deep"}),
+    );
+    insta::assert_snapshot!(story.lines(), @r#"
+    include_tasks: ok "included: deep.yml (item=x)"
+    debug: ok "x more x"
+    command: changed
+    include_tasks: ok "included: deep.yml (item=y)"
+    debug: ok "y more y"
+    command: changed
+    include_tasks: skipped "the condition does not hold"
+    end: Done
+    "#);
+    insta::assert_snapshot!(story.asked.join("\n"), @r"
+    0/tasks.0+deep.yml.1@n1
+    0/tasks.0+deep.yml#1.1@n1
+    ");
+}
+
+#[test]
+fn a_file_may_include_itself_until_a_condition_ends_it() {
+    let story = of_files(
+        &[
+            ("play.yml", "- hosts: all\n  tasks:\n  - include_tasks: again.yml\n"),
+            (
+                "again.yml",
+                "- debug: {msg: 'left {{ left }}'}\n- set_fact: {left: '{{ left - 1 }}'}\n- include_tasks: again.yml\n  when: left > 0\n",
+            ),
+        ],
+        json!({"left": 2}),
+    );
+    insta::assert_snapshot!(story.lines(), @r#"
+    include_tasks: ok "included: again.yml"
+    debug: ok "left 2"
+    set_fact: ok
+    include_tasks: ok "included: again.yml"
+    debug: ok "left 1"
+    set_fact: ok
+    include_tasks: skipped "the condition does not hold"
+    end: Done
+    "#);
+}
+
+#[test]
+fn a_role_that_is_included_brings_its_handlers() {
+    let story = of_files(
+        &[
+            (
+                "play.yml",
+                "- hosts: all\n  tasks:\n  - include_role: {name: one, tasks_from: other}\n    vars: {rv: 1}\n  - command: touch\n    notify: [h, 'one : named', topic]\n  handlers:\n  - name: h\n    debug: {msg: of the play}\n",
+            ),
+            ("roles/one/tasks/other.yml", "- debug: {msg: 'other {{ rv }} {{ d }}'}\n"),
+            ("roles/one/defaults/main.yml", "d: 4\n"),
+            (
+                "roles/one/handlers/main.yml",
+                "- name: h\n  debug: {msg: 'of the role {{ d }}'}\n- name: named\n  debug: {msg: named}\n- listen: topic\n  debug: {msg: listens}\n",
+            ),
+        ],
+        json!({}),
+    );
+    insta::assert_snapshot!(story.lines(), @r#"
+    include_role: ok "included: one"
+    one : debug: ok "other 1 4"
+    command: changed
+    one : h: ok "of the role 4"
+    one : named: ok "named"
+    one : debug: ok "listens"
+    end: Done
+    "#);
+}
+
+#[test]
+fn arguments_of_a_role_are_checked() {
+    let files = |play: &'static str| {
+        [
+            ("play.yml", play),
+            ("roles/one/tasks/main.yml", "- debug: {msg: '{{ version }}'}\n"),
+            (
+                "roles/one/meta/argument_specs.yml",
+                "argument_specs:\n  main:\n    short_description: Installs\n    options:\n      version: {type: str, required: true}\n      count: {type: int}\n      mode: {choices: [a, b]}\n",
+            ),
+        ]
+    };
+    let right = of_files(
+        &files("- hosts: all\n  roles:\n  - {role: one, version: '1', count: '2', mode: a}\n"),
+        json!({}),
+    );
+    insta::assert_snapshot!(right.lines(), @r#"
+    one : validating arguments against arg spec 'main' - installs: ok "The arg spec validation passed"
+    one : debug: ok "1"
+    end: Done
+    "#);
+    let wrong = of_files(&files("- hosts: all\n  roles:\n  - {role: one, count: x, mode: c}\n"), json!({}));
+    insta::assert_snapshot!(wrong.lines(), @r#"
+    one : validating arguments against arg spec 'main' - installs: failed "Validation of arguments failed: missing required arguments: version; argument 'count' is a string and cannot be taken as int; value of mode must be one of: a, b, got: c"
+    end: Failed { task: "one : Validating arguments against arg spec 'main' - Installs", message: "Validation of arguments failed: missing required arguments: version; argument 'count' is a string and cannot be taken as int; value of mode must be one of: a, b, got: c" }
+    "#);
+}
+
+#[test]
+fn variables_come_from_files_that_hosts_name() {
+    let story = of_files(
+        &[
+            (
+                "play.yml",
+                "- hosts: all\n  vars_files:\n  - ['{{ site }}.yml', other.yml]\n  tasks:\n  - include_vars: '{{ site }}2.yml'\n  - include_vars: {file: b2.yml, name: box}\n  - debug: {msg: '{{ x }} {{ y }} {{ box.y }}'}\n",
+            ),
+            ("vars/b.yml", "x: '{{ z }}'\nz: lazy\n"),
+            ("vars/b2.yml", "y: 2\n"),
+        ],
+        json!({"site": "b"}),
+    );
+    insta::assert_snapshot!(story.lines(), @r#"
+    include_vars: ok
+    include_vars: ok
+    debug: ok "lazy 2 2"
+    end: Done
+    "#);
+}
+
+#[test]
+fn a_task_is_tried_until_it_holds() {
+    let text = "- hosts: all\n  tasks:\n  - command: check\n    register: r\n    until: r.rc == 0\n    retries: 2\n    delay: 7\n  - debug: {msg: '{{ r.attempts }}'}\n";
+    let files: HashMap<String, String> = [("play.yml".to_owned(), text.to_owned())].into();
+    let program = Arc::new(Program::load(&["play.yml"], &files).unwrap());
+    let tags = Arc::new(TagFilter::default());
+    let files: Arc<dyn Files> = Arc::new(CachedFiles::new(files));
+    let fresh = || {
+        let (tags, files) = (Arc::clone(&tags), Arc::clone(&files));
+        Cursor::new(&program, 0, context(json!({})), HostVars::default(), Mode::Apply, tags, files).unwrap()
+    };
+    let mut cursor = fresh();
+    let mut waits = Vec::new();
+    let story = run(&mut cursor, |action| {
+        waits.push(action.wait);
+        let rc = if waits.len() < 2 { 1 } else { 0 };
+        OpOutcomeSketch::Command(rc, "").fed(action)
+    });
+    assert_eq!(story.asked, ["0/tasks.0@n1", "0/tasks.0~1@n1"]);
+    assert_eq!(waits, [None, Some((7, 2))]);
+    insta::assert_snapshot!(story.lines(), @r#"
+    command: changed
+    debug: ok "2"
+    end: Done
+    "#);
+    let story = run(&mut fresh(), |action| OpOutcomeSketch::Command(1, "").fed(action));
+    assert_eq!(story.asked.len(), 3);
+    insta::assert_snapshot!(story.lines(), @r#"
+    command: failed "non-zero return code 1"
+    end: Failed { task: "command", message: "non-zero return code 1" }
+    "#);
+}

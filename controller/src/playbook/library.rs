@@ -1,0 +1,126 @@
+//! Files that tasks include while a run is on.
+//!
+//! Owns the texts that were read before the run and what was parsed of them. Must not know hosts. Invariants: nothing
+//! is read from the disk once a run has begun, so that a resumed run finds what the first one had; the same place,
+//! name and turn give the same tasks on every host.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::parse::{Inherited, RoleCall, include_again};
+use super::program::{Items, Task};
+use super::role::Role;
+use crate::diagnostic::{SourceFile, Span};
+use crate::vault::Keyring;
+
+/// The texts of a program and what was included of them.
+#[derive(Default)]
+pub struct Library {
+    texts: Mutex<BTreeMap<String, Arc<SourceFile>>>,
+    pub(super) keyring: Arc<Keyring>,
+    /// Folders of roles, beside `roles/` at the playbook.
+    pub(super) roles_path: Vec<String>,
+    included: Mutex<HashMap<(String, String), Result<Included, String>>>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").finish_non_exhaustive()
+    }
+}
+
+/// What one `include_tasks` or `include_role` brings in.
+#[derive(Clone, Debug)]
+pub struct Included {
+    /// The file, or the role, for people.
+    pub name: String,
+    pub items: Items,
+    pub handlers: Vec<Arc<Task>>,
+    /// A role that all later tasks of the play are to see.
+    pub role: Option<Arc<Role>>,
+}
+
+/// The place of an `include_tasks` or `include_role`.
+#[derive(Debug)]
+pub struct Site {
+    /// What its tasks get from the blocks around it.
+    pub(super) inherited: Inherited,
+    pub(super) path: Arc<str>,
+    pub(super) span: Span,
+    /// What it can bring in, as far as that is known before the run.
+    pub(super) known: Vec<Included>,
+    /// Whether that is all.
+    pub(super) complete: bool,
+}
+
+/// What is to be included, rendered.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    Tasks { file: String },
+    Role(Box<RoleCall>),
+}
+
+impl Site {
+    /// What it can bring in, as far as that is known before the run.
+    pub fn known(&self) -> impl Iterator<Item = &Items> {
+        self.known.iter().map(|included| &included.items)
+    }
+
+    /// What it brings in now; `turn` is the index of its loop's item.
+    ///
+    /// # Errors
+    /// One sentence for people: the file that is not there, or its first mistake.
+    pub fn open(&self, library: &Arc<Library>, wanted: &Wanted, turn: usize) -> Result<Included, String> {
+        let key = (format!("{}#{turn}", self.path), format!("{wanted:?}"));
+        let known = |library: &Library| {
+            library.included.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        };
+        if let Some(found) = known(library) {
+            return found;
+        }
+        let opened = include_again(library, self, wanted, turn);
+        let mut included = library.included.lock().unwrap_or_else(PoisonError::into_inner);
+        // Why not replaced: hosts that asked at the same time have the same tasks.
+        included.entry(key).or_insert(opened).clone()
+    }
+}
+
+impl Library {
+    pub(super) fn new(keyring: Arc<Keyring>, roles_path: Vec<String>) -> Self {
+        Self { keyring, roles_path, ..Self::default() }
+    }
+
+    pub(super) fn text(&self, path: &str) -> Option<Arc<SourceFile>> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
+    }
+
+    pub(super) fn keep(&self, path: &str, source: &Arc<SourceFile>) {
+        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        texts.insert(path.to_owned(), Arc::clone(source));
+    }
+
+    /// The names in a folder of which a text was read; folders have a `/` behind.
+    pub(super) fn list(&self, folder: &str) -> Vec<String> {
+        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        names_below(texts.keys().map(String::as_str), folder)
+    }
+}
+
+/// The names right below `folder` among paths; folders have a `/` behind.
+pub(super) fn names_below<'a>(paths: impl Iterator<Item = &'a str>, folder: &str) -> Vec<String> {
+    let folder = folder.trim_end_matches('/');
+    let prefix = if folder.is_empty() || folder == "." { String::new() } else { format!("{folder}/") };
+    let mut names: Vec<String> = paths
+        .filter_map(|path| {
+            let rest = path.strip_prefix(&prefix)?;
+            Some(match rest.split_once('/') {
+                Some((first, _)) => format!("{first}/"),
+                None => rest.to_owned(),
+            })
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}

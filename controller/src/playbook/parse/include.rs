@@ -1,0 +1,451 @@
+//! Tasks from other files: what is imported is read in place, what is included is read again when its turn comes.
+
+use std::sync::Arc;
+
+use super::role::{RoleCall, RoleParts};
+use super::task::Inherited;
+use super::{Parser, directory_of, join, keys};
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::playbook::library::{Included, Library, Site, Wanted};
+use crate::playbook::program::{Block, Item, Items, Parameters, SectionName};
+use crate::template::{self, Dict, Scope};
+use crate::yaml::{Node, Value as Yaml};
+
+/// More files than these that a templated name may mean are not looked into before the run.
+const MAX_CANDIDATES: usize = 64;
+/// How deep includes may go at run time before they count as endless.
+const MAX_DEPTH: usize = 100;
+
+/// Reads what a place includes, from texts that were read before the run.
+///
+/// # Errors
+/// One sentence for people.
+pub(in crate::playbook) fn include_again(
+    library: &Arc<Library>,
+    site: &Site,
+    wanted: &Wanted,
+    turn: usize,
+) -> Result<Included, String> {
+    if site.path.matches('+').count() > MAX_DEPTH {
+        return Err("files include one another without end".to_owned());
+    }
+    let nothing = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
+    let mut parser = Parser::new(&nothing, Arc::clone(library));
+    parser.on = true;
+    let included = parser.included(site, wanted, turn);
+    match (parser.errors.0.into_iter().find(|error| error.severity == Severity::Error), included) {
+        (Some(error), _) => Err(error.one_line()),
+        (None, Some(included)) => Ok(included),
+        (None, None) => Err("there is nothing to include".to_owned()),
+    }
+}
+
+impl Parser<'_> {
+    /// `import_tasks`: as if the tasks of the file stood here.
+    pub(super) fn import_tasks(
+        &mut self,
+        node: &Node,
+        key: &Node,
+        file: &Node,
+        outer: &Inherited,
+        path: &str,
+    ) -> Option<Item> {
+        self.only_shared_keys(node, &key.key_text());
+        let name = self.literal_file(file, &key.key_text(), outer)?;
+        let kept = self.take_references();
+        let own = self.inherit(node, outer);
+        let references = self.take_references();
+        self.block_references(&references, &own);
+        let full = self.tasks_file(&name, &own);
+        let body = self.tasks_of(&full, &name, &own, Some(file), path);
+        self.references = kept;
+        let name = node.get("name").and_then(|name| self.text("name", name));
+        let (rescue, always) = (Items::from([]), Items::from([]));
+        Some(Item::Block(Arc::new(Block {
+            name,
+            span: key.span.clone(),
+            is_role: false,
+            body,
+            rescue,
+            always,
+        })))
+    }
+
+    /// `import_role`: as if the tasks of the role stood here.
+    pub(super) fn import_role(
+        &mut self,
+        node: &Node,
+        key: &Node,
+        value: &Node,
+        outer: &Inherited,
+        path: &str,
+    ) -> Option<Item> {
+        self.only_shared_keys(node, &key.key_text());
+        let unknown = value.as_map().map(|_| {
+            value.refuse_unknown_keys(
+                "`import_role`",
+                &[
+                    "name",
+                    "role",
+                    "tasks_from",
+                    "vars_from",
+                    "defaults_from",
+                    "handlers_from",
+                    "allow_duplicates",
+                    "public",
+                    "rolespec_validate",
+                ],
+            )
+        });
+        if let Some(unknown) = unknown {
+            self.errors.append(unknown);
+        }
+        let text = |parser: &mut Self, key: &str| {
+            let node = value.get(key)?;
+            parser.literal_file(node, key, outer)
+        };
+        let Some(name) = text(self, "name").or_else(|| text(self, "role")) else {
+            self.error(
+                Diagnostic::error("`import_role` needs `name`")
+                    .at(&value.span)
+                    .help("for example `import_role: {name: gpu_driver}`"),
+            );
+            return None;
+        };
+        let parts = RoleParts {
+            tasks: text(self, "tasks_from"),
+            vars: text(self, "vars_from"),
+            defaults: text(self, "defaults_from"),
+            handlers: text(self, "handlers_from"),
+        };
+        let validate = value.get("rolespec_validate").is_none_or(|v| v.as_bool() != Some(false));
+        let kept = self.take_references();
+        let own = self.inherit(node, outer);
+        let references = self.take_references();
+        self.block_references(&references, &own);
+        let call = RoleCall { parts, validate, ..RoleCall::named(&name) };
+        let parsed = self.role(&call, Some(&value.span), &own, path);
+        self.references = kept;
+        let parsed = parsed?;
+        self.imported_roles.push(Arc::clone(&parsed.role));
+        self.role_handlers_behind.extend(parsed.handlers);
+        let name = node.get("name").and_then(|name| self.text("name", name));
+        let (rescue, always) = (Items::from([]), Items::from([]));
+        let body = parsed.items;
+        Some(Item::Block(Arc::new(Block {
+            name,
+            span: key.span.clone(),
+            is_role: true,
+            body,
+            rescue,
+            always,
+        })))
+    }
+
+    fn only_shared_keys(&mut self, node: &Node, kind: &str) {
+        for (other, _) in node.as_map().unwrap_or_default() {
+            let text = other.key_text();
+            if text == kind || keys::SHARED.contains(&text.as_str()) {
+                continue;
+            }
+            let mut error =
+                Diagnostic::error(format!("`{text}` cannot stand beside `{kind}`")).at(&other.span);
+            error = if text == "loop" || text.starts_with("with_") || text == "register" {
+                error.help(format!(
+                    "use `{}`, which is read when its turn comes",
+                    kind.replace("import", "include")
+                ))
+            } else {
+                error.help("put it at the tasks of the file")
+            };
+            self.error(error);
+        }
+    }
+
+    /// What `include_tasks` or `include_role` needs when its turn comes.
+    pub(super) fn site(
+        &mut self,
+        value: &Node,
+        params: &Parameters,
+        outer: &Inherited,
+        own: &Inherited,
+        locals: &[&str],
+        path: &str,
+    ) -> Arc<Site> {
+        let kept = self.take_references();
+        let mut inherited = outer.clone();
+        inherited.vars.clone_from(&own.vars);
+        inherited.guarded.clone_from(&own.guarded);
+        inherited.locals.extend(locals.iter().map(|name| Arc::from(*name)));
+        // Why this one: what is hidden must not come to light in another file.
+        inherited.no_log |= own.no_log;
+        if let Some(apply) = value.get("apply") {
+            if apply.as_map().is_none() {
+                self.error(apply.wrong_type("`apply`", "a mapping of keys of tasks"));
+            }
+            for (key, _) in apply.as_map().unwrap_or_default() {
+                let text = key.key_text();
+                if !keys::SHARED.contains(&text.as_str()) || text == "name" {
+                    self.error(
+                        Diagnostic::error(format!("unknown key `{text}`"))
+                            .at(&key.span)
+                            .label("not a key that tasks and blocks share")
+                            .suggest(&text, keys::SHARED.iter().copied()),
+                    );
+                }
+            }
+            inherited = self.inherit(apply, &inherited);
+            let references = self.take_references();
+            self.block_references(&references, &inherited);
+        }
+        let mut site = Site {
+            inherited,
+            path: Arc::from(path),
+            span: value.span.clone(),
+            known: Vec::new(),
+            complete: true,
+        };
+        let is_role =
+            value.as_map().is_some_and(|_| value.get("name").is_some() || value.get("role").is_some())
+                && value.get("file").is_none();
+        let name = ["file", "name", "role"].iter().find_map(|key| params.get(key));
+        let name = name.and_then(|entry| entry.value.as_str().map(ToOwned::to_owned));
+        site.complete = !self.on;
+        if let Some(name) = name.filter(|_| !self.on) {
+            self.look_ahead(&mut site, &name, is_role, params);
+        }
+        self.references = kept;
+        Arc::new(site)
+    }
+
+    /// Reads what a place can include, for the checks before the run.
+    fn look_ahead(&mut self, site: &mut Site, name: &str, is_role: bool, params: &Parameters) {
+        let part = |key: &str| params.get(key).and_then(|entry| entry.value.as_str()).map(ToOwned::to_owned);
+        let parts = RoleParts {
+            tasks: part("tasks_from"),
+            vars: part("vars_from"),
+            defaults: part("defaults_from"),
+            handlers: part("handlers_from"),
+        };
+        let open = |text: &Option<String>| text.as_deref().is_some_and(template::is_template);
+        let templated = template::is_template(name)
+            || [&parts.tasks, &parts.vars, &parts.defaults, &parts.handlers].into_iter().any(open);
+        let wanted = |name: String| match is_role {
+            true => Wanted::Role(Box::new(RoleCall { parts: parts.clone(), ..RoleCall::named(&name) })),
+            false => Wanted::Tasks { file: name },
+        };
+        let settled = match templated {
+            true => self.settled(name, &site.inherited).filter(|_| !is_role || !template::is_template(name)),
+            false => Some(name.to_owned()),
+        };
+        if let Some(name) = settled {
+            let only = wanted(name);
+            if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
+                // Why: it includes itself; what its tasks are has been read where it was met first.
+                return;
+            }
+            if let Some(included) = self.included(site, &only, 0) {
+                site.known.push(included);
+            }
+            return;
+        }
+        site.complete = false;
+        let candidates = match is_role {
+            true => self.roles_like(name, &site.inherited),
+            false => self.files_like(name, &site.inherited),
+        };
+        for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
+            let only = match is_role {
+                true => Wanted::Role(Box::new(RoleCall::named(&candidate))),
+                false => Wanted::Tasks { file: candidate },
+            };
+            if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
+                continue;
+            }
+            // Why its errors are forgotten: nobody knows whether it is meant; where it is, its task fails with them.
+            let (errors, warnings) = (self.errors.0.len(), self.warnings.0.len());
+            let included = self.included(site, &only, 0);
+            let is_right = self.errors.0.len() == errors;
+            self.errors.0.truncate(errors);
+            self.warnings.0.truncate(warnings);
+            if let Some(included) = included.filter(|_| is_right) {
+                site.known.push(included);
+            }
+        }
+    }
+
+    /// The tasks that a place includes.
+    pub(super) fn included(&mut self, site: &Site, wanted: &Wanted, turn: usize) -> Option<Included> {
+        let kept = self.take_references();
+        let blocks = std::mem::take(&mut self.block_references);
+        let key = format!("{wanted:?}");
+        self.under_way.push(key);
+        let again = if turn == 0 { String::new() } else { format!("#{turn}") };
+        let included = match wanted {
+            Wanted::Tasks { file } => {
+                let full = self.tasks_file(file, &site.inherited);
+                let path = format!("{}+{file}{again}", site.path);
+                let span = Node { value: Yaml::Null, span: site.span.clone() };
+                let known = self.errors.0.len();
+                let items = self.tasks_of(&full, file, &site.inherited, Some(&span), &path);
+                (self.errors.0.len() == known || !self.on).then(|| Included {
+                    name: full,
+                    items,
+                    handlers: Vec::new(),
+                    role: None,
+                })
+            }
+            Wanted::Role(call) => {
+                let path = format!("{}+{}{again}", site.path, call.name);
+                self.role(call, Some(&site.span), &site.inherited, &path).map(|parsed| Included {
+                    name: call.name.clone(),
+                    items: parsed.items,
+                    handlers: parsed.handlers,
+                    role: call.public.then(|| Arc::clone(&parsed.role)),
+                })
+            }
+        };
+        self.under_way.pop();
+        self.block_references.extend(blocks);
+        self.references = kept;
+        included
+    }
+
+    /// The items of a file of tasks.
+    pub(super) fn tasks_of(
+        &mut self,
+        full: &str,
+        name: &str,
+        own: &Inherited,
+        from: Option<&Node>,
+        path: &str,
+    ) -> Items {
+        let mut own = own.clone();
+        own.directory = directory_of(full);
+        if !own.search.contains(&own.directory) {
+            own.search = std::iter::once(own.directory.clone()).chain(own.search.iter().cloned()).collect();
+        }
+        self.imports += 1;
+        let items = match self.file(full, from.map(|node| &node.span)) {
+            Some(root) => self.items(&root, &own, name, path),
+            None => Items::from([]),
+        };
+        self.imports -= 1;
+        items
+    }
+
+    /// Where a file of tasks is looked for: beside the file that names it, in the role, beside the playbook.
+    fn tasks_file(&mut self, name: &str, own: &Inherited) -> String {
+        let first = join(&own.directory, name);
+        let mut others = Vec::new();
+        if let Some(role) = &own.role {
+            let folder = if own.section == SectionName::Handlers { "handlers" } else { "tasks" };
+            others.push(join(&format!("{}/{folder}", role.path), name));
+            others.push(join(&role.path, name));
+        }
+        others.push(join(&self.directory, name));
+        if self.is_there(&first) {
+            return first;
+        }
+        others.into_iter().find(|path| self.is_there(path)).unwrap_or(first)
+    }
+
+    /// A name with templates over what is known before any host: the play's own variables.
+    pub(super) fn settled(&self, name: &str, own: &Inherited) -> Option<String> {
+        let mut layers: Vec<Arc<Dict>> = own.vars.iter().rev().cloned().collect();
+        if let Some(role) = &own.role {
+            layers.push(Arc::clone(&role.magic));
+        }
+        let directory = if self.directory.is_empty() { "." } else { &self.directory };
+        let fixed: Dict = [("playbook_dir", template::Value::str(directory))].into_iter().collect();
+        layers.push(Arc::new(fixed));
+        // Why not the play's variables, for what is included: a host's may say otherwise.
+        let rendered = template::render(name, &Scope::new(layers)).ok()?;
+        rendered.as_str().map(ToOwned::to_owned)
+    }
+
+    /// The files that a name with templates may mean.
+    fn files_like(&mut self, name: &str, own: &Inherited) -> Vec<String> {
+        let pattern = glob_of(name);
+        let Some((folder, last)) = pattern.rsplit_once('/') else {
+            return self.names_like(&own.directory, &pattern);
+        };
+        if folder.contains('*') {
+            return Vec::new();
+        }
+        let shown = self.names_like(&join(&own.directory, folder), last);
+        shown.into_iter().map(|name| format!("{folder}/{name}")).collect()
+    }
+
+    fn names_like(&self, folder: &str, pattern: &str) -> Vec<String> {
+        let names = self.list(folder);
+        names.into_iter().filter(|name| !name.ends_with('/') && matches(pattern, name)).collect()
+    }
+
+    fn roles_like(&self, name: &str, own: &Inherited) -> Vec<String> {
+        let pattern = glob_of(name);
+        let mut found = Vec::new();
+        for folder in self.role_folders(own) {
+            for entry in self.list(&folder) {
+                if let Some(role) = entry.strip_suffix('/')
+                    && matches(&pattern, role)
+                    && !found.iter().any(|known| known == role)
+                {
+                    found.push(role.to_owned());
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A text with a `*` for each of its templates.
+fn glob_of(text: &str) -> String {
+    let mut pattern = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        pattern.push_str(before);
+        pattern.push('*');
+        rest = after.split_once("}}").map_or("", |(_, behind)| behind);
+    }
+    pattern.push_str(rest);
+    pattern
+}
+
+/// Whether a name is one that a pattern with `*` means.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    loop {
+        if matches(rest, left) {
+            return true;
+        }
+        match left.chars().next() {
+            Some(char) => left = left.get(char.len_utf8()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+}
+
+/// The first thing that is wrong, in one line.
+impl Diagnostic {
+    pub(crate) fn one_line(&self) -> String {
+        match &self.span {
+            Some(span) => format!("{}:{}:{}: {}", span.file(), span.line, span.column, self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_may_mean_any_text() {
+        assert_eq!(glob_of("{{ a }}-x/{{ b }}.yml"), "*-x/*.yml");
+        assert!(matches("*.yml", "debian.yml"));
+        assert!(matches("a*b*c", "aXbYbc"));
+        assert!(!matches("*.yml", "debian.yaml"));
+    }
+}

@@ -1,0 +1,290 @@
+//! The parameters of a task, as a mapping or as text.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::tasks::KindInfo;
+
+use super::task::Inherited;
+use super::values::part;
+use super::{Parser, words};
+use crate::diagnostic::{Diagnostic, Span};
+use crate::playbook::params::{ParamProblem, check_one, parse, whole};
+use crate::playbook::program::{Parameter, Parameters};
+use crate::template::Value;
+use crate::yaml::{Node, Value as Yaml};
+
+impl Parser<'_> {
+    pub(super) fn parameters(
+        &mut self,
+        kind: &'static KindInfo,
+        kind_span: &Span,
+        node: &Node,
+        args: Option<&Node>,
+        own: &Inherited,
+    ) -> Parameters {
+        let mut entries: Vec<Parameter> = Vec::new();
+        let before = self.errors.0.len();
+        if let Some(args) = args {
+            match args.as_map() {
+                Some(_) => self.parameter_map(kind, args, &mut entries),
+                None if args.is_null() => {}
+                None => self.error(args.wrong_type("`args`", "a mapping")),
+            }
+        }
+        let mut written = Vec::new();
+        match &node.value {
+            Yaml::Map(_) => self.parameter_map(kind, node, &mut written),
+            Yaml::Null => {}
+            Yaml::Str(text) => self.parameter_text(kind, node, &text.text, &mut written),
+            Yaml::Bool(_) | Yaml::Int(_) | Yaml::Float(_) if kind.free_form.is_some() => {
+                let text = node.scalar_text().unwrap_or_default();
+                self.parameter_text(kind, node, &text, &mut written);
+            }
+            _ => self.error(
+                node.wrong_type(&format!("`{}`", kind.name), "a mapping of parameters")
+                    .help(format!("for example `{}`", kind.example)),
+            ),
+        }
+        entries.retain(|entry| !written.iter().any(|written| written.name == entry.name));
+        entries.append(&mut written);
+        if self.errors.0.len() > before {
+            return Parameters { entries, fixed: None };
+        }
+        for (name, value) in
+            own.defaults.iter().rev().filter(|(of, _)| of.name == kind.name).flat_map(|(_, d)| d.iter())
+        {
+            if !entries.iter().any(|entry| entry.name == *name) {
+                entries.push(Parameter {
+                    name: Arc::clone(name),
+                    value: value.clone(),
+                    key_span: kind_span.clone(),
+                    span: kind_span.clone(),
+                });
+            }
+        }
+        let says_how_long = |entry: &Parameter| matches!(&*entry.name, "timeout" | "reboot_timeout");
+        if let Some(seconds) = own.reboot_timeout_s.filter(|_| kind.name == "reboot")
+            && !entries.iter().any(says_how_long)
+        {
+            entries.push(Parameter {
+                name: Arc::from("timeout"),
+                value: Value::literal(&seconds.into()),
+                key_span: kind_span.clone(),
+                span: kind_span.clone(),
+            });
+        }
+        let fixed = self.check_parameters(kind, kind_span, &entries, own.no_log);
+        Parameters { entries, fixed }
+    }
+
+    fn parameter_map(&mut self, kind: &KindInfo, node: &Node, entries: &mut Vec<Parameter>) {
+        for (key, value) in node.as_map().unwrap_or_default() {
+            let name = key.key_text();
+            let parsed = match (kind.name, name.as_str()) {
+                ("assert", "that") => self.assertions(value),
+                ("include_tasks" | "include_role", "apply") => continue,
+                ("debug", "var") => {
+                    if let Some(text) = value.as_str() {
+                        self.expression(value, text);
+                    }
+                    Value::literal(&value.to_json())
+                }
+                _ => self.value(value),
+            };
+            entries.push(Parameter {
+                name: Arc::from(name),
+                value: parsed,
+                key_span: key.span.clone(),
+                span: value.span.clone(),
+            });
+        }
+    }
+
+    /// `that` of `assert`: expressions, which are not rendered but evaluated.
+    fn assertions(&mut self, node: &Node) -> Value {
+        let conditions = self.conditions("that", node);
+        Value::list(conditions.into_iter().map(|condition| Value::Str(condition.text)).collect())
+    }
+
+    /// `kind: text`: `key=value` words, free text, or both.
+    fn parameter_text(&mut self, kind: &KindInfo, node: &Node, text: &str, entries: &mut Vec<Parameter>) {
+        let runs = matches!(kind.name, "command" | "shell" | "script");
+        let known = |key: &str| {
+            if runs {
+                return matches!(
+                    key,
+                    "creates" | "removes" | "chdir" | "executable" | "stdin" | "argv" | "cmd"
+                );
+            }
+            kind.open_keys
+                || (kind.parse)(serde_json::json!({ key: null }))
+                    .err()
+                    .is_none_or(|error| !error.message.starts_with("unknown field"))
+        };
+        let mut free = String::new();
+        let mut copied = 0;
+        let all = words::split(text);
+        let pairs: Vec<_> = all
+            .iter()
+            .filter_map(|(at, word)| Some((*at, *word, words::pair(word)?)))
+            .filter(|(_, _, (key, _))| known(key))
+            .collect();
+        for (at, word, (key, value)) in &pairs {
+            free.push_str(text.get(copied..*at).unwrap_or_default());
+            copied = at + word.len();
+            let span = part(node, at + key.len() + 1..at + word.len());
+            let inner =
+                Node { value: Yaml::Str(crate::yaml::Str { text: value.clone(), plain: true }), span };
+            let value = match (kind.name, *key) {
+                ("assert", "that") => self.assertions(&inner),
+                ("debug", "var") => {
+                    self.expression(&inner, value);
+                    Value::str(value)
+                }
+                _ => self.value(&inner),
+            };
+            entries.push(Parameter {
+                name: Arc::from(*key),
+                value,
+                key_span: part(node, *at..at + key.len()),
+                span: inner.span.clone(),
+            });
+        }
+        free.push_str(text.get(copied..).unwrap_or_default());
+        let free = free.trim();
+        if free.is_empty() {
+            return;
+        }
+        match kind.free_form {
+            Some(name) => {
+                let inner = Node {
+                    value: Yaml::Str(crate::yaml::Str { text: free.to_owned(), plain: plain(node) }),
+                    span: node.span.clone(),
+                };
+                let value = self.value(&inner);
+                entries.push(Parameter {
+                    name: Arc::from(name),
+                    value,
+                    key_span: node.span.clone(),
+                    span: node.span.clone(),
+                });
+            }
+            None => {
+                let mut error =
+                    Diagnostic::error(format!("`{}` wants a mapping of parameters, got text", kind.name))
+                        .at(&node.span);
+                if let Some((at, word)) =
+                    all.iter().find(|(_, word)| words::pair(word).is_some_and(|(key, _)| !known(key)))
+                    && let Some((key, _)) = words::pair(word)
+                {
+                    error = Diagnostic::error(format!("`{}` has no parameter `{key}`", kind.name))
+                        .at(&part(node, *at..at + key.len()));
+                }
+                self.error(error.help(format!("for example `{}`", kind.example)));
+            }
+        }
+    }
+
+    /// Literal parameters against the kind; those with templates are left for the run.
+    fn check_parameters(
+        &mut self,
+        kind: &'static KindInfo,
+        kind_span: &Span,
+        entries: &[Parameter],
+        secret: bool,
+    ) -> Option<Arc<gpufleet_protocol::tasks::Params>> {
+        let mut values = serde_json::Map::new();
+        let mut complete = true;
+        let mut wrong = false;
+        for entry in entries {
+            if crate::template::is_template(&entry.name) {
+                complete = false;
+                continue;
+            }
+            let json = if entry.value.is_settled() {
+                entry.value.to_json()
+            } else {
+                complete = false;
+                // Why: the name can be wrong even where the value is not known yet.
+                if let Some(problem) = check_one(kind, &entry.name, &serde_json::Value::Null)
+                    && problem.name_is_wrong
+                {
+                    wrong = true;
+                    self.parameter_problem(&problem, kind_span, entries, secret);
+                }
+                continue;
+            };
+            if let Some(problem) = check_one(kind, &entry.name, &json) {
+                wrong = true;
+                self.parameter_problem(&problem, kind_span, entries, secret);
+            }
+            values.insert(entry.name.to_string(), json);
+        }
+        if wrong || !complete {
+            if !wrong {
+                self.missing_parameters(kind, kind_span, entries, values);
+            }
+            return None;
+        }
+        match parse(kind, &values) {
+            Ok(params) => Some(Arc::new(params)),
+            Err(error) => {
+                self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
+                None
+            }
+        }
+    }
+
+    /// A required parameter that is not written is missing, whatever the others will be.
+    fn missing_parameters(
+        &mut self,
+        kind: &'static KindInfo,
+        kind_span: &Span,
+        entries: &[Parameter],
+        values: serde_json::Map<String, serde_json::Value>,
+    ) {
+        if let Err(error) = (kind.parse)(serde_json::Value::Object(values)) {
+            let problem = whole(kind, error);
+            let given =
+                entries.iter().any(|entry| problem.message.contains(&format!("needs `{}`", entry.name)));
+            // Why: an alias may stand for the parameter that is asked for; then the run tells.
+            let aliased = entries.iter().any(|entry| !entry.value.is_settled());
+            if problem.incomplete && !given && !aliased {
+                self.parameter_problem(&problem, kind_span, entries, false);
+            }
+        }
+    }
+
+    fn parameter_problem(
+        &mut self,
+        problem: &ParamProblem,
+        kind_span: &Span,
+        entries: &[Parameter],
+        secret: bool,
+    ) {
+        let entry =
+            problem.parameter.as_ref().and_then(|name| entries.iter().find(|entry| *entry.name == **name));
+        let span = match entry {
+            Some(entry) if problem.name_is_wrong => &entry.key_span,
+            Some(entry) => &entry.span,
+            None => kind_span,
+        };
+        let message = if secret && !problem.name_is_wrong {
+            problem.message.split(", got ").next().unwrap_or_default()
+        } else {
+            &problem.message
+        };
+        let mut error = Diagnostic::error(message).at(span);
+        if let Some(help) = &problem.help {
+            error = error.help(help);
+        }
+        if secret {
+            error = error.without_excerpt();
+        }
+        self.error(error);
+    }
+}
+
+fn plain(node: &Node) -> bool {
+    matches!(&node.value, Yaml::Str(text) if text.plain)
+}
