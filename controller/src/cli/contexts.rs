@@ -23,10 +23,9 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
     let extra = Arc::new(Dict::trusted(shared.extra));
     let groups = Value::literal(shared.inventory.groups_json());
     let mentions = |word: &str| shared.program.sources.iter().any(|source| source.text().contains(word));
-    // Why not always: it holds every variable of every host. Templates are read later, so they may mention it.
-    let renders =
-        shared.program.plays.iter().any(|play| play.tasks().iter().any(|task| task.kind.name == "template"));
-    let everybody = (renders || mentions("hostvars")).then(|| host_variables(shared.inventory));
+    // Why not always: it holds every variable of every host. Templates are read later, so they may mention it, whether
+    // a task or a lookup does so.
+    let everybody = (mentions("template") || mentions("hostvars")).then(|| host_variables(shared.inventory));
     let mut of_groups = HashMap::new();
     let context = |host: &String| {
         let mut magic = Dict::literal(&shared.inventory.magic_vars(host));

@@ -9,6 +9,7 @@ use std::{
 };
 
 use gpufleet::{
+    diagnostic::{Diagnostic, Diagnostics},
     display::{self, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stop, finished},
@@ -35,6 +36,7 @@ use super::{
     experience,
     fleet::Fleet,
     history,
+    machine::ThisMachine,
     output::Output,
     prompt::Question,
     resume,
@@ -209,7 +211,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
 
 /// Everything read and checked; no node was contacted.
 struct Loaded {
-    inventory: Inventory,
+    inventory: Arc<Inventory>,
     program: Arc<Program>,
     extra: Map<String, Value>,
     keyring: Arc<Keyring>,
@@ -274,7 +276,15 @@ fn load(request: &Request<'_>, environment: &Environment, output: &Output) -> Re
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
-    Ok(Loaded { inventory, program: Arc::new(program), extra, keyring, play_hosts, neighbours, hosts })
+    Ok(Loaded {
+        inventory: Arc::new(inventory),
+        program: Arc::new(program),
+        extra,
+        keyring,
+        play_hosts,
+        neighbours,
+        hosts,
+    })
 }
 
 /// Hosts that may do tasks for others; where only a host's variables tell, anybody may.
@@ -546,7 +556,11 @@ fn carry_out(
         contexts,
         files: Arc::new(
             CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
+<<<<<<< HEAD
                 .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string())),
+=======
+                .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
+>>>>>>> main
         ),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {

@@ -14,6 +14,7 @@ mod fleet;
 mod history;
 mod inventory;
 mod locks;
+mod machine;
 mod output;
 mod prompt;
 mod resume;

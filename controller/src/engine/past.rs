@@ -367,6 +367,32 @@ impl PastPlay {
         (resumed, end)
     }
 
+    /// Leads a cursor through what is known of a node, for what it tells the others on the way.
+    pub(super) fn rehearse(&self, mut cursor: Cursor, host: &str) {
+        let moments = self.nodes.get(host).map(|node| node.moments.clone()).unwrap_or_default();
+        let mut fed = moments.into_iter().filter_map(|moment| match moment {
+            Moment::Fed(fed, _) => Some(fed),
+            Moment::Granted | Moment::Released => None,
+        });
+        let mut next = fed.next();
+        loop {
+            match cursor.next() {
+                Step::End(_) => return,
+                Step::Run(_) | Step::Latch { .. } => {
+                    let Some(Some(fed_now)) = next.take() else { return };
+                    next = fed.next();
+                    cursor.feed(fed_now);
+                }
+                Step::Barrier { .. } if matches!(next, Some(Some(Fed::Ended))) => {
+                    next = fed.next();
+                    cursor.feed(Fed::Ended);
+                }
+                _ if next.is_none() => return,
+                _ => {}
+            }
+        }
+    }
+
     /// What the journal says of the node's end, over what its tasks said.
     pub(super) fn settle(&self, slot: &mut Slot) {
         if let Some((state, detail)) = self.nodes.get(&slot.name).and_then(|node| node.end.as_ref()) {

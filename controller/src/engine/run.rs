@@ -25,9 +25,9 @@ use super::{
 use crate::{
     drain::{Marker, Runner, Scheduler, Target},
     event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
-    interpreter::{Cursor, Files, HostContext},
+    interpreter::{Board, Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::{Overrides, Play, Program, TagFilter},
+    playbook::{Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
     rollout::{
         Amount, Batch, BudgetError, Domains, Lost, Needs, Policy, Rollout, RolloutError, StopReason,
@@ -453,7 +453,9 @@ impl Engine {
             work: Some(learned::work_of(play)),
         };
         let hostvars = self.hostvars(play, dispatcher.slots().flatten(), elsewhere);
-        dispatcher.context().cursors = self.cursors(index, &names, &shape.waves, hostvars);
+        let (make, board) = self.cursors(index, &names, &shape.waves, hostvars);
+        board.iter().for_each(|board| board.settle());
+        dispatcher.context().cursors = make;
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
@@ -502,7 +504,16 @@ impl Engine {
             core.step(*now, input.clone())?;
         }
         let hostvars = self.hostvars(play, slots.iter(), elsewhere);
-        let make = self.cursors(index, &names, &begun.shape.waves, hostvars);
+        let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars);
+        if let Some(board) = &board {
+            // Why before: what one host saw of another hangs on what that one did.
+            for slot in slots.iter().filter(|slot| begun.began(&slot.name)) {
+                if let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) {
+                    begun.rehearse(cursor, &slot.name);
+                }
+            }
+            board.settle();
+        }
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         let mut latches = Vec::new();
@@ -588,7 +599,7 @@ impl Engine {
             throttles: Arc::default(),
             delegates: Arc::clone(&self.delegates),
             connector: Arc::clone(&self.connector),
-            cursors: self.cursors(index, &names, &[], None),
+            cursors: self.cursors(index, &names, &[], None).0,
             approval: Approval::Everything,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
@@ -648,18 +659,25 @@ impl Engine {
         names: &[String],
         waves: &[WaveShape],
         hostvars: Option<Value>,
-    ) -> MakeCursor {
+    ) -> (MakeCursor, Option<Arc<Board>>) {
+        let linear = self.program.plays.get(play).is_some_and(|play| play.strategy == Strategy::Linear);
+        let board = match &hostvars {
+            Some(Value::Map(known)) if linear => Some(Arc::new(Board::new(Arc::clone(known)))),
+            _ => None,
+        };
+        let of_cursors = board.clone();
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
         let peers = peers::of(names, waves, hostvars);
-        Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
+        let make: MakeCursor = Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&slot.name).cloned().unwrap_or_default();
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
             let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
             cursor.set_defer_to_reboot(defer_to_reboot);
-            cursor.set_peers(peers.get(&slot.name));
+            cursor.set_peers(peers.get(&slot.name), of_cursors.clone());
             Some(cursor)
-        })
+        });
+        (make, board)
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use sha2::Digest as _;
 
+use super::outside::{Answers, Machine};
 use crate::playbook::Reader;
+use crate::template::Outside;
 use crate::vault::{Keyring, is_encrypted};
 
 /// Where a task looks for its file.
@@ -31,8 +33,8 @@ pub struct FileContent {
     pub secret: bool,
 }
 
-/// Gives the content of files that playbooks name.
-pub trait Files: Send + Sync {
+/// Gives the content of files that playbooks name, and answers the lookups of templates.
+pub trait Files: Outside {
     /// Finds `name` in the first of these folders that has it.
     ///
     /// # Errors
@@ -58,8 +60,13 @@ pub struct CachedFiles<R> {
     reader: R,
     keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
+<<<<<<< HEAD
     /// The folder that relative paths count from.
     from: Option<String>,
+=======
+    pub(super) machine: Option<Arc<dyn Machine>>,
+    pub(super) answers: Answers,
+>>>>>>> main
 }
 
 impl<R: Reader> CachedFiles<R> {
@@ -69,6 +76,7 @@ impl<R: Reader> CachedFiles<R> {
 
     /// The same, for files of which some are encrypted with these passwords.
     pub fn with_keyring(reader: R, keyring: Arc<Keyring>) -> Self {
+<<<<<<< HEAD
         Self { reader, keyring, cache: Mutex::new(HashMap::new()), from: None }
     }
 
@@ -77,6 +85,34 @@ impl<R: Reader> CachedFiles<R> {
     pub fn seen_from(mut self, folder: Option<String>) -> Self {
         self.from = folder;
         self
+=======
+        Self {
+            reader,
+            keyring,
+            cache: Mutex::new(HashMap::new()),
+            machine: None,
+            answers: Answers::default(),
+        }
+    }
+
+    /// The same, where templates may look at the machine that gpufleet runs on.
+    #[must_use]
+    pub fn on(mut self, machine: Arc<dyn Machine>) -> Self {
+        self.machine = Some(machine);
+        self
+    }
+
+    /// A file's content under its very path; none when there is none.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn at(&self, path: &str) -> Result<Option<FileContent>, String> {
+        match self.reader.read(path) {
+            Ok(bytes) => self.opened(path, bytes).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("cannot read {path}: {error}")),
+        }
+>>>>>>> main
     }
 
     /// What an encrypted file holds; any other as it is.
@@ -91,10 +127,8 @@ impl<R: Reader> CachedFiles<R> {
     fn find(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {
         let candidates = candidates(kind, search, name);
         for path in &candidates {
-            match self.reader.read(path) {
-                Ok(bytes) => return self.opened(path, bytes),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(format!("cannot read {path}: {error}")),
+            if let Some(found) = self.answers.file(path, || self.at(path))? {
+                return Ok(found);
             }
         }
         Err(format!("there is no file `{name}`; looked for {}", candidates.join(" and ")))

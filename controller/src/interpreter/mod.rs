@@ -8,15 +8,19 @@
 
 mod action;
 mod arguments;
+mod board;
 mod cursor;
 mod files;
 mod ledger;
+mod outside;
 mod prepare;
 mod report;
 
 pub use action::{Action, BlobNeed, Mode, OpId, Phase, RunAs, Work};
+pub use board::Board;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};
 pub use files::{CachedFiles, FileContent, FileKind, Files};
+pub use outside::Machine;
 pub use report::{Status, TaskReport};
 
 #[cfg(test)]

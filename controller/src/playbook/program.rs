@@ -189,6 +189,13 @@ impl Task {
         self.name.as_ref().and_then(Value::as_str).unwrap_or(self.kind.name)
     }
 
+    /// Whether it asks for variables of other hosts, as far as the text tells.
+    pub fn asks_for_others(&self) -> bool {
+        self.kind.name == "template"
+            || self.site.is_some()
+            || self.references.iter().any(|reference| reference.name == "hostvars")
+    }
+
     /// Its name behind that of its role, as people see it and `notify` may name it.
     pub fn role_title(&self) -> Option<String> {
         self.role.as_ref().map(|role| format!("{} : {}", role.name, self.title()))
@@ -310,6 +317,8 @@ pub struct Loop {
     pub span: Span,
     /// `with_items`: lists in the list are flattened by one level.
     pub flatten: bool,
+    /// `with_dict` and the like: the lookup that makes the items out of these.
+    pub lookup: Option<Arc<str>>,
     pub variable: Arc<str>,
     pub index_variable: Option<Arc<str>>,
     pub label: Option<Value>,
@@ -529,6 +538,12 @@ impl Play {
         };
         let of_plays = asks(&self.var_references) || asks(&self.block_references);
         of_plays || self.tasks().iter().any(|task| asks(&task.references))
+    }
+
+    /// Whether its variables ask for those of other hosts.
+    pub fn vars_ask_for_others(&self) -> bool {
+        let of_others = |reference: &Reference| reference.name == "hostvars";
+        self.var_references.iter().chain(&self.block_references).any(of_others)
     }
 
     /// Whether a reboot task stands in the play.

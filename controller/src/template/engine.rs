@@ -8,7 +8,7 @@ use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, TemplateError, Truth, filters, frame};
+use super::{Scope, TemplateError, Truth, filters, frame, lookups};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -38,6 +38,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         Ok(out.write_str(&text)?)
     });
     filters::register(&mut environment);
+    lookups::register(&mut environment);
     // Why: it prints every variable in sight, secrets included.
     environment.remove_global("debug");
     environment
@@ -209,6 +210,23 @@ pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String
     }
 }
 
+/// A template file as the lookup `template` takes it: one that is exactly one expression keeps the type of its value.
+pub(super) fn render_file(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    let bare = source.strip_suffix('\n').unwrap_or(source);
+    match scan::pieces(bare).as_deref() {
+        Some([Piece::Expression(range)]) => {
+            let start = range.start;
+            let inner = bare.get(range.clone()).unwrap_or_default();
+            let value = evaluate(inner, scope).map_err(|error| error.shifted(start))?;
+            Ok(match value.as_str().filter(|_| bare.len() < source.len()) {
+                Some(text) => Value::from(format!("{text}\n")),
+                None => value,
+            })
+        }
+        _ => Ok(render_document(source, scope)?.map_or(Value::Unknown, Value::from)),
+    }
+}
+
 fn run_part(
     code: &Expression<'static, 'static>,
     start: usize,
@@ -265,6 +283,7 @@ pub struct References {
 fn references(
     source: &str,
     undeclared: impl IntoIterator<Item = String>,
+    looked_up: Vec<(String, bool)>,
 ) -> Result<References, TemplateError> {
     let mut names: Vec<String> =
         undeclared.into_iter().filter(|name| name != "omit" && !is_function(name)).collect();
@@ -276,14 +295,54 @@ fn references(
             continue;
         }
         let error = match name.as_str() {
-            "lookup" | "query" | "q" | "now" => TemplateError::new(format!("`{name}` is not available yet")),
+            "now" => TemplateError::new(
+                "`now` would give another time when a run is resumed; use `ansible_date_time` of the facts",
+            ),
             _ => TemplateError::new(format!("unknown function `{name}`"))
                 .with_suggestion(suggest(name, FUNCTIONS.iter().copied()).map(ToOwned::to_owned)),
         };
         return Err(error.with_range(at..at + name.len()));
     }
-    let guarded = scan::guarded(source, names.iter().cloned());
+    let mut guarded = scan::guarded(source, names.iter().cloned());
+    for (name, provided) in looked_up {
+        let known = names.contains(&name);
+        if provided && !known {
+            guarded.push(name.clone());
+        } else if !provided {
+            guarded.retain(|guarded| *guarded != name);
+        }
+        if !known {
+            names.push(name);
+        }
+    }
     Ok(References { names, guarded })
+}
+
+/// Checks the lookups of an expression; gives the variables that `vars` among them asks for, and whether their absence
+/// is provided for.
+fn check_lookups(expression: &str) -> Result<Vec<(String, bool)>, TemplateError> {
+    let mut variables = Vec::new();
+    for call in lookups::calls(expression) {
+        let Some((name, place)) = call.name else { continue };
+        let lookup = lookups::find(name).map_err(|error| error.with_range(place))?;
+        for (text, place) in call.texts {
+            if scan::is_template(text) {
+                return Err(TemplateError::new(
+                    "this is an expression already: write the variable's name without quotes and `{{ }}`",
+                )
+                .with_range(place));
+            }
+            if lookup.name == "vars" {
+                let after = scan::bracket_end(expression, place.end + 1)
+                    .map_or("", |end| expression.get(end + 1..).unwrap_or_default().trim_start());
+                let spared = ["|default", "|d(", "is defined", "is not defined", "is undefined"];
+                let after: String = after.replace("| ", "|");
+                let provided = call.has_default || spared.iter().any(|guard| after.starts_with(guard));
+                variables.push((text.to_owned(), provided));
+            }
+        }
+    }
+    Ok(variables)
 }
 
 /// Reads an expression without evaluating it.
@@ -295,7 +354,7 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     let compiled = expression(source)?;
     let Compiled::Expression(code) = &*compiled else { return Ok(References::default()) };
     filters::check_names(source)?;
-    references(source, code.undeclared_variables(false))
+    references(source, code.undeclared_variables(false), check_lookups(source)?)
 }
 
 /// Reads a template without rendering it.
@@ -324,15 +383,22 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
         }
         Compiled::Expression(_) => {}
     }
-    references(source, names)
+    let mut looked_up = Vec::new();
+    for range in scan::code(source) {
+        let start = range.start;
+        let found = check_lookups(source.get(range).unwrap_or_default());
+        looked_up.extend(found.map_err(|error| error.shifted(start))?);
+    }
+    references(source, names, looked_up)
 }
 
-/// Where the variable `name` stands in an expression or template, in bytes.
+/// Where the variable `name` stands in an expression or template, in bytes; also as the text that `vars` looks up.
 pub fn position_of(source: &str, name: &str) -> Option<usize> {
-    scan::find_name(source, name)
+    let quoted = |quote: char| source.find(&format!("{quote}{name}{quote}")).map(|at| at + 1);
+    scan::find_name(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))
 }
 
-const FUNCTIONS: &[&str] = &["range", "dict", "namespace"];
+const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q"];
 
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {

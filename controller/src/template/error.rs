@@ -49,6 +49,9 @@ impl TemplateError {
             ErrorKind::SyntaxError if detail.is_empty() => "syntax error".to_owned(),
             ErrorKind::SyntaxError => format!("syntax error: {detail}"),
             _ if detail.is_empty() => kind.to_string(),
+            _ if detail.starts_with("tried to use % operator") && detail.contains("types string") => {
+                "there is no `%` between a text and values; write `'…' | format(value)`".to_owned()
+            }
             _ => detail.to_owned(),
         };
         let mut fresh = Self::new(message);

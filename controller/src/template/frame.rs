@@ -127,7 +127,22 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
     }
 }
 
-fn unknown() -> Engine {
+/// The scope of the evaluation that is on.
+pub(super) fn top_scope() -> Option<Arc<Scope>> {
+    with_top(|frame| Arc::clone(&frame.scope))
+}
+
+pub(super) fn is_missing(value: &Engine) -> bool {
+    value.downcast_object_ref::<Missing>().is_some()
+}
+
+/// What came of something that was met before: a missing variable stays an error, an unknown one unknown.
+pub(super) fn still_unknown() -> Engine {
+    let lost = with_top(|frame| frame.misses.iter().any(|miss| !miss.forgiven));
+    if lost == Some(true) { Engine::from_object(Unknown) } else { unknown() }
+}
+
+pub(super) fn unknown() -> Engine {
     with_top(|frame| frame.unknown = true);
     Engine::from_object(Unknown)
 }

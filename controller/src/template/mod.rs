@@ -1,6 +1,7 @@
 //! Templates and conditions.
 //!
-//! Owns the template engine (minijinja; nothing else touches it), its filters and tests, and the values of variables.
+//! Owns the template engine (minijinja; nothing else touches it), its filters, tests and lookups, and the values of
+//! variables.
 //! Must not know playbooks, hosts or tasks. Invariants: a variable that does not exist is an error that names it,
 //! except below `default` and `is defined`; a value that depends on something unknown is unknown, never a guess; text
 //! that came from a node is never rendered; messages carry names and types, never values.
@@ -9,6 +10,8 @@ mod engine;
 mod error;
 mod filters;
 mod frame;
+mod lookups;
+mod outside;
 mod scan;
 mod scope;
 mod value;
@@ -19,6 +22,8 @@ pub use engine::{
 };
 pub use error::TemplateError;
 pub use frame::{met_secret, watch};
+pub use lookups::{check_name as check_lookup, loop_over};
+pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;
 pub use scope::Scope;
 pub use value::{Dict, List, Value};

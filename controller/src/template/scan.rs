@@ -81,6 +81,57 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
+/// The bracket that closes the one before `start`.
+pub(super) fn bracket_end(expression: &str, start: usize) -> Option<usize> {
+    expression_end(expression.as_bytes(), start, b")")
+}
+
+/// The arguments between the brackets of a call, without the blanks around them.
+pub(super) fn arguments(expression: &str, inside: Range<usize>) -> Vec<Range<usize>> {
+    let bytes = expression.as_bytes().get(..inside.end).unwrap_or_default();
+    let mut found = Vec::new();
+    let mut start = inside.start;
+    while start < inside.end {
+        let end = expression_end(bytes, start, b",").unwrap_or(inside.end);
+        let text = expression.get(start..end).unwrap_or_default();
+        let from = start + text.len() - text.trim_start().len();
+        let to = from + text.trim().len();
+        if from < to {
+            found.push(from..to);
+        }
+        start = end + 1;
+    }
+    found
+}
+
+/// The stretches of a template that are code: between `{{` and `}}`, or `{%` and `%}`.
+pub(super) fn code(source: &str) -> Vec<Range<usize>> {
+    let bytes = source.as_bytes();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at + 1 < bytes.len() {
+        let close: &[u8] = match (bytes.get(at), bytes.get(at + 1)) {
+            (Some(b'{'), Some(b'{')) => b"}}",
+            (Some(b'{'), Some(b'%')) => b"%}",
+            (Some(b'{'), Some(b'#')) => match source.get(at..).and_then(|rest| rest.find("#}")) {
+                Some(end) => {
+                    at += end + 2;
+                    continue;
+                }
+                None => break,
+            },
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        let Some(end) = expression_end(bytes, at + 2, close) else { break };
+        found.push(at + 2..end);
+        at = end + 2;
+    }
+    found
+}
+
 /// Words after which `[` begins a list rather than a subscript.
 const OPERATORS: &[&str] = &[
     "in",

@@ -1,19 +1,27 @@
 //! Which variables an evaluation sees.
 
+use std::fmt;
 use std::sync::Arc;
 
+use super::outside::Outside;
 use super::value::{Dict, Value};
 
 /// Variables in layers: the first layer that has a name decides.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Scope {
     layers: Vec<Arc<Dict>>,
+    outside: Option<Arc<dyn Outside>>,
 }
 
 impl Scope {
     /// Layers in falling precedence.
     pub fn new(layers: Vec<Arc<Dict>>) -> Arc<Self> {
-        Arc::new(Self { layers })
+        Arc::new(Self { layers, outside: None })
+    }
+
+    /// The same, for templates that may look things up outside of variables.
+    pub fn looking(layers: Vec<Arc<Dict>>, outside: Arc<dyn Outside>) -> Arc<Self> {
+        Arc::new(Self { layers, outside: Some(outside) })
     }
 
     /// The value as written, not rendered.
@@ -26,11 +34,21 @@ impl Scope {
         let mut layers = Vec::with_capacity(self.layers.len() + 1);
         layers.push(layer);
         layers.extend(self.layers.iter().cloned());
-        Arc::new(Self { layers })
+        Arc::new(Self { layers, outside: self.outside.clone() })
     }
 
     /// Every name, in no useful order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers.iter().flat_map(|layer| layer.keys())
+    }
+
+    pub(super) fn outside(&self) -> Option<&Arc<dyn Outside>> {
+        self.outside.as_ref()
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("layers", &self.layers).finish_non_exhaustive()
     }
 }

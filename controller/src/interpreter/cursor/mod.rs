@@ -2,6 +2,7 @@
 
 mod feed;
 mod gpu;
+mod looping;
 mod state;
 mod task;
 mod walk;
@@ -14,6 +15,7 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
+use super::board::Board;
 use super::files::{FileKind, Files};
 use super::prepare;
 use super::report::TaskReport;
@@ -167,6 +169,8 @@ pub struct Cursor {
     run_vars: Arc<Dict>,
     /// What the run knows of the other hosts of the play.
     peers: Arc<Dict>,
+    /// Where hosts of a linear play tell each other their variables.
+    board: Option<Arc<Board>>,
     /// Files of variables whose names hang on the host's.
     late_vars: Arc<Dict>,
     /// What is wrong with them.
@@ -243,6 +247,7 @@ impl Cursor {
             sealed: std::collections::HashSet::new(),
             run_vars: Arc::new(run_vars),
             peers: Arc::default(),
+            board: None,
             late_vars: Arc::default(),
             late_error: None,
             handlers,
@@ -278,8 +283,19 @@ impl Cursor {
     }
 
     /// What templates know of the other hosts: `hostvars`, the hosts of the play and of the batch.
-    pub fn set_peers(&mut self, peers: Arc<Dict>) {
+    pub fn set_peers(&mut self, peers: Arc<Dict>, board: Option<Arc<Board>>) {
         self.peers = peers;
+        self.board = board;
+    }
+
+    /// Takes over what the others have told by now, if a task asks for it.
+    fn look_at_others(&mut self, task: &Task) {
+        if let Some(board) = &self.board
+            && (task.asks_for_others() || self.play.vars_ask_for_others())
+        {
+            let others = board.at(&task.path);
+            Arc::make_mut(&mut self.peers).insert("hostvars", others);
+        }
     }
 
     /// Entries of `vars_files` with templates: of each the first file that is there.

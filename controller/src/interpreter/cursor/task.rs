@@ -126,6 +126,9 @@ impl Cursor {
     pub(super) fn loop_items(&self, task: &Arc<Task>) -> Items {
         let Some(looped) = &task.looped else { return Items::None };
         let scope = self.scope(task, None);
+        if let Some(name) = &looped.lookup {
+            return super::looping::items(name, looped, task, &scope);
+        }
         let items = match template::resolve(&looped.items, &scope) {
             Ok(Value::List(list)) => list.items().to_vec(),
             Ok(Value::Unknown) => return Items::Possible,

@@ -65,14 +65,21 @@ impl Cursor {
                         }
                         Item::Block(_) => None,
                     };
-                    if let Some(task) = first.filter(|task| self.tags.runs(&task.tags))
+                    let first = first.filter(|task| self.tags.runs(&task.tags));
+                    if let Some(task) = &first
                         && self.play.strategy == Strategy::Linear
                         && self.passed_barrier.as_ref() != Some(&task.path)
                     {
                         self.passed_barrier = Some(Arc::clone(&task.path));
+                        if let Some(board) = &self.board {
+                            board.tell(&self.host.host, &task.path, &self.vars);
+                        }
                         return Some(Step::Barrier { task: Arc::clone(&task.path) });
                     }
                     *next += 1;
+                    if let Some(task) = self.passed_barrier.as_ref().and(first) {
+                        self.look_at_others(&task);
+                    }
                     self.enter(item);
                     None
                 }
@@ -522,7 +529,7 @@ impl Cursor {
         layers.push(Arc::clone(&self.peers));
         layers.push(Arc::clone(&self.host.magic));
         layers.retain(|layer| !layer.is_empty());
-        Scope::new(layers)
+        Scope::looking(layers, Arc::clone(&self.files) as Arc<dyn crate::template::Outside>)
     }
 
     /// The name of a task with its templates rendered, as far as that goes.

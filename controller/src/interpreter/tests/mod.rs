@@ -2,6 +2,7 @@ mod answers;
 pub(crate) mod fake;
 mod files_of_tasks;
 mod ledger;
+mod looping;
 mod parameters;
 mod properties;
 mod scenarios;

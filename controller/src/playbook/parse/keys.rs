@@ -109,14 +109,6 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("delegate_facts", "run the task in a play of its own for that host"),
     ("async", "give the task a longer `timeout`"),
     ("poll", "give the task a longer `timeout`"),
-    ("with_dict", "use `loop: \"{{ value | dict2items }}\"`"),
-    ("with_list", "use `loop`"),
-    ("with_nested", "use `loop` with the `product` filter"),
-    ("with_together", "use `loop` with the `zip` filter"),
-    ("with_sequence", "use `loop: \"{{ range(1, 5) | list }}\"`"),
-    ("with_subelements", "use `loop` with the `subelements` filter"),
-    ("with_fileglob", "list the files in `loop`"),
-    ("with_first_found", "name the file"),
     ("vars_prompt", "give the variables with `-e`"),
     ("debugger", "leave it out"),
     ("fact_path", "leave it out"),
@@ -124,9 +116,10 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("become_exe", "leave it out"),
 ];
 
-/// The hint for one of Ansible's keys that are not here; `with_…` of any kind is one.
+/// The hint for one of Ansible's keys that are not here; `with_…` of a block or play is one.
 pub(super) fn not_yet(key: &str) -> Option<&'static str> {
     let plain = key.strip_prefix("ansible.builtin.").unwrap_or(key);
     let listed = NOT_YET.iter().find(|(name, _)| *name == plain).map(|(_, hint)| *hint);
-    listed.or_else(|| (plain.starts_with("with_") && plain != "with_items").then_some("use `loop`"))
+    listed
+        .or_else(|| plain.starts_with("with_").then_some("loop in each task, or include the tasks in a loop"))
 }

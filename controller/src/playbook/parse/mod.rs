@@ -2,6 +2,7 @@
 
 mod include;
 mod keys;
+mod looping;
 mod parameters;
 mod play;
 mod role;

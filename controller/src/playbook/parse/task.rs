@@ -582,6 +582,9 @@ impl Parser<'_> {
             if keys::SHARED.contains(&text.as_str()) || keys::TASK.contains(&text.as_str()) {
                 continue;
             }
+            if text.starts_with(super::looping::PREFIX) {
+                continue;
+            }
             match find(&text) {
                 Some(kind) => kinds.push((kind, key, value)),
                 None => unknown.push((text, key)),
@@ -649,14 +652,19 @@ impl Parser<'_> {
     }
 
     fn looped(&mut self, node: &Node) -> Option<Loop> {
-        let (items, flatten) = match (node.entry("loop"), node.entry("with_items")) {
+        let (lookup, with) = self.loop_lookup(node);
+        let (items, flatten) = match (node.entry("loop"), node.entry("with_items").or(with)) {
             (Some(_), Some((key, _))) => {
-                self.error(Diagnostic::error("`loop` and `with_items` are two loops").at(&key.span));
+                let other = key.key_text();
+                self.error(Diagnostic::error(format!("`loop` and `{other}` are two loops")).at(&key.span));
                 return None;
             }
             (Some((_, items)), None) => (items, false),
             (None, Some((_, items))) => (items, true),
             (None, None) => {
+                if lookup.is_some() {
+                    return None;
+                }
                 if let Some((key, _)) = node.entry("loop_control") {
                     self.error(Diagnostic::error("`loop_control` without `loop`").at(&key.span));
                 }
@@ -674,7 +682,8 @@ impl Parser<'_> {
         let mut looped = Loop {
             items: self.value(items),
             span: items.span.clone(),
-            flatten,
+            flatten: flatten && lookup.is_none(),
+            lookup,
             variable: Arc::from("item"),
             index_variable: None,
             label: None,

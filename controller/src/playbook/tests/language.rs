@@ -269,21 +269,54 @@ fn functions_are_no_variables() {
     let text = r#"
 - hosts: all
   tasks:
-    - debug: {msg: "{{ lookup('env', 'HOME') }}"}
-    - debug: {msg: "{{ rnge(3) }}"}
+    - debug: {msg: "{{ lookup('env', 'HOME') }} {{ query('fiel', 'a') }}"}
+    - debug: {msg: "{{ rnge(3) }} {{ lookup('vars', 'groops') }}"}
+    - {debug: {msg: "{{ item }}"}, with_dikt: {a: 1}}
+    - {debug: {msg: "{{ item }}"}, with_url: http://a}
+    - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, with_list: [1]}
+    - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, loop: [1]}
+    - {debug: {msg: "{{ item }}"}, with_dict: "{{ lookup('file', 'x', 'y' }}"}
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `lookup` is not available yet
-      --> play.yml:4:24
+    error: unknown lookup `fiel`
+      --> play.yml:4:59
        |
-     4 |     - debug: {msg: "{{ lookup('env', 'HOME') }}"}
-       |                        ^^^^^^
+     4 |     - debug: {msg: "{{ lookup('env', 'HOME') }} {{ query('fiel', 'a') }}"}
+       |                                                           ^^^^
+    help: did you mean `file`?
     error: unknown function `rnge`
       --> play.yml:5:24
        |
-     5 |     - debug: {msg: "{{ rnge(3) }}"}
+     5 |     - debug: {msg: "{{ rnge(3) }} {{ lookup('vars', 'groops') }}"}
        |                        ^^^^
     help: did you mean `range`?
+    error: unknown lookup `dikt`
+      --> play.yml:6:36
+       |
+     6 |     - {debug: {msg: "{{ item }}"}, with_dikt: {a: 1}}
+       |                                    ^^^^^^^^^
+    help: did you mean `with_dict`?
+    error: the lookup `url` is not here: a node that waits for a web server holds up its wave; fetch it before the run, or with `get_url` on the node
+      --> play.yml:7:36
+       |
+     7 |     - {debug: {msg: "{{ item }}"}, with_url: http://a}
+       |                                    ^^^^^^^^
+    help: use `loop` with a list
+    error: `with_dict` and `with_list` are two loops
+      --> play.yml:8:55
+       |
+     8 |     - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, with_list: [1]}
+       |                                                       ^^^^^^^^^
+    error: `loop` and `with_dict` are two loops
+      --> play.yml:9:36
+       |
+     9 |     - {debug: {msg: "{{ item }}"}, with_dict: {a: 1}, loop: [1]}
+       |                                    ^^^^^^^^^
+    error: syntax error: unexpected `}`, expected `,`
+      --> play.yml:10:75
+        |
+     10 |     - {debug: {msg: "{{ item }}"}, with_dict: "{{ lookup('file', 'x', 'y' }}"}
+        |                                                                           ^
     "#);
 }
 

@@ -26,6 +26,13 @@ fn generator(call: &Call, index: usize) -> Result<Twister, String> {
     }
 }
 
+/// One of `count` places, chosen by a text; none when there are no places.
+pub(in crate::template) fn place(seed: &str, count: usize) -> Option<usize> {
+    let count = u32::try_from(count).ok().filter(|count| *count > 0)?;
+    let digest = sha2::Sha512::digest(seed.as_bytes());
+    Some(Twister::new(&words(&digest)).below(count) as usize)
+}
+
 fn random(call: &Call) -> Result<Value, String> {
     let mut chance = generator(call, 2)?;
     let whole = |index, name: &str, or: i64| match call.get(index, name) {

@@ -1,13 +1,13 @@
 //! Ansible's filters and tests that the engine lacks, with Ansible's semantics.
 
 mod addresses;
-mod chance;
+pub(super) mod chance;
 mod collections;
 mod data;
 mod numbers;
 mod paths;
 mod patterns;
-mod printf;
+pub(super) mod printf;
 mod results;
 mod sequences;
 mod serial;
@@ -21,7 +21,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{collect, expose, forgive, missing};
 use super::value::Value;
-use super::{TemplateError, scan};
+use super::{TemplateError, lookups, scan};
 use crate::diagnostic::suggest;
 
 type Engine = minijinja::Value;
@@ -113,7 +113,7 @@ fn text_of(value: &Value) -> Result<String, String> {
     }
 }
 
-fn list_of(value: &Value) -> Result<Vec<Value>, String> {
+pub(super) fn list_of(value: &Value) -> Result<Vec<Value>, String> {
     match value {
         Value::List(list) => Ok(list.items().to_vec()),
         Value::Map(dict) => Ok(dict.keys().map(Value::str).collect()),
@@ -159,7 +159,7 @@ static TESTS: &[&[(&str, Test)]] = &[
 /// Ansible's long names for its own filters and tests.
 pub(super) const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "ansible.utils."];
 
-fn names(name: &'static str) -> impl Iterator<Item = String> {
+pub(super) fn names(name: &'static str) -> impl Iterator<Item = String> {
     std::iter::once("").chain(PREFIXES).map(move |prefix| format!("{prefix}{name}"))
 }
 
@@ -329,7 +329,6 @@ pub(super) fn known(test: bool) -> Vec<&'static str> {
         "boolean",
         "odd",
         "even",
-        "divisibleby",
         "integer",
         "int",
         "float",
@@ -356,11 +355,11 @@ pub(super) fn known(test: bool) -> Vec<&'static str> {
     ];
     if test {
         let own = TESTS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
-        own.chain(OWN_TESTS.iter().copied()).collect()
+        own.chain(OWN_TESTS.iter().copied()).chain(lookups::DISK_TESTS.iter().copied()).collect()
     } else {
         let own = FILTERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name));
         let own = own.chain(FINDERS.iter().flat_map(|group| group.iter().map(|(name, _)| *name)));
-        own.chain(OWN_FILTERS.iter().copied()).collect()
+        own.chain(OWN_FILTERS.iter().copied()).chain(lookups::DISK_FILTERS.iter().copied()).collect()
     }
 }
 

@@ -54,7 +54,22 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("filesizeformat", file_size),
 ];
 
-pub(super) const TESTS: &[(&str, Test)] = &[("nan", nan), ("isnan", nan)];
+pub(super) const TESTS: &[(&str, Test)] = &[("nan", nan), ("isnan", nan), ("divisibleby", divisible)];
+
+/// Why: the engine's own panics where the divisor is 0.
+fn divisible(call: &Call) -> Result<bool, String> {
+    match (call.value(), call.need(0, "num")?) {
+        (_, Value::Int(0)) => Err("nothing can be divided by 0".to_owned()),
+        (Value::Int(value), Value::Int(by)) => Ok(value.checked_rem(*by).unwrap_or_default() == 0),
+        (value, by) => {
+            let (value, by) = (number(value), number(by));
+            let (Some(value), Some(by)) = (value, by) else {
+                return Err("two numbers are needed".to_owned());
+            };
+            if by == 0.0 { Err("nothing can be divided by 0".to_owned()) } else { Ok(value % by == 0.0) }
+        }
+    }
+}
 
 fn nan(call: &Call) -> Result<bool, String> {
     Ok(number(call.value()).is_some_and(f64::is_nan))

@@ -1,6 +1,11 @@
 //! Regular expressions, written as for Python.
+//!
+//! Owns which engine takes a pattern: the linear one wherever it can; the one that goes back only where a pattern looks
+//! around or refers back to a group, with a bound on its steps.
 
-use regex::{Captures, Regex, RegexBuilder};
+use std::ops::Range;
+
+use regex::{Regex, RegexBuilder};
 
 use super::{Call, Filter, Test};
 use crate::template::value::Value;
@@ -12,15 +17,15 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         let pattern =
             compile(&call.text_arg(0, "regex")?, call.flag(2, "ignorecase"), call.flag(1, "multiline"))?;
         let text = call.python_text();
-        let one = |found: Captures<'_>| {
-            let group = |index: usize| Value::from(found.get(index).map_or("", |group| group.as_str()));
+        let one = |found: &Groups| {
+            let group = |index: usize| Value::from(part(&text, found, index).unwrap_or_default());
             match found.len() {
                 1 => group(0),
                 2 => group(1),
                 count => Value::list((1..count).map(group).collect()),
             }
         };
-        Ok(Value::list(pattern.captures_iter(&text).map(one).collect()))
+        Ok(Value::list(pattern.all(&text, 0)?.iter().map(one).collect()))
     }),
     ("regex_escape", |call| {
         let special =
@@ -53,8 +58,7 @@ pub(super) const TESTS: &[(&str, Test)] = &[
             "fullmatch" => {
                 let pattern = format!("^(?:{})$", call.text_arg(0, "pattern")?);
                 let text = call.text()?;
-                let found =
-                    compile(&pattern, call.flag(1, "ignorecase"), false)?.find(&text).map(|m| m.range());
+                let found = compile(&pattern, call.flag(1, "ignorecase"), false)?.whole(&text)?;
                 Ok(found == Some(0..text.len()))
             }
             other => Err(format!("there is no kind of match `{other}`; there are search, match, fullmatch")),
@@ -65,24 +69,84 @@ pub(super) const TESTS: &[(&str, Test)] = &[
 fn tested(call: &Call) -> Result<Option<(usize, usize)>, String> {
     let pattern = call.get(0, "pattern").map_or_else(String::new, Value::to_text);
     let pattern = compile(&pattern, call.flag(1, "ignorecase"), call.flag(2, "multiline"))?;
-    Ok(pattern.find(&call.text()?).map(|found| (found.start(), found.end())))
+    Ok(pattern.whole(&call.text()?)?.map(|found| (found.start, found.end)))
 }
 
-fn compile(pattern: &str, ignore_case: bool, multi_line: bool) -> Result<Regex, String> {
-    RegexBuilder::new(&python_syntax(pattern))
+/// Steps back that one match may take.
+const MAX_STEPS: usize = 1_000_000;
+
+enum Pattern {
+    Plain(Regex),
+    Backtracking(Box<fancy_regex::Regex>),
+}
+
+/// Where a match and its groups stand; the match itself is the first.
+type Groups = Vec<Option<Range<usize>>>;
+
+fn part<'t>(text: &'t str, groups: &Groups, index: usize) -> Option<&'t str> {
+    text.get(groups.get(index)?.clone()?)
+}
+
+impl Pattern {
+    fn whole(&self, text: &str) -> Result<Option<Range<usize>>, String> {
+        match self {
+            Self::Plain(pattern) => Ok(pattern.find(text).map(|found| found.range())),
+            Self::Backtracking(_) => {
+                Ok(self.all(text, 1)?.into_iter().next().and_then(|groups| groups.into_iter().next()?))
+            }
+        }
+    }
+
+    /// The first matches, or all of them for 0.
+    fn all(&self, text: &str, limit: usize) -> Result<Vec<Groups>, String> {
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        match self {
+            Self::Plain(pattern) => {
+                let groups = |found: regex::Captures<'_>| {
+                    found.iter().map(|group| group.map(|group| group.range())).collect()
+                };
+                Ok(pattern.captures_iter(text).take(limit).map(groups).collect())
+            }
+            Self::Backtracking(pattern) => {
+                let mut out = Vec::new();
+                for found in pattern.captures_iter(text).take(limit) {
+                    let found =
+                        found.map_err(|_| "the regular expression takes too many steps".to_owned())?;
+                    out.push(found.iter().map(|group| group.map(|group| group.range())).collect());
+                }
+                Ok(out)
+            }
+        }
+    }
+
+    /// The names of the groups, the match itself included.
+    fn names(&self) -> Vec<Option<&str>> {
+        match self {
+            Self::Plain(pattern) => pattern.capture_names().collect(),
+            Self::Backtracking(pattern) => pattern.capture_names().collect(),
+        }
+    }
+}
+
+fn compile(pattern: &str, ignore_case: bool, multi_line: bool) -> Result<Pattern, String> {
+    let source = python_syntax(pattern);
+    let plain = RegexBuilder::new(&source)
         .case_insensitive(ignore_case)
         .multi_line(multi_line)
         .size_limit(1 << 20)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "the regular expression is too large".to_owned(),
-            _ if ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|look| pattern.contains(look)) => {
-                "look-around as `(?=…)` or `(?<!…)` is not supported in regular expressions; use groups"
-                    .to_owned()
-            }
-            _ => "it is not a regular expression, or one with back references, which are not supported"
-                .to_owned(),
-        })
+        .build();
+    match plain {
+        Ok(plain) => Ok(Pattern::Plain(plain)),
+        Err(regex::Error::CompiledTooBig(_)) => Err("the regular expression is too large".to_owned()),
+        Err(_) => fancy_regex::RegexBuilder::new(&source)
+            .case_insensitive(ignore_case)
+            .multi_line(multi_line)
+            .backtrack_limit(MAX_STEPS)
+            .delegate_size_limit(1 << 20)
+            .build()
+            .map(|pattern| Pattern::Backtracking(Box::new(pattern)))
+            .map_err(|_| "it is not a regular expression".to_owned()),
+    }
 }
 
 /// The pattern as the regex crate writes what Python writes otherwise: `\Z`, a lone `{`, `[` in a class, `\<`.
@@ -140,12 +204,12 @@ enum Piece {
 }
 
 /// What `\1`, `\g<name>` and the escapes of a replacement mean.
-fn replacement(text: &str, pattern: &Regex) -> Result<Vec<Piece>, String> {
+fn replacement(text: &str, names: &[Option<&str>]) -> Result<Vec<Piece>, String> {
     let mut pieces = vec![Piece::Text(String::new())];
     let group = |name: &str, pieces: &mut Vec<Piece>| {
         let index = match name.parse::<usize>() {
-            Ok(index) => Some(index).filter(|index| *index < pattern.captures_len()),
-            Err(_) => pattern.capture_names().position(|found| found == Some(name)),
+            Ok(index) => Some(index).filter(|index| *index < names.len()),
+            Err(_) => names.iter().position(|found| *found == Some(name)),
         };
         let index = index.ok_or_else(|| format!("the pattern has no group `{name}`"))?;
         pieces.push(Piece::Group(index));
@@ -199,23 +263,29 @@ fn replacement(text: &str, pattern: &Regex) -> Result<Vec<Piece>, String> {
 fn regex_replace(call: &Call) -> Result<Value, String> {
     let given = |index, name: &str| call.get(index, name).map_or_else(String::new, Value::to_text);
     let pattern = compile(&given(0, "pattern"), call.flag(2, "ignorecase"), call.flag(3, "multiline"))?;
-    let pieces = replacement(&given(1, "replacement"), &pattern)?;
+    let pieces = replacement(&given(1, "replacement"), &pattern.names())?;
     let limit = call.size(4, "count")?.unwrap_or(0);
-    let mut count = 0;
     let text = call.python_text();
-    let out = pattern.replacen(&text, limit, |found: &Captures<'_>| {
-        count += 1;
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => text.clone(),
-            Piece::Group(index) => found.get(*index).map_or("", |group| group.as_str()).to_owned(),
-        };
-        pieces.iter().map(piece).collect::<String>()
-    });
+    let matches = pattern.all(&text, limit)?;
+    let count = matches.len();
+    let (mut out, mut copied) = (String::new(), 0);
+    for found in &matches {
+        let Some(Some(whole)) = found.first() else { continue };
+        out.push_str(text.get(copied..whole.start).unwrap_or_default());
+        copied = whole.end;
+        for piece in &pieces {
+            out.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::Group(index) => part(&text, found, *index).unwrap_or_default(),
+            });
+        }
+    }
+    out.push_str(text.get(copied..).unwrap_or_default());
     match call.size(5, "mandatory_count")? {
         Some(wanted) if wanted != 0 && wanted != count => {
             Err(format!("the pattern has to match {wanted} times, and matches {count} times"))
         }
-        _ => Ok(out.into_owned().into()),
+        _ => Ok(out.into()),
     }
 }
 
@@ -235,20 +305,18 @@ fn regex_search(call: &Call) -> Result<Value, String> {
         wanted.push(name.to_owned());
     }
     let text = call.python_text();
-    let Some(found) = pattern.captures(&text) else { return Ok(Value::Null) };
+    let Some(found) = pattern.all(&text, 1)?.into_iter().next() else { return Ok(Value::Null) };
     if wanted.is_empty() {
-        return Ok(found.get(0).map_or("", |whole| whole.as_str()).into());
+        return Ok(part(&text, &found, 0).unwrap_or_default().into());
     }
+    let names = pattern.names();
     let group = |name: &String| {
-        let known = match name.parse::<usize>() {
-            Ok(index) => index < found.len(),
-            Err(_) => pattern.capture_names().flatten().any(|known| known == name),
+        let index = match name.parse::<usize>() {
+            Ok(index) => Some(index).filter(|index| *index < found.len()),
+            Err(_) => names.iter().position(|known| *known == Some(name.as_str())),
         };
-        if !known {
-            return Err(format!("the pattern has no group `{name}`"));
-        }
-        let group = name.parse::<usize>().map_or_else(|_| found.name(name), |index| found.get(index));
-        Ok(group.map_or(Value::Null, |group| group.as_str().into()))
+        let index = index.ok_or_else(|| format!("the pattern has no group `{name}`"))?;
+        Ok::<_, String>(part(&text, &found, index).map_or(Value::Null, Value::from))
     };
     Ok(Value::list(wanted.iter().map(group).collect::<Result<_, _>>()?))
 }

@@ -21,7 +21,11 @@ struct Spec {
 ///
 /// # Errors
 /// Too few or too many values, values of the wrong kind, letters that mean nothing.
-pub(super) fn format(text: &str, args: &[Value], named: &[(String, Value)]) -> Result<String, String> {
+pub(in crate::template) fn format(
+    text: &str,
+    args: &[Value],
+    named: &[(String, Value)],
+) -> Result<String, String> {
     let mut out = String::new();
     let mut chars = text.chars().peekable();
     let mut rest = args.iter();

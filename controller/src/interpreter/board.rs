@@ -1,0 +1,69 @@
+//! What hosts of a linear play tell each other: their variables as they were at the last barrier.
+//!
+//! Owns what each host had set whenever it came to a task. Must not know connections. Invariant: all hosts that pass a barrier
+//! see the same, and a run that is resumed sees what it saw before, once every host's past was told.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::cursor::HostVars;
+use crate::template::{Dict, Value};
+
+/// Variables of the hosts of one play.
+pub struct Board {
+    /// What was known of every host as the play began.
+    base: Arc<Dict>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By host and task; the task last come to is beside.
+    told: HashMap<Arc<str>, (Arc<str>, BTreeMap<Arc<str>, HostVars>)>,
+    /// What hosts see at a task, once nobody tells anything of it any more.
+    seen: HashMap<Arc<str>, Value>,
+    settled: bool,
+}
+
+impl Board {
+    /// `base` is `hostvars` as the play begins.
+    pub fn new(base: Arc<Dict>) -> Self {
+        Self { base, state: Mutex::default() }
+    }
+
+    /// From here on all that earlier processes of the run told is known.
+    pub fn settle(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).settled = true;
+    }
+
+    /// A host has come to a task.
+    pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, told) = state.told.entry(Arc::clone(host)).or_default();
+        *last = Arc::clone(task);
+        told.insert(Arc::clone(task), vars.clone());
+    }
+
+    /// `hostvars` for a task that all have come to.
+    pub(super) fn at(&self, task: &Arc<str>) -> Value {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = state.seen.get(task) {
+            return seen.clone();
+        }
+        let mut all = (*self.base).clone();
+        for (host, (last, told)) in &state.told {
+            // Why the last: a host that does not come to this task has what it had when it was last heard of.
+            let Some(vars) = told.get(task).or_else(|| told.get(last)) else { continue };
+            let Some(Value::Map(known)) = all.get(host) else { continue };
+            let mut own = (**known).clone();
+            own.extend(&vars.facts);
+            own.extend(&vars.set);
+            all.insert(Arc::clone(host), Value::Map(Arc::new(own)));
+        }
+        let seen = Value::Map(Arc::new(all));
+        if state.settled {
+            state.seen.insert(Arc::clone(task), seen.clone());
+        }
+        seen
+    }
+}

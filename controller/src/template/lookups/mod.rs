@@ -1,0 +1,354 @@
+//! Lookups: `lookup('name', …)`, `query('name', …)` and the loops `with_name`.
+//!
+//! Owns which lookups there are, what they take and how their results reach a template, as in Ansible. Must not read
+//! anything itself: whatever lies outside of the variables is asked of [`Outside`]. Invariants: a lookup of something
+//! unknown is unknown; text that a lookup reads is never rendered, but by `template`; what comes out of an encrypted
+//! file counts as a secret.
+
+mod calls;
+mod disk;
+mod files;
+mod lists;
+mod sequence;
+mod surroundings;
+mod tables;
+
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
+use minijinja::{Environment, Error};
+
+use super::frame::{collect, expose, is_missing, missing, top_scope, unknown};
+use super::outside::Outside;
+use super::value::Value;
+use super::{Scope, TemplateError, frame};
+use crate::diagnostic::suggest;
+
+pub(super) use calls::calls;
+pub(super) use disk::{FILTERS as DISK_FILTERS, TESTS as DISK_TESTS};
+
+type Engine = minijinja::Value;
+
+/// The functions that call lookups.
+pub(super) const FUNCTIONS: [&str; 3] = ["lookup", "query", "q"];
+
+/// Ansible's long names for its own lookups, and for those that used to be.
+const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "community.general."];
+
+/// Lists with more items than this are a mistake.
+const MAX_ITEMS: usize = 1_000_000;
+
+/// Why a lookup has no result.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A variable that is not there: `default` may stand in for it.
+    Undefined(String),
+    /// It hangs on something that only the run will tell.
+    Unknown,
+    Because(String),
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self::Because(message)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(message: &str) -> Self {
+        Self::Because(message.to_owned())
+    }
+}
+
+type Found = Result<Vec<Value>, Failure>;
+
+/// One lookup.
+pub(super) struct Lookup {
+    pub name: &'static str,
+    /// What it gives, for the reference.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the reference is written by a test"))]
+    pub about: &'static str,
+    /// Its options beside `wantlist` and `errors`.
+    pub options: &'static [&'static str],
+    run: fn(&Request) -> Found,
+}
+
+static LOOKUPS: &[&[Lookup]] = &[files::LOOKUPS, lists::LOOKUPS, surroundings::LOOKUPS, tables::LOOKUPS];
+
+/// Ansible's lookups that are not here, and why.
+pub(super) const REFUSED: &[(&str, &str)] = &[
+    ("config", "settings of Ansible mean nothing here; use a variable"),
+    (
+        "url",
+        "a node that waits for a web server holds up its wave; fetch it before the run, or with `get_url` on the node",
+    ),
+];
+
+pub(super) fn all() -> impl Iterator<Item = &'static Lookup> {
+    LOOKUPS.iter().flat_map(|group| group.iter())
+}
+
+/// The name without the collection that it is in.
+fn short(name: &str) -> &str {
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+/// The lookup of this name.
+///
+/// # Errors
+/// There is none; the message says why, the suggestion is a name that was meant.
+pub(super) fn find(name: &str) -> Result<&'static Lookup, TemplateError> {
+    let plain = short(name);
+    if let Some(found) = all().find(|lookup| lookup.name == plain) {
+        return Ok(found);
+    }
+    if let Some((name, why)) = REFUSED.iter().find(|(refused, _)| *refused == plain) {
+        return Err(TemplateError::new(format!("the lookup `{name}` is not here: {why}")));
+    }
+    let near = suggest(plain, all().map(|lookup| lookup.name)).map(ToOwned::to_owned);
+    let message = if near.is_none() && name.contains('.') {
+        format!(
+            "unknown lookup `{name}`; there are no plug-ins here, `pipe` runs a program of the controller"
+        )
+    } else {
+        format!("unknown lookup `{name}`")
+    };
+    Err(TemplateError::new(message).with_suggestion(near))
+}
+
+/// What a lookup is asked.
+pub(super) struct Request {
+    pub terms: Vec<Value>,
+    options: Vec<(String, Value)>,
+    pub scope: Arc<Scope>,
+    /// In a loop `with_…`: the folder that the task's own files are in, as `files` or `templates`.
+    folder: Option<&'static str>,
+}
+
+impl Request {
+    fn option(&self, name: &str) -> Option<&Value> {
+        self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// A text, if it is given.
+    fn text_option(&self, name: &str) -> Option<String> {
+        self.option(name).filter(|value| !matches!(value, Value::Null | Value::Omit)).map(Value::to_text)
+    }
+
+    fn flag(&self, name: &str, or: bool) -> Result<bool, Failure> {
+        self.option(name).map_or(Ok(or), |value| truth(name, value))
+    }
+
+    fn outside(&self) -> Result<&Arc<dyn Outside>, Failure> {
+        self.scope.outside().ok_or_else(|| {
+            Failure::from(
+                "only tasks can look outside of the variables; give the value with `-e` or set it in a task",
+            )
+        })
+    }
+
+    /// The folder of the playbook; empty for the one that the command was started in.
+    fn playbook_folder(&self) -> Result<String, Failure> {
+        let folder = match self.scope.get("playbook_dir") {
+            Some(value) => rendered(value, &self.scope)?.to_text(),
+            None => String::new(),
+        };
+        Ok(if folder == "." { String::new() } else { folder })
+    }
+
+    /// Every term as text.
+    fn texts(&self) -> Result<Vec<String>, Failure> {
+        self.terms.iter().map(|term| text(term, "a term")).collect()
+    }
+}
+
+/// Text, or a number or truth written as one.
+fn text(value: &Value, what: &str) -> Result<String, Failure> {
+    match value {
+        Value::List(_) | Value::Map(_) | Value::Null => {
+            Err(format!("{what} is text, this is {}", value.kind()).into())
+        }
+        other => Ok(other.to_text()),
+    }
+}
+
+/// As Ansible reads truths in options.
+fn truth(name: &str, value: &Value) -> Result<bool, Failure> {
+    match value {
+        Value::Bool(value) => Ok(*value),
+        Value::Int(0) => Ok(false),
+        Value::Int(1) => Ok(true),
+        Value::Str(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "yes" | "on" | "1" | "true" | "t" | "y" => Ok(true),
+            "no" | "off" | "0" | "false" | "f" | "n" => Ok(false),
+            _ => Err(format!("`{name}` is true or false").into()),
+        },
+        other => Err(format!("`{name}` is true or false, this is {}", other.kind()).into()),
+    }
+}
+
+/// The value with its templates rendered.
+fn rendered(value: &Value, scope: &Arc<Scope>) -> Result<Value, Failure> {
+    let value = super::resolve(value, scope).map_err(|error| match error.undefined_name() {
+        Some(name) => Failure::Undefined(name.to_owned()),
+        None => Failure::Because(error.to_string()),
+    })?;
+    if value.has_unknown() { Err(Failure::Unknown) } else { Ok(value) }
+}
+
+fn run(name: &str, request: &Request) -> Result<Vec<Value>, (&'static str, Failure)> {
+    let lookup = find(name).map_err(|error| ("", Failure::Because(with_hint(&error))))?;
+    let failed = |failure| (lookup.name, failure);
+    for (option, _) in &request.options {
+        if lookup.options.contains(&option.as_str()) {
+            continue;
+        }
+        let mut message = format!("it has no option `{option}`");
+        match suggest(option, lookup.options.iter().copied()) {
+            Some(near) => message.push_str(&format!("; did you mean `{near}`?")),
+            None if lookup.options.is_empty() => {}
+            None => message.push_str(&format!("; there are {}", lookup.options.join(", "))),
+        }
+        return Err(failed(message.into()));
+    }
+    if request.terms.iter().chain(request.options.iter().map(|(_, value)| value)).any(Value::has_unknown) {
+        return Err(failed(Failure::Unknown));
+    }
+    let found = (lookup.run)(request).map_err(failed)?;
+    if found.len() > MAX_ITEMS {
+        return Err(failed("the list is too long".into()));
+    }
+    if found.iter().any(Value::has_unknown) {
+        return Err(failed(Failure::Unknown));
+    }
+    Ok(found)
+}
+
+fn with_hint(error: &TemplateError) -> String {
+    match error.suggestion() {
+        Some(near) => format!("{}; did you mean `{near}`?", error.message()),
+        None => error.message().to_owned(),
+    }
+}
+
+fn sentence(name: &str, message: &str) -> String {
+    if name.is_empty() { message.to_owned() } else { format!("the lookup `{name}`: {message}") }
+}
+
+/// The items of the loop `with_name` over terms that are rendered already; none when they are not known yet.
+///
+/// `kind` is the task's: a `template` is looked for beside the other templates.
+///
+/// # Errors
+/// Whatever the lookup cannot do.
+pub fn loop_over(
+    name: &str,
+    terms: Vec<Value>,
+    kind: &str,
+    scope: &Arc<Scope>,
+) -> Result<Option<Vec<Value>>, TemplateError> {
+    let folder =
+        ["template", "var", "file"].into_iter().find(|part| kind.contains(part)).map_or("files", |part| {
+            if part == "template" {
+                "templates"
+            } else if part == "var" {
+                "vars"
+            } else {
+                "files"
+            }
+        });
+    let request = Request {
+        terms: terms.into_iter().filter(|term| !matches!(term, Value::Omit)).collect(),
+        options: Vec::new(),
+        scope: Arc::clone(scope),
+        folder: Some(folder),
+    };
+    match run(name, &request) {
+        Ok(found) => Ok(Some(found)),
+        Err((_, Failure::Unknown)) => Ok(None),
+        Err((_, Failure::Undefined(path))) => Err(TemplateError::undefined(path)),
+        Err((name, Failure::Because(message))) => Err(TemplateError::new(sentence(name, &message))),
+    }
+}
+
+/// Refuses a lookup that does not exist, as the name behind `with_`.
+///
+/// # Errors
+/// There is no such lookup.
+pub fn check_name(name: &str) -> Result<(), TemplateError> {
+    find(name).map(|_| ())
+}
+
+pub(super) fn register(environment: &mut Environment<'static>) {
+    for name in FUNCTIONS {
+        let always_list = name != "lookup";
+        environment.add_function(name, move |rest: Rest<ValueOrKwargs>| call(rest, always_list));
+    }
+    disk::register(environment);
+}
+
+/// One call in a template.
+fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
+    let values = rest.into_values();
+    let (args, kwargs): (&[Engine], Kwargs) = from_args(&values)?;
+    let mut options = Vec::new();
+    for name in kwargs.args() {
+        options.push((name.to_owned(), kwargs.get::<Engine>(name)?));
+    }
+    let given = args.iter().chain(options.iter().map(|(_, value)| value));
+    // Why: what hangs on a variable that is not there is not there either, which `default` may care for.
+    if let Some(gone) = given.into_iter().find(|value| is_missing(value)) {
+        return Ok(gone.clone());
+    }
+    let plain = |value: &Engine| collect(value).map_err(TemplateError::into_engine);
+    let mut terms = args.iter().map(plain).collect::<Result<Vec<_>, _>>()?;
+    if terms.is_empty() {
+        return Err(TemplateError::new("a lookup wants a name, as `lookup('file', …)`").into_engine());
+    }
+    let name = match terms.remove(0) {
+        Value::Str(name) => name,
+        Value::Unknown => return Ok(unknown()),
+        other => {
+            let message = format!("the name of a lookup is text, this is {}", other.kind());
+            return Err(TemplateError::new(message).into_engine());
+        }
+    };
+    let mut options = options
+        .iter()
+        .map(|(name, value)| Ok((name.clone(), plain(value)?)))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let mut take = |name: &str| {
+        let at = options.iter().position(|(known, _)| known == name)?;
+        Some(options.remove(at).1)
+    };
+    let list = always_list || take("wantlist").is_some_and(|value| value.truthy());
+    let lenient = take("errors").is_some_and(|errors| matches!(errors.as_str(), Some("warn" | "ignore")));
+    let Some(scope) = top_scope() else { return Ok(unknown()) };
+    terms.retain(|term| !matches!(term, Value::Omit));
+    options.retain(|(_, value)| !matches!(value, Value::Omit));
+    let request = Request { terms, options, scope, folder: None };
+    let value = match run(&name, &request) {
+        Ok(found) if list => Value::list(found),
+        Ok(mut found) if found.len() == 1 => found.pop().unwrap_or(Value::Null),
+        Ok(found) => match found.iter().map(Value::as_str).collect::<Option<Vec<_>>>() {
+            Some(texts) if !texts.is_empty() => Value::from(texts.join(",")),
+            _ => Value::list(found),
+        },
+        Err((_, Failure::Unknown)) => return Ok(frame::still_unknown()),
+        Err((_, Failure::Undefined(path))) => return Ok(missing(path)),
+        Err((known, Failure::Because(_))) if lenient && !known.is_empty() => {
+            if list {
+                Value::list(Vec::new())
+            } else {
+                Value::Null
+            }
+        }
+        Err((known, Failure::Because(message))) => {
+            return Err(TemplateError::new(sentence(known, &message)).into_engine());
+        }
+    };
+    Ok(expose(&value, ""))
+}
+
+#[cfg(test)]
+mod tests;
