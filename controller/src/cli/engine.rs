@@ -556,11 +556,8 @@ fn carry_out(
         contexts,
         files: Arc::new(
             CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
-<<<<<<< HEAD
-                .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string())),
-=======
+                .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string()))
                 .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
->>>>>>> main
         ),
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {

@@ -60,13 +60,10 @@ pub struct CachedFiles<R> {
     reader: R,
     keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
-<<<<<<< HEAD
     /// The folder that relative paths count from.
     from: Option<String>,
-=======
     pub(super) machine: Option<Arc<dyn Machine>>,
     pub(super) answers: Answers,
->>>>>>> main
 }
 
 impl<R: Reader> CachedFiles<R> {
@@ -76,8 +73,14 @@ impl<R: Reader> CachedFiles<R> {
 
     /// The same, for files of which some are encrypted with these passwords.
     pub fn with_keyring(reader: R, keyring: Arc<Keyring>) -> Self {
-<<<<<<< HEAD
-        Self { reader, keyring, cache: Mutex::new(HashMap::new()), from: None }
+        Self {
+            reader,
+            keyring,
+            cache: Mutex::new(HashMap::new()),
+            machine: None,
+            answers: Answers::default(),
+            from: None,
+        }
     }
 
     /// The same, for playbooks that are named as seen from a folder.
@@ -85,14 +88,6 @@ impl<R: Reader> CachedFiles<R> {
     pub fn seen_from(mut self, folder: Option<String>) -> Self {
         self.from = folder;
         self
-=======
-        Self {
-            reader,
-            keyring,
-            cache: Mutex::new(HashMap::new()),
-            machine: None,
-            answers: Answers::default(),
-        }
     }
 
     /// The same, where templates may look at the machine that gpufleet runs on.
@@ -112,7 +107,6 @@ impl<R: Reader> CachedFiles<R> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("cannot read {path}: {error}")),
         }
->>>>>>> main
     }
 
     /// What an encrypted file holds; any other as it is.
