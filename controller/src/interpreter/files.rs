@@ -48,7 +48,7 @@ pub trait Files: Outside {
     fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String>;
 
     /// A playbook's folder as a path from the root, where that is known.
-    fn absolute(&self, directory: &str) -> String {
+    fn playbook_dir(&self, directory: &str) -> String {
         if directory.is_empty() { ".".to_owned() } else { directory.to_owned() }
     }
 }
@@ -154,7 +154,7 @@ fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
 }
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
-    fn absolute(&self, directory: &str) -> String {
+    fn playbook_dir(&self, directory: &str) -> String {
         let directory = directory.strip_prefix("./").unwrap_or(directory);
         match &self.from {
             Some(_) if directory.starts_with('/') => directory.to_owned(),
