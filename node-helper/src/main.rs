@@ -19,7 +19,10 @@ mod world;
 
 use std::{process::ExitCode, time::Duration};
 
-use crate::os::{environment, roots};
+use crate::{
+    os::{environment, roots},
+    state::local,
+};
 
 /// Reads the arguments behind the program's name.
 fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options, String> {
@@ -39,6 +42,11 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options
                 let milliseconds =
                     text.parse().map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
                 options.heartbeat_timeout = Duration::from_millis(milliseconds);
+            }
+            "--local" => options.local = Some(local::name(&value()?)?),
+            "--folder" => {
+                let folder = value()?;
+                std::env::set_current_dir(&folder).map_err(|error| format!("{folder}: {error}"))?;
             }
             "--state-dir" => options.state_dir = Some(value()?.into()),
             other => return Err(format!("unknown argument `{other}`")),

@@ -260,7 +260,7 @@ mod tests {
             .chain(options.iter().map(|word| (*word).to_owned()));
         let cli = Cli::try_parse_from(words).unwrap();
         let environment = Environment::read();
-        let output = Output::new(&cli.output, &environment);
+        let output = Output::new(&cli.output, super::super::args::ColorChoice::Never, &environment);
         let Command::Check(args) = cli.command else { panic!("another command") };
         check(&args, &environment, &output).unwrap_or_else(|error| error.exit_code())
     }

@@ -340,6 +340,7 @@ pub fn carry_out(
         contexts,
         files: Arc::new(
             CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
+                .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string()))
                 .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
         ),
         connector: Arc::new(fleet),

@@ -4,9 +4,9 @@
 
 mod adhoc;
 mod args;
+mod check;
 mod command_line;
 mod configuration;
-mod check;
 mod contexts;
 mod doc;
 mod engine;

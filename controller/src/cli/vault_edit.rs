@@ -200,12 +200,8 @@ mod tests {
     }
 
     fn output() -> Output {
-        let args = super::super::args::Output {
-            color: super::super::args::ColorChoice::Never,
-            verbose: 0,
-            quiet: true,
-        };
-        Output::new(&args, &environment("true"))
+        let args = super::super::args::Output { color: None, config: None, verbose: 0, quiet: true };
+        Output::new(&args, super::super::args::ColorChoice::Never, &environment("true"))
     }
 
     #[test]

@@ -108,6 +108,9 @@ impl RecapCounts {
             TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held if report.ignored => {
                 self.ok += 1;
                 self.ignored += 1;
+                if report.data.get("changed") == Some(&Value::Bool(true)) {
+                    self.changed += 1;
+                }
             }
             TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held if report.rescued => {
                 self.rescued += 1

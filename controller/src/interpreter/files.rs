@@ -74,6 +74,11 @@ pub trait Files: Outside {
         let _ = (kind, search, name, follow);
         Ok(None)
     }
+
+    /// A playbook's folder as a path from the root, where that is known.
+    fn playbook_dir(&self, directory: &str) -> String {
+        if directory.is_empty() { ".".to_owned() } else { directory.to_owned() }
+    }
 }
 
 /// More paths than this below one directory are refused rather than held.
@@ -86,6 +91,8 @@ pub struct CachedFiles<R> {
     reader: R,
     keyring: Arc<Keyring>,
     cache: Mutex<Cache>,
+    /// The folder that relative paths count from.
+    from: Option<String>,
     pub(super) machine: Option<Arc<dyn Machine>>,
     pub(super) answers: Answers,
 }
@@ -103,7 +110,15 @@ impl<R: Reader> CachedFiles<R> {
             cache: Mutex::new(HashMap::new()),
             machine: None,
             answers: Answers::default(),
+            from: None,
         }
+    }
+
+    /// The same, for playbooks that are named as seen from a folder.
+    #[must_use]
+    pub fn seen_from(mut self, folder: Option<String>) -> Self {
+        self.from = folder;
+        self
     }
 
     /// The same, where templates may look at the machine that gpufleet runs on.
@@ -173,6 +188,17 @@ fn candidates(kind: FileKind, search: &[String], name: &str) -> Vec<String> {
 }
 
 impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
+    fn playbook_dir(&self, directory: &str) -> String {
+        let directory = directory.strip_prefix("./").unwrap_or(directory);
+        match &self.from {
+            Some(_) if directory.starts_with('/') => directory.to_owned(),
+            Some(from) if matches!(directory, "" | ".") => from.clone(),
+            Some(from) => format!("{}/{directory}", from.trim_end_matches('/')),
+            None if directory.is_empty() => ".".to_owned(),
+            None => directory.to_owned(),
+        }
+    }
+
     fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String> {
         for path in candidates(kind, search, folder) {
             if let Ok(names) = self.reader.list(&path) {

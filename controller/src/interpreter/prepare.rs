@@ -20,6 +20,8 @@ use crate::yaml;
 /// What a task comes to on one host.
 pub(super) enum Prepared {
     Skip(String),
+    /// A condition does not hold: this one.
+    Unmet(String),
     /// It hangs on something that only the run will tell.
     Possible(String),
     Fail(String),
@@ -107,7 +109,12 @@ impl Surroundings<'_> {
             Err((condition, error)) => {
                 Some(Prepared::Fail(format!("the condition `{}`: {error}", condition.text)))
             }
-            Ok(Truth::False) => Some(Prepared::Skip("the condition does not hold".to_owned())),
+            Ok(Truth::False) => {
+                let first = task.when.iter().find(|condition| {
+                    matches!(template::condition(&condition.text, scope), Ok(Truth::False))
+                });
+                Some(Prepared::Unmet(first.map(|condition| condition.text.to_string()).unwrap_or_default()))
+            }
             Ok(Truth::Unknown) => Some(Prepared::Possible(UNKNOWN.to_owned())),
             Ok(Truth::True) => None,
         }
@@ -476,9 +483,8 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
     if open {
         return Err(unknown());
     }
-    let message = assert.success_msg.clone().unwrap_or_else(|| "all conditions hold".to_owned());
-    let msg = assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".to_owned());
-    let data = [("msg".to_owned(), Json::from(msg))].into_iter().collect();
+    let message = assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".to_owned());
+    let data = [("msg".to_owned(), Json::from(message.as_str()))].into_iter().collect();
     Ok(Deed::Told { failed: false, message: (!assert.quiet).then_some(message), data })
 }
 

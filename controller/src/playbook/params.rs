@@ -24,13 +24,53 @@ pub struct ParamProblem {
 /// # Errors
 /// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
 pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params, ParamProblem> {
-    match (kind.parse)(Json::Object(values.clone())) {
+    match parse(kind, &values) {
         Ok(params) => Ok(params),
         // Why: only the slow way, one by one, tells which of them is wrong.
         Err(error) => {
             let one = values.iter().find_map(|(name, value)| check_one(kind, name, value));
             Err(one.unwrap_or_else(|| whole(kind, error)))
         }
+    }
+}
+
+/// Reads parameters; numbers and booleans count as text where a text is wanted.
+///
+/// Why: `msg: no` and `argv: [sleep, 5]` are what people write, and Ansible takes them.
+///
+/// # Errors
+/// What the kind says of the parameters as they are.
+pub(super) fn parse(kind: &KindInfo, values: &Map<String, Json>) -> Result<Params, ParamError> {
+    (kind.parse)(Json::Object(values.clone())).or_else(|error| {
+        let mut texts = values.clone();
+        for (name, value) in &mut texts {
+            if let Some(text) = as_text(kind, name, value) {
+                *value = text;
+            }
+        }
+        if texts == *values { Err(error) } else { (kind.parse)(Json::Object(texts)).map_err(|_| error) }
+    })
+}
+
+/// The value as text, where the parameter wants text and this makes it right.
+fn as_text(kind: &KindInfo, name: &str, value: &Json) -> Option<Json> {
+    let wrong = |value: &Json| {
+        let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
+        (kind.parse)(alone).is_err_and(|error| error.message.contains("expected a string"))
+    };
+    let text = match value {
+        Json::Bool(_) | Json::Number(_) => scalar_text(value),
+        Json::Array(items) => Json::Array(items.iter().map(scalar_text).collect()),
+        _ => return None,
+    };
+    (wrong(value) && !wrong(&text)).then_some(text)
+}
+
+fn scalar_text(value: &Json) -> Json {
+    match value {
+        Json::Bool(flag) => Json::from(if *flag { "True" } else { "False" }),
+        Json::Number(number) => Json::from(number.to_string()),
+        other => other.clone(),
     }
 }
 
@@ -66,6 +106,9 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
             name_is_wrong: true,
             incomplete: false,
         });
+    }
+    if as_text(kind, name, value).is_some() {
+        return None;
     }
     Some(wrong_value(name, value, &error.message))
 }

@@ -6,6 +6,8 @@
 //! Why an existing file is judged by owner and size only: its folder is closed to everybody else, and the digest in
 //! the helper's first frame proves the content; hashing it on each connection would cost more than all else here.
 
+use std::fmt::Write as _;
+
 use super::node_file::NodeFiles;
 use crate::transport::Become;
 
@@ -29,21 +31,45 @@ pub(super) fn password_prompt(tag: &str) -> String {
 }
 
 /// The command for the login shell.
-pub(super) fn command(tag: &str, files: &NodeFiles, anew: bool, privilege: Option<&Become>) -> String {
+pub(super) fn command(
+    tag: &str,
+    files: &NodeFiles,
+    anew: bool,
+    privilege: Option<&Become>,
+    words: &str,
+) -> String {
     let bootstrap = one_line(BOOTSTRAP);
     let list = files.list();
     let anew = u8::from(anew);
     match privilege {
-        None => format!("exec sh -c '{bootstrap}' gpufleet {tag} '{list}' {anew}"),
+        None => format!("exec sh -c '{bootstrap}' gpufleet {tag} '{list}' {anew} '{words}'"),
         Some(privilege) => {
             let mode = if privilege.password.is_some() { "p" } else { "n" };
             format!(
-                "exec sh -c '{}' gpufleet '{bootstrap}' {tag} '{list}' {anew} '{}' {mode}",
+                "exec sh -c '{}' gpufleet '{bootstrap}' {tag} '{list}' {anew} '{}' {mode} '{words}'",
                 one_line(BECOME),
                 privilege.user
             )
         }
     }
+}
+
+/// What a helper on this machine is told: the host that it stands for.
+pub(super) fn local_words(name: &str) -> String {
+    format!("--local {}", percent(name))
+}
+
+/// A text as one word that no shell changes; the helper reads it back.
+fn percent(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02x}");
+        }
+    }
+    out
 }
 
 /// Whether a name can be given to sudo through any shell.
@@ -125,7 +151,10 @@ mod tests {
     fn the_command_survives_every_login_shell() {
         let files = NodeFiles::new(Vec::new());
         let privilege = Become { user: "root".to_owned(), password: Some(SecretString::from("hunter2")) };
-        for command in [command("tag", &files, false, None), command("tag", &files, true, Some(&privilege))] {
+        for command in [
+            command("tag", &files, false, None, &local_words("n 1'$(x)!")),
+            command("tag", &files, true, Some(&privilege), ""),
+        ] {
             assert!(!command.contains(['\\', '!', '\n', '\t']), "{command}");
             assert!(!command.contains("hunter2"));
         }

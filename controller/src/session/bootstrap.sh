@@ -1,8 +1,10 @@
 # Finds the node file, or asks for it on stdin, and runs it. Runs as the user that the helper will be.
-# Arguments: tag, list of ARCH=SHA256=SIZE, 1 to send the file anew.
+# Arguments: tag, list of ARCH=SHA256=SIZE, 1 to send the file anew, words for the helper.
 # Lines are joined by spaces, so that any login shell hands them on: no quote, no backslash, no exclamation mark.
 umask 077;
 t=$1;
+y=$4;
+p=$PWD;
 PATH=${PATH:-/usr/bin}:/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin:/bin:/sbin;
 export PATH;
 m=$(uname -m);
@@ -53,7 +55,8 @@ run() {
   cd / ;
   umask 022;
   unset LD_PRELOAD LD_LIBRARY_PATH;
-  exec "$x" serve;
+  case $y in "") exec "$x" serve;; esac;
+  exec "$x" serve $y --folder "$p";
 };
 
 i=$(id -u);

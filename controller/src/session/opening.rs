@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::bytes::Bytes;
 
 use super::{
-    bootstrap::{Word, Words, command, fresh_tag, is_plain_user, password_prompt},
+    bootstrap::{Word, Words, command, fresh_tag, is_plain_user, local_words, password_prompt},
     error::{SessionError, StartError},
     handle::SessionOptions,
 };
@@ -88,7 +88,11 @@ async fn attempt(
 ) -> Result<Opening, Failure> {
     stage(Stage::Connecting);
     let tag = fresh_tag();
-    let line = command(&tag, &options.node_files, anew, target.privilege.as_ref());
+    let words = match target.connection {
+        Connection::Local => local_words(&target.name),
+        Connection::Ssh(_) => String::new(),
+    };
+    let line = command(&tag, &options.node_files, anew, target.privilege.as_ref(), &words);
     let channel = connector.exec(target, &line).await.map_err(|error| Failure::Final(error.into()))?;
     stage(Stage::Starting);
     Driver::new(target, options, stage, channel, &tag).drive().await

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::health::HealthRequest;
-use crate::tasks::{Apt, BlockInFile, Cron, Dnf, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps, GpuPersistence, GpuPower, Group, Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Ping, Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive, User, WaitFor};
+use crate::tasks::{
+    Apt, BlockInFile, Cron, Dnf, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps,
+    GpuPersistence, GpuPower, Group, Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Ping,
+    Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive, User, WaitFor,
+};
 
 /// One operation on a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

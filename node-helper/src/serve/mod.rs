@@ -28,6 +28,7 @@ use gpufleet_protocol::{
 use self::{channel::Channel, session::Session};
 use crate::{
     os::{files, roots::Roots},
+    state::dir,
     tasks::reboot,
 };
 
@@ -42,6 +43,8 @@ pub struct Options {
     pub heartbeat_timeout: Duration,
     /// Instead of the usual state directory.
     pub state_dir: Option<PathBuf>,
+    /// The controller's own machine under the name of this host; others may stand for it too.
+    pub local: Option<String>,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             roots: Roots::real(),
             heartbeat_timeout: Duration::from_secs(HEARTBEAT_TIMEOUT_S),
             state_dir: None,
+            local: None,
         }
     }
 }
@@ -80,8 +84,8 @@ enum End {
 
 /// Serves one controller on standard input and output.
 pub fn serve(options: Options) -> ExitCode {
-    let session =
-        Arc::new(Session::new(Channel::new(io::stdout()), options.roots.clone(), options.state_dir.clone()));
+    let place = dir::Place { given: options.state_dir.clone(), local: options.local.clone() };
+    let session = Arc::new(Session::new(Channel::new(io::stdout()), options.roots.clone(), place));
     let greeting = hello(&options.roots);
     let greeted = session.channel.preamble().and_then(|()| match greeting {
         Ok(hello) => session.channel.send(0, Reply::Hello(hello)),

@@ -71,7 +71,7 @@ pub struct Session {
     pub channel: Channel,
     pub streams: Streams,
     pub roots: Roots,
-    state_dir: Option<PathBuf>,
+    place: dir::Place,
     users: Users,
     overlay: Overlay,
     opening: Mutex<Option<Arc<Opening>>>,
@@ -107,7 +107,7 @@ fn turn<'a, T>(mutex: &'a Mutex<T>, deadline: &Deadline) -> Result<MutexGuard<'a
 }
 
 impl Session {
-    pub fn new(channel: Channel, roots: Roots, state_dir: Option<PathBuf>) -> Self {
+    pub fn new(channel: Channel, roots: Roots, place: dir::Place) -> Self {
         let etc = roots.path("/etc");
         // Why: a stand-in root need not have users of its own.
         let users = if etc.join("passwd").exists() { Users::of(&etc) } else { Users::of("/etc".as_ref()) };
@@ -115,7 +115,7 @@ impl Session {
             channel,
             streams: Streams::default(),
             roots,
-            state_dir,
+            place,
             users,
             overlay: Overlay::default(),
             opening: Mutex::default(),
@@ -153,7 +153,7 @@ impl Session {
 
     fn try_open(&self, open: Open) -> Result<Opening, Box<Reply>> {
         let error = |error: &dyn std::error::Error| Box::new(Reply::Error { message: error.to_string() });
-        let state_dir = dir::locate(&self.roots, self.state_dir.as_deref()).map_err(|e| error(&e))?;
+        let state_dir = dir::locate(&self.roots, &self.place).map_err(|e| error(&e))?;
         let exists = if open.writes {
             dir::make(&state_dir).map_err(|e| error(&e))?;
             true

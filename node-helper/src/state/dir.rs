@@ -23,16 +23,37 @@ pub enum StateDirError {
     NoPlace,
 }
 
+/// What the helper was told of its state directory.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Instead of the usual one.
+    pub given: Option<PathBuf>,
+    /// The host that the controller's own machine stands for.
+    pub local: Option<String>,
+}
+
 /// Where the state directory of this user is or would be.
 ///
-/// Root's is `/var/lib/gpufleet`, another user's is in that user's home unless `/var/lib/gpufleet` is theirs.
+/// Root's is `/var/lib/gpufleet`, another user's is in that user's home unless `/var/lib/gpufleet` is theirs. On the
+/// controller's own machine each host has its own below it, since several may stand for the one machine; `localhost`
+/// is the machine itself. There `XDG_STATE_HOME` counts, as for the controller.
 ///
 /// # Errors
 /// A user without a home.
-pub fn locate(roots: &Roots, given: Option<&Path>) -> Result<PathBuf, StateDirError> {
-    if let Some(path) = given {
-        return Ok(path.to_owned());
+pub fn locate(roots: &Roots, place: &Place) -> Result<PathBuf, StateDirError> {
+    if let Some(path) = &place.given {
+        return Ok(path.clone());
     }
+    let Some(local) = &place.local else { return of_user(roots) };
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let base = match state.filter(|state| state.is_absolute() && roots.is_real()) {
+        Some(state) => state.join("gpufleet-node"),
+        None => of_user(roots)?,
+    };
+    Ok(if local == "localhost" { base } else { base.join("local").join(local) })
+}
+
+fn of_user(roots: &Roots) -> Result<PathBuf, StateDirError> {
     let system = roots.path("/var/lib/gpufleet");
     let uid = rustix::process::geteuid();
     let theirs = fs::symlink_metadata(&system).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw());

@@ -102,23 +102,26 @@ fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
 fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
     let there = |pattern: &String| node.world.any_match(&place(node, exec.chdir.as_deref(), pattern));
     let reason = match (&exec.creates, &exec.removes) {
-        (Some(path), _) if there(path) => format!("{path} exists"),
-        (_, Some(path)) if !there(path) => format!("{path} does not exist"),
+        (Some(path), _) if there(path) => (path, "exists"),
+        (_, Some(path)) if !there(path) => (path, "does not exist"),
         _ => return None,
     };
+    let (path, state) = reason;
+    let reason = format!("{path} {state}");
     let shown = match &exec.run {
         Program::Argv(argv) => json!(argv),
         Program::Shell { line, .. } => json!(line),
         Program::Script { arguments, .. } => json!(arguments),
     };
     let shown = exec.shown.clone().unwrap_or(shown);
-    // Why ok: so Ansible tells it, and what comes after asks for `rc` and `stdout`.
-    let mut outcome = OpOutcome::new(OpStatus::Ok);
+    // Why: as in Ansible, a script is skipped, and a command is as it should be.
+    let status = match &exec.run {
+        Program::Script { .. } => OpStatus::Skipped { reason: reason.clone() },
+        _ => OpStatus::Ok,
+    };
+    let mut outcome = OpOutcome::new(status);
     outcome.data = empty(shown, 0, &format!("skipped, since {reason}"));
-    let (path, is) = reason.rsplit_once(" e").map_or((reason.as_str(), ""), |(path, _)| (path, "exists"));
-    let path = path.trim_end_matches(" does not");
-    let words = if reason.ends_with("does not exist") { "does not exist" } else { is };
-    outcome.data.insert("msg".to_owned(), json!(format!("Did not run command since '{path}' {words}")));
+    outcome.data.insert("msg".to_owned(), json!(format!("Did not run command since '{path}' {state}")));
     for name in ["start", "end", "delta"] {
         outcome.data.insert(name.to_owned(), Value::Null);
     }
@@ -129,6 +132,12 @@ fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
 fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = text;
+    if let Some(below) = text.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'))
+        && let Some(home) = get("HOME")
+    {
+        out.push_str(&home);
+        rest = below;
+    }
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
         let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
@@ -160,14 +169,10 @@ fn program(exec: &Exec, node: &Node<'_>, pushed: Option<&Pushed>) -> Result<(Val
                     .or_else(|| if name == "HOME" { home() } else { None })
                     .or_else(|| std::env::var(name).ok())
             };
-            let argv: Vec<String> = match exec.expand {
-                true => argv.iter().map(|word| expanded(word, &get)).collect(),
-                false => argv.clone(),
-            };
-            let argv = &argv;
+            let word = |word: &String| if exec.expand { expanded(word, &get) } else { word.clone() };
             let (first, rest) =
                 argv.split_first().ok_or_else(|| Trouble::invalid("a command needs at least a program"))?;
-            Ok((json!(argv), Run::new(first).args(rest)))
+            Ok((json!(argv), Run::new(word(first)).args(rest.iter().map(word))))
         }
         Program::Shell { line, executable } => Ok((json!(line), Run::new(executable).arg("-c").arg(line))),
         Program::Script { arguments, executable } => {
@@ -235,6 +240,10 @@ fn finished(exec: &Exec, shown: Value, done: &Finished) -> OpOutcome {
         data.insert("msg".to_owned(), json!("non-zero return code"));
     } else if !exec.verbatim {
         data.insert("msg".to_owned(), json!(""));
+    }
+    if !done.exit.success() {
+        // Why: as in Ansible, a command that ran may have changed something, however it ended.
+        data.insert("changed".to_owned(), json!(true));
     }
     if exec.verbatim {
         return outcome;

@@ -1,13 +1,13 @@
 //! One file a kind that the helper runs without the GPUs.
 
 mod accounts;
+mod blockinfile;
 mod cron;
+mod download;
 pub mod exec;
 mod file;
-mod hostname;
-mod blockinfile;
-mod download;
 pub mod geturl;
+mod hostname;
 mod kernel_cmdline;
 mod lineinfile;
 mod modprobe;
@@ -16,10 +16,10 @@ mod nearest;
 mod ownership;
 mod packages;
 mod putfile;
-#[cfg(test)]
-mod real;
 pub mod puttree;
 pub mod reading;
+#[cfg(test)]
+mod real;
 pub mod reboot;
 mod replace;
 mod service;
@@ -28,7 +28,7 @@ mod sysctl;
 pub mod tempfile;
 #[cfg(test)]
 pub mod testing;
-mod tool;
 mod textfile;
+mod tool;
 pub mod unarchive;
 pub mod waiting;

@@ -22,7 +22,9 @@ pub use self::{
     records::{AbortArgs, DocArgs, PauseArgs, ReportArgs, ReportFormat, ResumeArgs, RunsArgs},
     run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
-    vault::{VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs},
+    vault::{
+        EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs,
+    },
 };
 
 /// Brings every GPU node of a fleet to its declared state, in safe waves over SSH, and proves it.

@@ -74,6 +74,7 @@ impl Cursor {
                     |state| state,
                     |prepared| match prepared {
                         Prepared::Skip(reason) => SlotState::Skip(reason),
+                        Prepared::Unmet(_) => SlotState::Skip("the condition does not hold".to_owned()),
                         Prepared::Possible(reason) => self.open_slot(reason),
                         Prepared::Fail(message) => SlotState::Fail(message),
                         Prepared::Do(ready) => match ready.deed {

@@ -245,7 +245,7 @@ impl Cursor {
             ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
             ("ansible_diff_mode", Value::Bool(false)),
             ("ansible_play_name", Value::str(&play.name)),
-            ("playbook_dir", Value::str(if play.directory.is_empty() { "." } else { &play.directory })),
+            ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
             ("inventory_hostname", Value::str(&host.host)),
         ]
         .into_iter()

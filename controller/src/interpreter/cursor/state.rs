@@ -38,6 +38,8 @@ pub(super) enum Frame {
     /// Handlers that were notified; each at most once.
     Handlers {
         done: BTreeSet<usize>,
+        /// The one that ran last.
+        last: usize,
     },
     Task(Box<Active>),
     /// Tasks of another file, with the loop's variables of the task that includes them; below their list.

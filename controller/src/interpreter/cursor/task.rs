@@ -35,6 +35,7 @@ impl Raw {
     }
 }
 
+const NO_ITEMS: &str = "the loop has no items";
 pub(super) const LOOP_UNKNOWN: &str = "has a loop that hangs on the result of another task";
 
 /// The items of a task's loop.
@@ -89,7 +90,7 @@ impl Cursor {
                 active.items = Some(items);
                 return;
             }
-            Items::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Items::Skip(reason) => Raw { data: nothing_in(&reason), ..Raw::because(Status::Skipped, reason) },
             Items::Possible => undecided,
             Items::Fail(message) => Raw::because(Status::Failed, message),
         };
@@ -152,7 +153,7 @@ impl Cursor {
         } else {
             items
         };
-        if items.is_empty() { Items::Skip("the loop has no items".to_owned()) } else { Items::These(items) }
+        if items.is_empty() { Items::Skip(NO_ITEMS.to_owned()) } else { Items::These(items) }
     }
 
     /// The loop's variables for one item.
@@ -212,7 +213,18 @@ impl Cursor {
         }
         let task = sealed.as_ref().unwrap_or(task);
         let raw = match prepared {
+            // Why: as in Ansible, steering the play counts nowhere.
+            Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
+                self.frames.pop();
+                return;
+            }
             Prepared::Skip(reason) => Raw::because(Status::Skipped, reason),
+            Prepared::Unmet(condition) => {
+                let reason = ("skip_reason".to_owned(), Json::from("Conditional result was False"));
+                let data =
+                    [reason, ("false_condition".to_owned(), Json::from(condition))].into_iter().collect();
+                Raw { data, ..Raw::because(Status::Skipped, "the condition does not hold") }
+            }
             Prepared::Fail(message) => Raw::because(Status::Failed, message),
             Prepared::Possible(reason) => self.undecided(reason),
             Prepared::Do(_) if possible => Raw::because(Status::Possible, "may be notified"),
@@ -617,7 +629,7 @@ impl Cursor {
         scope: &Arc<Scope>,
         round: u32,
         item: Option<(u32, String)>,
-        raw: Raw,
+        mut raw: Raw,
     ) -> ItemEnd {
         let title = self.title(task, scope);
         let mut status = raw.status.unwrap_or(Status::Failed);
@@ -628,6 +640,12 @@ impl Cursor {
             let scope = self.with_result(task, scope, &result);
             let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
             let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            // Why: as in Ansible, what failed may have changed something too.
+            let did_change = match &changed {
+                Ok(Some(Truth::True)) => true,
+                Ok(Some(Truth::False)) => false,
+                _ => status == Status::Changed || is_true(&result, "changed"),
+            };
             match (failed, changed) {
                 (Err(error), _) | (_, Err(error)) => {
                     status = Status::Failed;
@@ -656,6 +674,13 @@ impl Cursor {
                         (_, None | Some(Truth::Unknown), status) => status,
                     };
                 }
+            }
+            if task.failed_when.is_some() && status != Status::Possible {
+                raw.data.insert("failed_when_result".to_owned(), Json::Bool(status == Status::Failed));
+            }
+            raw.data.remove("changed");
+            if did_change && status == Status::Failed {
+                raw.data.insert("changed".to_owned(), Json::Bool(true));
             }
             result = if status == Status::Possible {
                 Value::Unknown
@@ -798,20 +823,25 @@ impl Cursor {
         let result = if ends.iter().any(|end| matches!(end.result, Value::Unknown)) {
             Value::Unknown
         } else {
-            Value::map([
-                ("results", Value::list(ends.iter().map(|end| end.result.clone()).collect())),
-                ("changed", Value::Bool(has(Status::Changed))),
-                ("failed", Value::Bool(has(Status::Failed))),
-                ("skipped", Value::Bool(status == Status::Skipped)),
+            let mut result: Dict = [
+                (Arc::from("results"), Value::list(ends.iter().map(|end| end.result.clone()).collect())),
+                (Arc::from("changed"), Value::Bool(ends.iter().any(|end| is_true(&end.result, "changed")))),
+                (Arc::from("skipped"), Value::Bool(status == Status::Skipped)),
                 (
-                    "msg",
-                    Value::str(if has(Status::Failed) {
-                        "One or more items failed"
-                    } else {
-                        "All items completed"
+                    Arc::from("msg"),
+                    Value::str(match status {
+                        _ if has(Status::Failed) => "One or more items failed",
+                        Status::Skipped => "All items skipped",
+                        _ => "All items completed",
                     }),
                 ),
-            ])
+            ]
+            .into_iter()
+            .collect();
+            if has(Status::Failed) {
+                result.insert("failed", Value::Bool(true));
+            }
+            Value::Map(Arc::new(result))
         };
         let scope = self.scope(task, None);
         let mut report = TaskReport {
@@ -829,7 +859,12 @@ impl Cursor {
             awaiting: Vec::new(),
             item: None,
             warnings: Vec::new(),
-            data: Map::new(),
+            data: match is_true(&result, "changed") {
+                true if status == Status::Failed => {
+                    [("changed".to_owned(), Json::Bool(true))].into_iter().collect()
+                }
+                _ => Map::new(),
+            },
         };
         if task.no_log {
             hide(&mut report);
@@ -867,6 +902,19 @@ fn own_timeout(work: &Work) -> Option<u64> {
     }
 }
 
+/// What `register` gets of a loop without items.
+fn nothing_in(reason: &str) -> Map<String, Json> {
+    if reason != NO_ITEMS {
+        return Map::new();
+    }
+    let told = ("skipped_reason".to_owned(), Json::from("No items in the list"));
+    [("results".to_owned(), Json::Array(Vec::new())), told].into_iter().collect()
+}
+
+fn is_true(result: &Value, name: &str) -> bool {
+    matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
+}
+
 /// How often an item may be tried, and how long to wait in between.
 #[derive(Clone, Copy)]
 struct Tries {
@@ -886,20 +934,31 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
         return Value::Unknown;
     }
     let mut result = Dict::literal(data);
-    result.insert("changed", Value::Bool(status == Status::Changed));
-    result.insert("failed", Value::Bool(status == Status::Failed));
-    if status == Status::Skipped {
+    let changed = status == Status::Changed
+        || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true));
+    result.insert("changed", Value::Bool(changed));
+    // Why: as in Ansible, what was skipped has no more fields than these.
+    let skipped = status == Status::Skipped;
+    if skipped {
         result.insert("skipped", Value::Bool(true));
         let reason = match message {
             Some("the condition does not hold") => "Conditional result was False",
             other => other.unwrap_or_default(),
         };
-        result.insert("skip_reason", Value::str(reason));
+        if !result.contains("skip_reason") && !result.contains("skipped_reason") {
+            result.insert("skip_reason", Value::str(reason));
+        }
+    } else {
+        result.insert("failed", Value::Bool(status == Status::Failed));
     }
     if status == Status::Unreachable {
         result.insert("unreachable", Value::Bool(true));
     }
+    // Why: what `debug` shows of a variable stands under its name only.
+    let told = data.is_empty() || matches!(status, Status::Failed | Status::Unreachable);
     if let Some(message) = message
+        && told
+        && !skipped
         && !result.contains("msg")
     {
         result.insert("msg", Value::str(message));
@@ -918,7 +977,7 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
 
 /// Takes everything out of a report that `no_log` forbids.
 pub(super) fn hide(report: &mut TaskReport) {
-    report.data = Map::new();
+    report.data.retain(|name, _| name == "changed");
     report.warnings.clear();
     if report.message.is_some() {
         report.message = Some("hidden by `no_log`".to_owned());

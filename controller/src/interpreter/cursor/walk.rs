@@ -276,14 +276,16 @@ impl Cursor {
             }
         }
         self.flushes += 1;
-        self.frames.push(Frame::Handlers { done: BTreeSet::new() });
+        self.frames.push(Frame::Handlers { done: BTreeSet::new(), last: 0 });
     }
 
     /// The next notified handler in the order of definition.
     fn next_handler(&mut self) {
-        let Some(Frame::Handlers { done }) = self.frames.last_mut() else { return };
-        let next =
-            self.notified.iter().filter(|notice| !done.contains(&notice.handler)).map(|n| n.handler).min();
+        let Some(Frame::Handlers { done, last }) = self.frames.last_mut() else { return };
+        // Why: as in Ansible, one that is notified by a later handler waits for the next pass.
+        let open =
+            self.notified.iter().map(|notice| notice.handler).filter(|handler| !done.contains(handler));
+        let next = open.min_by_key(|handler| (*handler < *last, *handler));
         let Some(handler) = next else {
             // Why: a handler that was notified again by a later one has run in this flush already.
             self.notified.clear();
@@ -291,6 +293,7 @@ impl Cursor {
             return;
         };
         done.insert(handler);
+        *last = handler;
         let possible =
             self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);
         self.notified.retain(|notice| notice.handler != handler);

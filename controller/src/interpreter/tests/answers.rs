@@ -551,11 +551,11 @@ fn loops_sum_up_their_items() {
     some: failed [b] ignored "boom"
     some: changed [c]
     some: failed ignored "1 of 3 items: b: boom"
-    shape: ok "all conditions hold"
+    shape: ok "All assertions passed"
     none: skipped [1] "the condition does not hold"
     none: skipped [2] "the condition does not hold"
     none: skipped
-    none shape: ok "all conditions hold"
+    none shape: ok "All assertions passed"
     guarded: skipped "the condition does not hold"
     one: ok [5] "5"
     one: ok

@@ -746,7 +746,7 @@ fn a_playbook_as_people_write_them() {
     smi: ok
     say: ok "["0","1"]"
     conf: ok
-    sure: ok "all conditions hold"
+    sure: ok "All assertions passed"
     end: Done
     "#);
     insta::assert_snapshot!(content, @"

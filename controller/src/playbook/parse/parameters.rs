@@ -8,7 +8,7 @@ use super::task::Inherited;
 use super::values::part;
 use super::{Parser, words};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::playbook::params::{ParamProblem, check_one, whole};
+use crate::playbook::params::{ParamProblem, check_one, parse, whole};
 use crate::playbook::program::{Parameter, Parameters};
 use crate::template::Value;
 use crate::yaml::{Node, Value as Yaml};
@@ -226,7 +226,7 @@ impl Parser<'_> {
             }
             return None;
         }
-        match (kind.parse)(serde_json::Value::Object(values)) {
+        match parse(kind, &values) {
             Ok(params) => Some(Arc::new(params)),
             Err(error) => {
                 self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
