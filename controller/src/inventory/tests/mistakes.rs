@@ -315,7 +315,7 @@ fn broken_variable_files_are_errors() {
     error: a key is not allowed here
       --> group_vars/all/vault.yml:2:7
     note: the line above already has a value, and this one is indented below it
-    help: align it with the keys it belongs to
+    help: align it with the keys it belongs to, or add the `:` that the line above lacks
     error: this is encrypted with ansible-vault, and no vault password is given
       --> group_vars/ungrouped.yml:1:1
     help: give it with `--vault-password-file FILE`, or let gpufleet ask with `--ask-vault-pass`

@@ -44,12 +44,12 @@ fn a_loop_of_no_known_form() {
       with_foo: [a]
 ";
     insta::assert_snapshot!(errors_of(text), @r"
-    error: `with_foo` is not available yet
+    error: unknown lookup `foo`
       --> play.yml:4:7
        |
      4 |       with_foo: [a]
        |       ^^^^^^^^
-    help: use `loop`
+    help: use `loop` with a list
     ");
 }
 
