@@ -69,7 +69,7 @@ impl Trouble {
     pub fn outcome(self) -> OpOutcome {
         OpOutcome::new(match self {
             Self::Failed { kind, message } => OpStatus::Failed { kind, message },
-            Self::Missing(message) => OpStatus::Failed { kind: FailureKind::Invalid, message },
+            Self::Missing(message) => OpStatus::Failed { kind: FailureKind::Missing, message },
             Self::Possible => OpStatus::Possible,
         })
     }

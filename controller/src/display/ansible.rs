@@ -166,7 +166,11 @@ impl AnsibleLines {
             return;
         }
         let path = report.op_id.split_once('/').map_or("", |(_, path)| path);
-        let word = if path.starts_with("handlers") { "RUNNING HANDLER" } else { "TASK" };
+        let word = if path.starts_with("handlers") || path.contains(".handlers.") {
+            "RUNNING HANDLER"
+        } else {
+            "TASK"
+        };
         out.push_str(&banner(&format!("{word} [{}]", clean(&report.task))));
         if self.verbosity >= 2 {
             out.push_str(&self.line(Role::Muted, &format!("task path: {}", report.position)));

@@ -35,7 +35,15 @@ pub(super) struct Meeting {
 }
 
 enum Latch {
-    Running { owner: usize, waiting: Vec<usize> },
+    /// Its host, the first of all, has not come yet.
+    Expected {
+        owner: usize,
+        waiting: Vec<usize>,
+    },
+    Running {
+        owner: usize,
+        waiting: Vec<usize>,
+    },
     Value(Box<LatchValue>),
 }
 
@@ -85,9 +93,24 @@ impl Meeting {
         std::mem::take(&mut self.at_barrier)
     }
 
-    /// Asks for a task that one host runs for all; nothing while another one runs it.
-    pub(super) fn latch(&mut self, host: usize, key: Arc<str>) -> Option<ToNode> {
+    /// Asks for a task that one host runs for all; nothing while another one runs it. Where hosts wait for each other,
+    /// `first` is the one that is to run it.
+    pub(super) fn latch(&mut self, host: usize, key: Arc<str>, first: Option<usize>) -> Option<ToNode> {
         match self.latches.get_mut(&key) {
+            None if first.is_some_and(|first| first < host) => {
+                let owner = first.unwrap_or(host);
+                self.latches.insert(key, Latch::Expected { owner, waiting: vec![host] });
+                None
+            }
+            Some(Latch::Expected { owner, waiting }) => {
+                if *owner != host {
+                    waiting.push(host);
+                    return None;
+                }
+                let waiting = std::mem::take(waiting);
+                self.latches.insert(key, Latch::Running { owner: host, waiting });
+                Some(ToNode::LatchYours)
+            }
             None => {
                 self.latches.insert(key, Latch::Running { owner: host, waiting: Vec::new() });
                 Some(ToNode::LatchYours)
@@ -108,10 +131,44 @@ impl Meeting {
         }
     }
 
+    /// Latches whose first host waits elsewhere, and so does not come to them: the first of those who did takes each.
+    pub(super) fn overdue(&mut self) -> Vec<usize> {
+        let waits: Vec<usize> = self
+            .latches
+            .values()
+            .flat_map(|latch| match latch {
+                Latch::Expected { waiting, .. } | Latch::Running { waiting, .. } => waiting.clone(),
+                Latch::Value(_) => Vec::new(),
+            })
+            .chain(self.at_barrier.iter().copied())
+            .collect();
+        let mut heirs = Vec::new();
+        for latch in self.latches.values_mut() {
+            if let Latch::Expected { owner, waiting } = latch
+                && waits.contains(owner)
+                && let Some(heir) = waiting.iter().copied().min()
+            {
+                let waiting = waiting.iter().copied().filter(|host| *host != heir).collect();
+                *latch = Latch::Running { owner: heir, waiting };
+                heirs.push(heir);
+            }
+        }
+        heirs
+    }
+
     /// A latch whose owner is gone goes to the next who waits, or to whoever comes next.
     pub(super) fn pass_on(&mut self, gone: usize) -> Vec<usize> {
         let mut heirs = Vec::new();
         self.latches.retain(|_, latch| match latch {
+            Latch::Expected { owner, waiting } if *owner == gone => {
+                let heir = waiting.iter().copied().min();
+                if let Some(heir) = heir {
+                    let waiting = waiting.iter().copied().filter(|host| *host != heir).collect();
+                    *latch = Latch::Running { owner: heir, waiting };
+                    heirs.push(heir);
+                }
+                heir.is_some()
+            }
             Latch::Running { owner, waiting } if *owner == gone => match waiting.pop() {
                 Some(heir) => {
                     *owner = heir;

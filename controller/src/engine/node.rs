@@ -430,6 +430,8 @@ impl NodeTask {
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {
+            // Why not one that is out of service: it has to get to a safe point.
+            Some(ToNode::Halt) if self.is_out() => Ok(true),
             None | Some(ToNode::Halt) => Err(Cut::Stopped),
             Some(ToNode::End) => Ok(false),
             Some(_) => Ok(true),
@@ -552,7 +554,10 @@ impl NodeTask {
 
     /// Waits before a task is tried again.
     async fn before_retry(&mut self, how_long: Duration, left: u32) -> Result<(), Cut> {
-        let text = format!("failed, tries again in {} s; {left} left", how_long.as_secs());
+        let text = match left {
+            0 => format!("waits {} s", how_long.as_secs()),
+            _ => format!("failed, tries again in {} s; {left} left", how_long.as_secs()),
+        };
         self.emit(What::Progress { host: self.slot.name.clone(), text }).await;
         drop(self.place.take());
         let mut pace = self.pace.clone();

@@ -62,6 +62,7 @@ pub(super) fn hostvars<'a>(known: &Value, slots: impl Iterator<Item = &'a Slot>,
             vars.extend(&fact_vars(facts));
         }
         vars.extend(&slot.vars.facts);
+        vars.extend(&slot.vars.included);
         vars.extend(&slot.vars.set);
         all.insert(slot.name.as_str(), Value::Map(Arc::new(vars)));
     }

@@ -471,9 +471,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             FromNode::Latch { host, key } => {
-                if let Some(answer) = self.meeting.latch(host, key) {
+                let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
+                let first = if self.context.linear { there.min() } else { None };
+                if let Some(answer) = self.meeting.latch(host, key, first) {
                     self.answer(host, answer);
                 }
+                self.open_barrier();
                 Ok(())
             }
             FromNode::LatchResult { key, result } => {
@@ -496,6 +499,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let at_work = self.running.iter().map(|(host, running)| (*host, running.connected));
         for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
             self.answer(host, self.meeting.word());
+        }
+        for heir in self.meeting.overdue() {
+            self.answer(heir, ToNode::LatchYours);
         }
     }
 
@@ -665,6 +671,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Action::Stop { reason } => {
                 if reason != StopReason::Interrupted {
                     self.pace.send_replace(Pace::NoneNew);
+                    // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
+                    if !matches!(reason, StopReason::WindowClosed { .. }) {
+                        self.meeting.end(Over::Failed);
+                    }
                     self.stop = Some(match reason {
                         StopReason::WindowClosed { .. } => Stop::WindowClosed(reason.to_string()),
                         _ => Stop::Threshold(reason.to_string()),

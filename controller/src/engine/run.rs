@@ -172,6 +172,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) lost: Lost,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
+    /// Whether its hosts wait for each other at each task.
+    pub(super) linear: bool,
     pub(super) throttles: Arc<Throttles>,
     pub(super) delegates: Arc<Delegates>,
     /// Commands of the play's policy around its nodes.
@@ -602,6 +604,7 @@ impl Engine {
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
             },
+            linear: play.strategy == Strategy::Linear,
             throttles: Arc::default(),
             delegates: Arc::clone(&self.delegates),
             connector: Arc::clone(&self.connector),

@@ -63,6 +63,7 @@ impl Board {
             let Some(Value::Map(known)) = all.get(host) else { continue };
             let mut own = (**known).clone();
             own.extend(&vars.facts);
+            own.extend(&vars.included);
             own.extend(&vars.set);
             all.insert(Arc::clone(host), Value::Map(Arc::new(own)));
         }

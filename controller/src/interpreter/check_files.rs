@@ -1,10 +1,12 @@
 //! Files of the controller, looked for before any node is contacted.
 
+use std::sync::Arc;
+
 use gpufleet_protocol::tasks::Params;
 
 use super::files::{FileKind, Files};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::playbook::{Parameter, Program, Task};
+use crate::playbook::{Flag, Parameter, Program, Task};
 use crate::template::{inspect_template, is_template};
 
 /// Kinds by which a run may make a file that a later task sends.
@@ -12,20 +14,23 @@ const MAKES_FILES: &[&str] = &["fetch"];
 
 /// Every file that tasks name and that is not there, and templates with mistakes in them.
 ///
-/// Left alone: names with templates, tasks under a condition (which may be about that very file), and programs that may
+/// Left alone: names with templates, tasks under a condition (which may be about that very file) or whose errors are ignored, and programs that may
 /// make such files themselves.
 pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
     let mut errors = Diagnostics::new();
     let local = |text: &str| matches!(text, "localhost" | "127.0.0.1" | "::1");
     for play in &program.plays {
-        let here = play.hosts.iter().any(|(hosts, _)| hosts.as_str().is_some_and(local));
+        // Why that connection too: what runs before may make the file.
+        let here = play.connection.is_some()
+            || play.hosts.iter().any(|(hosts, _)| hosts.as_str().is_some_and(local));
         let delegated =
             |task: &Task| task.delegate_to.as_ref().and_then(|host| host.as_str()).is_some_and(local);
         let makes = play.tasks().iter().any(|task| MAKES_FILES.contains(&task.kind.name) || delegated(task));
         if here || makes {
             return errors;
         }
-        for task in play.tasks().into_iter().filter(|task| task.when.is_empty()) {
+        let matters = |task: &&Arc<Task>| task.when.is_empty() && task.ignore_errors == Flag::Fixed(false);
+        for task in play.tasks().into_iter().filter(matters) {
             let Some((kind, name, parameter)) = named(task) else { continue };
             match files.read(kind, &task.search, &name) {
                 Ok(file) => {

@@ -6,7 +6,7 @@ use super::names::{FACTS, MAGIC, Reference};
 use super::policy::Drain;
 use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, suggest};
-use crate::template::is_template;
+use crate::template::{Value, is_template};
 
 /// Variables that come from outside of the playbook.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,13 @@ impl Program {
                     for layer in [&role.defaults, &role.vars, &role.params, &role.magic] {
                         names.extend(layer.keys());
                     }
+                }
+                if let Some(spec) =
+                    task.params.get("argument_spec").filter(|_| task.kind.name == "validate_argument_spec")
+                    && let Value::Map(options) = &spec.value
+                {
+                    // Why: its own task says which of them are missing.
+                    names.extend(options.keys());
                 }
                 if task.kind.name == "set_fact" {
                     names.extend(task.params.entries.iter().map(|entry| &*entry.name));

@@ -193,6 +193,11 @@ impl Task {
         self.name.as_ref().and_then(Value::as_str).unwrap_or(self.kind.name)
     }
 
+    /// Whether it asks for one of these variables, as far as its text tells.
+    pub fn asks_for(&self, names: &HashSet<Arc<str>>) -> bool {
+        self.references.iter().any(|reference| names.contains(reference.name.as_str()))
+    }
+
     /// Whether it asks for variables of other hosts, as far as the text tells.
     pub fn asks_for_others(&self) -> bool {
         self.kind.name == "template"
@@ -326,6 +331,12 @@ pub struct Loop {
     pub variable: Arc<str>,
     pub index_variable: Option<Arc<str>>,
     pub label: Option<Value>,
+    /// Whether `ansible_loop` tells of the whole loop.
+    pub extended: bool,
+    /// Seconds to wait between two items.
+    pub pause: Option<Value>,
+    /// After an item for which all of these hold there is no other.
+    pub break_when: Vec<Condition>,
 }
 
 /// The parameters of a task as written.

@@ -270,6 +270,8 @@ pub enum OpStatus {
 pub enum FailureKind {
     /// The declared value cannot be had on this node, such as a power limit out of range.
     Invalid,
+    /// What it builds upon, such as a file to edit, is not on this node.
+    Missing,
     /// It was set, and reading it again shows something else.
     Unconverged,
     /// A process or kernel module holds the GPUs.

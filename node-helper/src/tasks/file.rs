@@ -651,7 +651,7 @@ mod tests {
 
     fn refusal(bench: &Bench, task: &File) -> String {
         match bench.run(task, Mode::Apply).status {
-            OpStatus::Failed { kind: FailureKind::Invalid, message } => message,
+            OpStatus::Failed { kind: FailureKind::Invalid | FailureKind::Missing, message } => message,
             other => panic!("{other:?}"),
         }
     }

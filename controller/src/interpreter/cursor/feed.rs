@@ -101,6 +101,12 @@ impl Cursor {
             OpStatus::NeedsPermit { class } => {
                 (Status::Failed, Some(format!("it needs a permit for {class}")))
             }
+            // Why: a command that only the run does may bring it.
+            OpStatus::Failed { kind: FailureKind::Missing, message }
+                if self.mode == Mode::Predict && self.commands_ahead =>
+            {
+                (Status::Possible, Some(message))
+            }
             OpStatus::Failed { message, .. } => (Status::Failed, Some(message)),
         };
         if self.mode == Mode::Apply && status == Status::Changed {
@@ -170,7 +176,9 @@ impl Cursor {
         let Some(Frame::Task(active)) = self.frames.last() else { return None };
         let task = Arc::clone(&active.task);
         let layer = match (&task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
-            (Some(looped), Some(value)) => Some((Self::item_layer(looped, active.next, value), value)),
+            (Some(looped), Some(value)) => {
+                Some((Self::item_layer(looped, active.next, value, active.items.as_deref()), value))
+            }
             _ => None,
         };
         let scope = self.scope(&task, layer.as_ref().map(|(layer, _)| Arc::clone(layer)));

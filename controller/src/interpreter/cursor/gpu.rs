@@ -52,7 +52,7 @@ impl Cursor {
             let mut early = early;
             for (index, value) in values.into_iter().enumerate() {
                 let layer = match (&task.looped, &value) {
-                    (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value)),
+                    (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value, None)),
                     _ => None,
                 };
                 let scope = self.scope(&task, layer);
@@ -206,7 +206,7 @@ impl Cursor {
             let task = &slot.owner.task;
             let layer = match (&task.looped, &slot.value, &slot.owner.item) {
                 (Some(looped), Some(value), Some((index, _))) => {
-                    Some(Self::item_layer(looped, *index as usize, value))
+                    Some(Self::item_layer(looped, *index as usize, value, None))
                 }
                 _ => None,
             };

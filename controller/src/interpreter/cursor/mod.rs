@@ -46,6 +46,8 @@ pub struct HostContext {
 pub struct HostVars {
     pub facts: Arc<Dict>,
     pub set: Arc<Dict>,
+    /// What `include_vars` read.
+    pub included: Arc<Dict>,
 }
 
 /// What comes next for the host.
@@ -209,6 +211,10 @@ pub struct Cursor {
     /// Ledger entries still to be verified.
     verify: std::collections::VecDeque<usize>,
     verifications: u32,
+    /// A prediction met a command that only the run will carry out.
+    commands_ahead: bool,
+    /// Results of tasks that a prediction says would change something: only the run will tell all of them.
+    foretold: std::collections::HashSet<Arc<str>>,
     /// Something was applied since the last verification.
     touched: bool,
     passed_barrier: Option<Arc<str>>,
@@ -283,6 +289,8 @@ impl Cursor {
             activations: 0,
             verify: std::collections::VecDeque::new(),
             verifications: 0,
+            commands_ahead: false,
+            foretold: std::collections::HashSet::new(),
             touched: false,
             passed_barrier: None,
             open_latch: None,

@@ -157,12 +157,20 @@ impl Cursor {
     }
 
     /// The loop's variables for one item.
-    pub(super) fn item_layer(looped: &Loop, index: usize, value: &Value) -> Arc<Dict> {
+    pub(super) fn item_layer(
+        looped: &Loop,
+        index: usize,
+        value: &Value,
+        items: Option<&[Value]>,
+    ) -> Arc<Dict> {
         let mut layer = Dict::default();
         layer.insert(Arc::clone(&looped.variable), value.clone());
         layer.insert("ansible_loop_var", Value::str(&looped.variable));
         if let Some(name) = &looped.index_variable {
             layer.insert(Arc::clone(name), Value::Int(i64::try_from(index).unwrap_or(i64::MAX)));
+        }
+        if let Some(items) = items.filter(|_| looped.extended) {
+            layer.insert("ansible_loop", whole_loop(items, index));
         }
         Arc::new(layer)
     }
@@ -193,7 +201,10 @@ impl Cursor {
     fn item_scope(&self, active: &Active) -> (Arc<Scope>, Option<String>) {
         match (&active.task.looped, active.items.as_ref().and_then(|items| items.get(active.next))) {
             (Some(looped), Some(value)) => {
-                let scope = self.scope(&active.task, Some(Self::item_layer(looped, active.next, value)));
+                let scope = self.scope(
+                    &active.task,
+                    Some(Self::item_layer(looped, active.next, value, active.items.as_deref())),
+                );
                 let label = Self::item_label(&active.task, value, &scope);
                 (scope, Some(label))
             }
@@ -224,6 +235,9 @@ impl Cursor {
                 let data =
                     [reason, ("false_condition".to_owned(), Json::from(condition))].into_iter().collect();
                 Raw { data, ..Raw::because(Status::Skipped, "the condition does not hold") }
+            }
+            Prepared::Fail(message) if self.mode == Mode::Predict && task.asks_for(&self.foretold) => {
+                self.undecided(message)
             }
             Prepared::Fail(message) => Raw::because(Status::Failed, message),
             Prepared::Possible(reason) => self.undecided(reason),
@@ -264,18 +278,21 @@ impl Cursor {
             }
             Deed::Pause(pause) if self.mode == Mode::Predict => {
                 return Some(match pause.wait_s() {
-                    Some(_) => Raw::because(Status::Skipped, "waits only in a run"),
+                    Some(_) => Raw::because(Status::Possible, "waits only in a run"),
                     None => Raw::because(Status::Possible, "asks only in a run"),
                 });
             }
             Deed::Pause(pause) => Work::Pause(pause),
             // Why: as in Ansible; a prediction writes nothing on this machine either.
             Deed::Fetch(_) if self.mode == Mode::Predict => {
-                return Some(Raw::because(Status::Skipped, "brings files only in a run"));
+                return Some(Raw::because(Status::Possible, "brings files only in a run"));
             }
             Deed::Fetch(fetch) => Work::Fetch(fetch),
             Deed::SetFacts(facts) => {
-                let set = Arc::make_mut(&mut self.vars.set);
+                // Why apart: as in Ansible, what tasks set stands above what files say.
+                let from_files = task.kind.name == "include_vars";
+                let place = if from_files { &mut self.vars.included } else { &mut self.vars.set };
+                let set = Arc::make_mut(place);
                 let sealed = self.sealed.contains(&task.path);
                 let mut told = Map::new();
                 for (name, value) in facts {
@@ -297,6 +314,7 @@ impl Cursor {
                 return None;
             }
             Deed::Node { .. } if mode == Mode::Predict && task.kind.class == Class::Command => {
+                self.commands_ahead = true;
                 return Some(match self.mode {
                     Mode::Predict => Raw::because(Status::Possible, "runs only in a run"),
                     Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
@@ -408,7 +426,9 @@ impl Cursor {
         let (turn, value) =
             (active.next, active.items.as_ref().and_then(|items| items.get(active.next)).cloned());
         let layer = match (&task.looped, &value) {
-            (Some(looped), Some(value)) => Some(Self::item_layer(looped, turn, value)),
+            (Some(looped), Some(value)) => {
+                Some(Self::item_layer(looped, turn, value, active.items.as_deref()))
+            }
             _ => None,
         };
         let Some(site) = &task.site else {
@@ -526,7 +546,8 @@ impl Cursor {
             && let Value::Map(result) = &mut end.result
         {
             let result = Arc::make_mut(result);
-            for (name, value) in Self::item_layer(looped, active.next, value).iter() {
+            for (name, value) in Self::item_layer(looped, active.next, value, active.items.as_deref()).iter()
+            {
                 result.insert(Arc::clone(name), value.clone());
             }
         }
@@ -539,10 +560,21 @@ impl Cursor {
             }
             self.queue.push(report);
         }
+        let broken = match self.breaks(&task, &scope, &end) {
+            Ok(broken) => broken,
+            Err(message) => {
+                end.report.message = Some(message);
+                self.give_up(&task, &scope, tried + 1, &mut end);
+                true
+            }
+        };
+        let pause = task.looped.as_ref().and_then(|looped| looped.pause.as_ref());
+        let pause = pause.and_then(|pause| template::resolve(pause, &scope).ok());
+        let pause = pause.and_then(|pause| pause.to_text().trim().parse::<f64>().ok());
         let Some(active) = self.active() else { return };
-        active.next += 1;
+        active.next = if broken { usize::MAX } else { active.next + 1 };
         active.retry = 0;
-        active.wait = None;
+        active.wait = pause.map(|seconds| (whole(seconds).into(), 0));
         active.reports.push(end);
         // Why: the report of a task stands before whatever follows from it.
         if active.next >= active.items.as_ref().map_or(1, Vec::len) {
@@ -584,6 +616,18 @@ impl Cursor {
             .map_err(|(condition, error)| format!("`until: {}`: {error}", condition.text))
     }
 
+    /// Whether `break_when` ends the loop behind this item.
+    fn breaks(&self, task: &Task, scope: &Arc<Scope>, end: &ItemEnd) -> Result<bool, String> {
+        let conditions = task.looped.as_ref().map(|looped| looped.break_when.as_slice()).unwrap_or_default();
+        if conditions.is_empty() || self.mode == Mode::Predict {
+            return Ok(false);
+        }
+        let scope = self.with_result(task, scope, &end.result);
+        Condition::all(conditions, &scope)
+            .map(|truth| truth == Truth::True)
+            .map_err(|(condition, error)| format!("`break_when: {}`: {error}", condition.text))
+    }
+
     /// Makes a failure of an item that was tried often enough.
     fn give_up(&mut self, task: &Arc<Task>, scope: &Arc<Scope>, attempts: u32, end: &mut ItemEnd) {
         if let Value::Map(result) = &mut end.result {
@@ -591,6 +635,7 @@ impl Cursor {
             result.insert("failed", Value::Bool(true));
             result.insert("attempts", Value::Int(attempts.into()));
         }
+        end.report.data.insert("attempts".to_owned(), Json::from(attempts));
         end.report.status = Status::Failed;
         end.report.ignored = Self::ignores_errors(task, scope);
         let why = end.report.message.get_or_insert_with(|| "`until` does not hold".to_owned()).clone();
@@ -757,6 +802,9 @@ impl Cursor {
             if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                 latched.note(name, &end.result);
             }
+            if self.mode == Mode::Predict && end.report.status == Status::Changed {
+                self.foretold.insert(Arc::clone(name));
+            }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
         }
         let possible = end.report.status == Status::Possible;
@@ -913,6 +961,29 @@ fn nothing_in(reason: &str) -> Map<String, Json> {
 
 fn is_true(result: &Value, name: &str) -> bool {
     matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
+}
+
+/// `ansible_loop`: where an item stands among all.
+fn whole_loop(items: &[Value], index: usize) -> Value {
+    let int = |number: usize| Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
+    let left = items.len().saturating_sub(index);
+    let mut told: Vec<(&str, Value)> = vec![
+        ("allitems", Value::list(items.to_vec())),
+        ("index", int(index + 1)),
+        ("index0", int(index)),
+        ("first", Value::Bool(index == 0)),
+        ("last", Value::Bool(left == 1)),
+        ("length", int(items.len())),
+        ("revindex", int(left)),
+        ("revindex0", int(left.saturating_sub(1))),
+    ];
+    if let Some(before) = index.checked_sub(1).and_then(|before| items.get(before)) {
+        told.push(("previtem", before.clone()));
+    }
+    if let Some(behind) = items.get(index + 1) {
+        told.push(("nextitem", behind.clone()));
+    }
+    Value::map(told)
 }
 
 /// How often an item may be tried, and how long to wait in between.

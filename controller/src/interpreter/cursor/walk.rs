@@ -568,6 +568,7 @@ impl Cursor {
         layers.push(Arc::clone(&self.host.extra));
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.params)));
         layers.push(Arc::clone(&self.vars.set));
+        layers.push(Arc::clone(&self.vars.included));
         layers.extend(task.vars.iter().rev().cloned());
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.vars)));
         self.below(task.role.as_deref(), layers)
@@ -589,7 +590,11 @@ impl Cursor {
         layers.push(Arc::clone(&self.host.vars));
         layers.extend(role.map(|role| Arc::clone(&role.defaults)));
         layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_defaults)));
-        layers.extend(role.map(|role| Arc::clone(&role.magic)));
+        layers.extend(role.map(|role| {
+            let mut magic = (*role.magic).clone();
+            magic.insert("role_path", Value::str(self.files.playbook_dir(&role.path)));
+            Arc::new(magic)
+        }));
         layers.push(Arc::clone(&self.peers));
         layers.push(Arc::clone(&self.host.magic));
         layers.retain(|layer| !layer.is_empty());

@@ -112,7 +112,7 @@ fn fetched_files_have_ansibles_places() {
     assert_eq!(dest("fetch: {src: /etc/x, dest: y, flat: true}"), "y");
     let (actions, story) = story("    - {name: f, fetch: {src: /etc/x, dest: out}}\n", Mode::Predict);
     assert!(actions.is_empty());
-    assert_eq!(line(&story.reports[0]), "f: skipped \"brings files only in a run\"");
+    assert_eq!(line(&story.reports[0]), "f: possible \"brings files only in a run\"");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_pause_is_one_for_all_hosts_and_nothing_in_a_prediction() {
     let (actions, story) = story(text, Mode::Predict);
     assert!(actions.is_empty());
     let lines: Vec<String> = story.reports.iter().map(line).collect();
-    assert_eq!(lines, ["p: skipped \"waits only in a run\"", "q: possible \"asks only in a run\""]);
+    assert_eq!(lines, ["p: possible \"waits only in a run\"", "q: possible \"asks only in a run\""]);
 }
 
 #[test]

@@ -699,6 +699,9 @@ impl Parser<'_> {
             variable: Arc::from("item"),
             index_variable: None,
             label: None,
+            extended: false,
+            pause: None,
+            break_when: Vec::new(),
         };
         if let Some(control) = node.get("loop_control") {
             if control.as_map().is_none() {
@@ -707,14 +710,18 @@ impl Parser<'_> {
             }
             let unknown = control.refuse_unknown_keys(
                 "`loop_control`",
-                &["loop_var", "index_var", "label", "extended", "pause"],
+                &["loop_var", "index_var", "label", "extended", "extended_allitems", "pause", "break_when"],
             );
             self.errors.append(unknown);
-            for key in ["extended", "pause"] {
-                if let Some((key_node, _)) = control.entry(key) {
-                    self.error(Diagnostic::error(format!("`{key}` is not available yet")).at(&key_node.span));
-                }
-            }
+            looped.extended = control.get("extended").is_some_and(|value| self.fixed_flag("extended", value));
+            looped.pause = control.get("pause").map(|value| self.value(value));
+            // Why not with the others: it sees the task's own result.
+            let kept = self.take_references();
+            looped.break_when = control
+                .get("break_when")
+                .map(|value| self.conditions("break_when", value))
+                .unwrap_or_default();
+            self.references = kept;
             if let Some(name) = control.get("loop_var").and_then(|value| self.name("loop_var", value)) {
                 looped.variable = name;
             }

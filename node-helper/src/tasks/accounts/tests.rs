@@ -100,7 +100,7 @@ fn shown(outcome: &OpOutcome) -> Vec<String> {
 
 fn message(outcome: &OpOutcome) -> &str {
     match &outcome.status {
-        OpStatus::Failed { kind: FailureKind::Invalid, message } => message,
+        OpStatus::Failed { kind: FailureKind::Invalid | FailureKind::Missing, message } => message,
         other => panic!("{other:?}"),
     }
 }

@@ -68,7 +68,7 @@ mod tests {
         let bench = Bench::new();
         let task = line(json!({"path": "/srv/new/conf", "line": "x", "mode": "0600"}));
         let refused = bench.run(&task, Mode::Predict);
-        let OpStatus::Failed { kind: FailureKind::Invalid, message } = refused.status else { panic!() };
+        let OpStatus::Failed { kind: FailureKind::Missing, message } = refused.status else { panic!() };
         assert_eq!(message, "there is no file /srv/new/conf; `create: true` would make it");
         let task = LineInFile { create: true, ..task };
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
