@@ -642,11 +642,20 @@ mod tests {
             panic!("{error:?}")
         };
         assert_eq!(output.stdout.text(), "here\n");
-        let left = fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
-            fs::read(entry.path().join("cmdline"))
-                .is_ok_and(|line| String::from_utf8_lossy(&line).starts_with(&format!("{marker}-")))
-        });
-        assert_eq!(left.count(), 0);
+        let left = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten();
+            let ours = processes.filter(|entry| {
+                fs::read(entry.path().join("cmdline"))
+                    .is_ok_and(|line| String::from_utf8_lossy(&line).starts_with(&format!("{marker}-")))
+            });
+            ours.count()
+        };
+        // Why a while: on a full machine one that was killed takes a moment to be gone.
+        let until = Instant::now() + Duration::from_secs(5);
+        while left() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(left(), 0);
     }
 
     #[test]

@@ -18,18 +18,19 @@ pub struct Delegates {
 }
 
 impl Delegates {
-    /// The connection to a host, made when it is first needed.
+    /// The connection to a host, made when it is first needed; a run that only reads `writes` nothing there either.
     pub(super) async fn link(
         &self,
         connector: &dyn Connector,
         host: &str,
         r#become: bool,
+        writes: bool,
     ) -> Result<Arc<dyn Link>, ConnectFailure> {
         let place = {
             let mut links = self.links.lock().await;
             Arc::clone(links.entry((host.to_owned(), r#become)).or_default())
         };
-        let purpose = Purpose { writes: true, r#become, guest: true, local: false };
+        let purpose = Purpose { writes, r#become, guest: true, local: false };
         place.get_or_try_init(|| connector.connect(host, purpose)).await.cloned()
     }
 

@@ -32,6 +32,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod waiting;
 
 pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal, Stepper};
 pub use elsewhere::Delegates;

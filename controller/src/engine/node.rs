@@ -580,7 +580,7 @@ impl NodeTask {
         blobs: &[BlobNeed],
     ) -> Result<Fed, Cut> {
         let r#become = action.run_as != RunAs::Login;
-        let link = match self.delegates.link(&*self.connector, host, r#become).await {
+        let link = match self.delegates.link(&*self.connector, host, r#become, self.purpose.writes).await {
             Ok(link) => link,
             Err(why) => return Ok(Fed::Unreachable { reason: format!("delegated to {host}: {why}") }),
         };

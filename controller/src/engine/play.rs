@@ -19,6 +19,7 @@ use super::{
     node::{Cut, Leftover, NodeTask},
     run::{EngineError, MakeCursor, PlayContext, Stop},
     slot::Slot,
+    waiting::{alarm, until},
 };
 use crate::{
     event::{Level, NodeState, What},
@@ -780,25 +781,6 @@ fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
     };
     let why = why.filter(|_| task.slot.drain.is_some())?;
     Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
-}
-
-/// Ends when the wall clock shows this time, or never.
-async fn alarm(at: Option<jiff::Timestamp>) {
-    match at {
-        Some(at) => {
-            let left = Duration::try_from(at.duration_since(jiff::Timestamp::now())).unwrap_or_default();
-            tokio::time::sleep(left).await;
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// Ends at a moment, or never.
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn preflight(task: &mut NodeTask, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {

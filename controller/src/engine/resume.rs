@@ -78,7 +78,7 @@ impl NodeTask {
         let link = match &action.delegate {
             Some(host) => {
                 let r#become = action.run_as != RunAs::Login;
-                let link = self.delegates.link(&*self.connector, host, r#become).await;
+                let link = self.delegates.link(&*self.connector, host, r#become, true).await;
                 link.map_err(|why| Cut::Held(format!("delegated to {host}: {why}")))?
             }
             None => self.link().await?,

@@ -490,8 +490,15 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
 
 fn environment(task: &Task, scope: &Arc<Scope>) -> Result<Vec<(String, String)>, Stop> {
     let mut merged: Vec<(String, String)> = Vec::new();
+    let mut layers = Vec::new();
     for layer in &task.environment {
         match template::resolve(layer, scope).map_err(|error| fail(format!("`environment`: {error}")))? {
+            Value::List(list) => layers.extend(list.items().iter().cloned()),
+            layer => layers.push(layer),
+        }
+    }
+    for layer in layers {
+        match layer {
             Value::Map(map) => {
                 for (name, value) in map.iter() {
                     if matches!(value, Value::Unknown) {

@@ -59,6 +59,8 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result):
         data = result._result
+        if result._task.action.rsplit(".", 1)[-1] in ("include_tasks", "include_role"):
+            return  # each thing that is included is noted by itself
         self.note(result._host, result._task, "changed" if data.get("changed") else "ok", data)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):

@@ -6,8 +6,9 @@ use gpufleet_protocol::facts::Facts;
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
 
+use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose};
-use super::task::{Raw, hide};
+use super::task::Raw;
 use super::{Copied, Cursor, EndState, Fed};
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::ledger::{Entry, Owner};

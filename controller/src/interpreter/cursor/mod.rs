@@ -2,8 +2,11 @@
 
 mod feed;
 mod gpu;
+mod judge;
 mod looping;
+mod retry;
 mod state;
+mod steer;
 mod task;
 mod walk;
 
@@ -252,6 +255,9 @@ impl Cursor {
             ("ansible_diff_mode", Value::Bool(false)),
             ("ansible_play_name", Value::str(&play.name)),
             ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
+            ("ansible_verbosity", Value::Int(host.verbosity.into())),
+            ("ansible_run_tags", words(&tags.only, "all")),
+            ("ansible_skip_tags", words(&tags.skip, "")),
             ("inventory_hostname", Value::str(&host.host)),
         ]
         .into_iter()
@@ -393,4 +399,10 @@ impl Cursor {
         // Why: a task that has several answers, or none yet, has no result to hand on.
         std::mem::take(&mut self.latch_settled).then(|| self.latched.take()).flatten()
     }
+}
+
+/// A list of words; one word where there is none, unless that is empty.
+fn words(list: &[String], otherwise: &str) -> Value {
+    let otherwise = Some(otherwise).filter(|word| list.is_empty() && !word.is_empty());
+    Value::list(list.iter().map(String::as_str).chain(otherwise).map(Value::str).collect())
 }

@@ -214,14 +214,16 @@ impl Parser<'_> {
         let name = name.and_then(|entry| entry.value.as_str().map(ToOwned::to_owned));
         site.complete = !self.on;
         if let Some(name) = name.filter(|_| !self.on) {
-            self.look_ahead(&mut site, &name, is_role, params);
+            // Why: a condition may be about that very file, and a failure may be forgiven.
+            let guarded = !own.when.is_empty() || own.ignore_errors.is_some();
+            self.look_ahead(&mut site, &name, is_role, guarded, params);
         }
         self.references = kept;
         Arc::new(site)
     }
 
     /// Reads what a place can include, for the checks before the run.
-    fn look_ahead(&mut self, site: &mut Site, name: &str, is_role: bool, params: &Parameters) {
+    fn look_ahead(&mut self, site: &mut Site, name: &str, is_role: bool, guarded: bool, params: &Parameters) {
         let part = |key: &str| params.get(key).and_then(|entry| entry.value.as_str()).map(ToOwned::to_owned);
         let parts = RoleParts {
             tasks: part("tasks_from"),
@@ -241,6 +243,17 @@ impl Parser<'_> {
             false => Some(name.to_owned()),
         };
         if let Some(name) = settled {
+            let there = match is_role {
+                true => self.role_folder(name.trim_end_matches('/'), &site.inherited).is_some(),
+                false => {
+                    let path = self.tasks_file(&name, &site.inherited);
+                    self.is_there(&path)
+                }
+            };
+            if guarded && !there {
+                site.complete = false;
+                return;
+            }
             let only = wanted(name);
             if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
                 // Why: it includes itself; what its tasks are has been read where it was met first.

@@ -363,7 +363,7 @@ impl Parser<'_> {
         folders
     }
 
-    fn role_folder(&self, name: &str, outer: &Inherited) -> Option<String> {
+    pub(super) fn role_folder(&self, name: &str, outer: &Inherited) -> Option<String> {
         let is_role = |folder: &String| {
             ["tasks/", "defaults/", "vars/", "handlers/", "meta/", "templates/", "files/"]
                 .iter()

@@ -167,7 +167,9 @@ impl Parser<'_> {
         }
         own.privilege = self.privilege(node).over(&outer.privilege);
         if let Some(environment) = node.get("environment") {
-            if environment.as_map().is_none() && environment.as_str().is_none() {
+            let is_template = |node: &Node| node.as_str().is_some_and(crate::template::is_template);
+            let fits = |node: &Node| node.as_map().is_some() || is_template(node) || node.is_null();
+            if !items_of(environment).iter().all(fits) {
                 self.error(environment.wrong_type("`environment`", "a mapping"));
             }
             own.environment.push(self.value(environment));

@@ -433,6 +433,7 @@ kinds! {
 
 /// The kind of this name or alias.
 pub fn find(name: &str) -> Option<&'static KindInfo> {
+    let name = name.strip_prefix("ansible.legacy.").unwrap_or(name);
     KINDS.iter().find(|kind| kind.name == name || kind.aliases.contains(&name))
 }
 

@@ -211,7 +211,7 @@ fn a_prediction_leaves_to_the_run_what_a_package_may_bring() {
     bench.script("usr/bin/systemctl", "#!/bin/sh\necho LoadState=not-found\n");
     let service: Service = serde_json::from_value(json!({"name": "chrony", "state": "started"})).unwrap();
     let failed = bench.run(&service, Mode::Predict);
-    assert!(matches!(failed.status, OpStatus::Failed { kind: FailureKind::Invalid, .. }), "{failed:?}");
+    assert!(matches!(failed.status, OpStatus::Failed { kind: FailureKind::Missing, .. }), "{failed:?}");
     bench.run(&apt(json!({"name": "chrony"})), Mode::Predict);
     assert_eq!(bench.run(&service, Mode::Predict).status, OpStatus::Possible);
 }

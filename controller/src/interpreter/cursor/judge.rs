@@ -1,0 +1,353 @@
+//! What became of a task: its conditions judge the result, `register` keeps it, `notify` tells of it.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::tasks::Class;
+use serde_json::{Map, Value as Json};
+
+use super::state::{Failure, Frame, ItemEnd};
+use super::task::Raw;
+use super::{Copied, Cursor};
+use crate::interpreter::action::{Mode, Phase};
+use crate::interpreter::report::{Status, TaskReport};
+use crate::playbook::{Condition, Task};
+use crate::template::{self, Dict, Scope, Truth, Value};
+
+impl Cursor {
+    /// Applies `changed_when`, `failed_when` and `ignore_errors`.
+    pub(super) fn judge(
+        &mut self,
+        task: &Arc<Task>,
+        scope: &Arc<Scope>,
+        round: u32,
+        item: Option<(u32, String)>,
+        mut raw: Raw,
+    ) -> ItemEnd {
+        let title = self.title(task, scope);
+        let mut status = raw.status.unwrap_or(Status::Failed);
+        let mut message = raw.message;
+        let mut result = result_of(status, message.as_deref(), &raw.data);
+        let judged = !matches!(status, Status::Skipped | Status::Unreachable | Status::Held);
+        if judged {
+            let scope = self.with_result(task, scope, &result);
+            let failed = self.verdict(task.failed_when.as_deref(), &scope, "failed_when");
+            let changed = self.verdict(task.changed_when.as_deref(), &scope, "changed_when");
+            // Why: as in Ansible, what failed may have changed something too.
+            let did_change = match &changed {
+                Ok(Some(Truth::True)) => true,
+                Ok(Some(Truth::False)) => false,
+                _ => status == Status::Changed || is_true(&result, "changed"),
+            };
+            match (failed, changed) {
+                (Err(error), _) | (_, Err(error)) => {
+                    status = Status::Failed;
+                    message = Some(error);
+                }
+                // Why: what a prediction does not run stays possible, whatever is said about its result.
+                _ if status == Status::Possible => {}
+                (Ok(Some(Truth::Unknown)), _) | (_, Ok(Some(Truth::Unknown))) => status = Status::Possible,
+                (Ok(failed), Ok(changed)) => {
+                    status = match (failed, changed, status) {
+                        (Some(Truth::True), ..) => {
+                            let why = "failed_when holds".to_owned();
+                            message =
+                                Some(message.map_or(why.clone(), |message| format!("{message} ({why})")));
+                            Status::Failed
+                        }
+                        (None, _, Status::Failed) => Status::Failed,
+                        (_, _, Status::Unknown) => Status::Unknown,
+                        (_, Some(Truth::True), _) => Status::Changed,
+                        (_, Some(Truth::False), _) => Status::Ok,
+                        (Some(_), None, Status::Failed) if raw.changes.is_empty() => {
+                            // Why: a command that ran has changed something, also when its exit code is accepted.
+                            if task.kind.class == Class::Command { Status::Changed } else { Status::Ok }
+                        }
+                        (Some(_), None, Status::Failed) => Status::Changed,
+                        (_, None | Some(Truth::Unknown), status) => status,
+                    };
+                }
+            }
+            if task.failed_when.is_some() && status != Status::Possible {
+                raw.data.insert("failed_when_result".to_owned(), Json::Bool(status == Status::Failed));
+            }
+            raw.data.remove("changed");
+            if did_change && status == Status::Failed {
+                raw.data.insert("changed".to_owned(), Json::Bool(true));
+            }
+            result = if status == Status::Possible {
+                Value::Unknown
+            } else {
+                result_of(status, message.as_deref(), &raw.data)
+            };
+        }
+        let failed = status == Status::Failed;
+        let ignored = failed && Self::ignores_errors(task, scope)
+            || status == Status::Unreachable && task.ignore_unreachable;
+        let text = message.clone().unwrap_or_else(|| "failed".to_owned());
+        let failure = (failed && !ignored).then(|| Failure {
+            task: title.clone(),
+            message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
+            fatal: task.any_errors_fatal,
+            result: (!task.no_log).then(|| result.clone()),
+        });
+        let mut report = TaskReport {
+            op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
+            task: title,
+            kind: task.kind.name.to_owned(),
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            phase: Phase::Declared,
+            status,
+            ignored,
+            rescued: failure.is_some() && self.will_rescue(),
+            message,
+            changes: raw.changes,
+            awaiting: raw.awaiting,
+            item: item.map(|(_, label)| label),
+            warnings: raw.warnings,
+            data: raw.data,
+        };
+        if task.no_log {
+            hide(&mut report);
+        }
+        if status == Status::Unknown {
+            let reason = report.message.as_deref().unwrap_or("not readable");
+            self.unknown.push(format!("{}: {reason}", report.task));
+        }
+        ItemEnd { report, result, failure }
+    }
+
+    pub(super) fn verdict(
+        &self,
+        conditions: Option<&[Condition]>,
+        scope: &Arc<Scope>,
+        key: &str,
+    ) -> Result<Option<Truth>, String> {
+        let Some(conditions) = conditions else { return Ok(None) };
+        Condition::all(conditions, scope)
+            .map(Some)
+            .map_err(|(condition, error)| format!("`{key}: {}`: {error}", condition.text))
+    }
+
+    /// Ends a task: registers, notifies, reports. Gives the failure that is nobody's yet.
+    pub(super) fn settle(
+        &mut self,
+        task: &Arc<Task>,
+        round: u32,
+        looped: bool,
+        mut ends: Vec<ItemEnd>,
+    ) -> Option<Failure> {
+        let mut end = match (looped, ends.len()) {
+            (false, _) => ends.pop()?,
+            (true, _) => self.sum_up(task, round, ends),
+        };
+        let scope = self.scope(task, None);
+        if self.sealed.contains(&task.path) {
+            end.result = end.result.sealed();
+        }
+        if let Some(name) = &task.register {
+            if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
+                latched.note(name, &end.result);
+            }
+            if self.mode == Mode::Predict && end.report.status == Status::Changed {
+                self.foretold.insert(Arc::clone(name));
+            }
+            Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
+        }
+        let possible = end.report.status == Status::Possible;
+        if end.report.status == Status::Changed || possible {
+            let names: Result<Vec<_>, _> = task
+                .notify
+                .iter()
+                .map(|name| template::resolve(name, &scope).map(|name| name.to_text()))
+                .collect();
+            let notified = match names {
+                Ok(names) => self.notify(&names, possible, &scope),
+                Err(error) => Err(format!("`notify`: {error}")),
+            };
+            if let Err(message) = notified {
+                end.report.status = Status::Failed;
+                end.report.message = Some(message.clone());
+                let failure = Failure::of(end.report.task.clone(), message);
+                end.failure = Some(Failure { fatal: task.any_errors_fatal, ..failure });
+                end.report.rescued = self.will_rescue();
+            }
+        }
+        if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
+            latched.failed |= end.failure.is_some();
+            self.latch_settled = true;
+        }
+        // Why: each time that something was included has been told by itself.
+        if !(looped && task.site.is_some() && end.report.status == Status::Ok) {
+            self.queue.push(end.report);
+        }
+        end.failure
+    }
+
+    /// The report of a whole loop.
+    pub(super) fn sum_up(&mut self, task: &Arc<Task>, round: u32, ends: Vec<ItemEnd>) -> ItemEnd {
+        let has = |status: Status| ends.iter().any(|end| end.report.status == status);
+        let failure = ends.iter().find_map(|end| end.failure.clone());
+        // Why a failure before a loss: the loss of an item is here only where the task ignores it.
+        let status = [
+            Status::Failed,
+            Status::Unreachable,
+            Status::Held,
+            Status::Unknown,
+            Status::Changed,
+            Status::Possible,
+            Status::Ok,
+            Status::Skipped,
+        ]
+        .into_iter()
+        .find(|status| has(*status))
+        .unwrap_or(Status::Skipped);
+        let count = ends.iter().filter(|end| end.report.status == status).count();
+        let first = ends.iter().find(|end| end.report.status == status);
+        let message = match status {
+            Status::Failed | Status::Unreachable | Status::Unknown => first.and_then(|end| {
+                let why = end.report.message.clone()?;
+                let item = end.report.item.clone().unwrap_or_default();
+                Some(format!("{count} of {} items: {item}: {why}", ends.len()))
+            }),
+            _ => None,
+        };
+        let ignored = matches!(status, Status::Failed | Status::Unreachable)
+            && failure.is_none()
+            && ends.iter().filter(|end| end.report.status == status).all(|end| end.report.ignored);
+        let result = if ends.iter().any(|end| matches!(end.result, Value::Unknown)) {
+            Value::Unknown
+        } else {
+            let mut result: Dict = [
+                (Arc::from("results"), Value::list(ends.iter().map(|end| end.result.clone()).collect())),
+                (Arc::from("changed"), Value::Bool(ends.iter().any(|end| is_true(&end.result, "changed")))),
+                (Arc::from("skipped"), Value::Bool(status == Status::Skipped)),
+                (
+                    Arc::from("msg"),
+                    Value::str(match status {
+                        _ if has(Status::Failed) => "One or more items failed",
+                        Status::Skipped => "All items skipped",
+                        _ => "All items completed",
+                    }),
+                ),
+            ]
+            .into_iter()
+            .collect();
+            if has(Status::Failed) {
+                result.insert("failed", Value::Bool(true));
+            }
+            Value::Map(Arc::new(result))
+        };
+        let scope = self.scope(task, None);
+        let mut report = TaskReport {
+            op_id: self.op_id(&task.path, None, Phase::Declared, round),
+            task: self.title(task, &scope),
+            kind: task.kind.name.to_owned(),
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            phase: Phase::Declared,
+            status,
+            ignored,
+            rescued: failure.is_some() && self.will_rescue(),
+            message,
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            item: None,
+            warnings: Vec::new(),
+            data: match is_true(&result, "changed") {
+                true if status == Status::Failed => {
+                    [("changed".to_owned(), Json::Bool(true))].into_iter().collect()
+                }
+                _ => Map::new(),
+            },
+        };
+        if task.no_log {
+            hide(&mut report);
+        }
+        ItemEnd { report, result, failure }
+    }
+
+    /// Another host ran the task: its variables come here too.
+    pub(super) fn take_copy(&mut self, copied: Copied) {
+        let Some(Frame::Task(active)) = self.frames.pop() else { return };
+        let set = Arc::make_mut(&mut self.vars.set);
+        for (name, value) in &copied.variables {
+            set.insert(name.as_str(), Value::literal(value));
+        }
+        for name in &copied.unknown {
+            set.insert(name.as_str(), Value::Unknown);
+        }
+        if copied.failed {
+            let scope = self.scope(&active.task, None);
+            let task = self.title(&active.task, &scope);
+            let failure = Failure::of(task, "it failed on the host that ran it for all".to_owned());
+            self.fail(Failure { fatal: true, ..failure });
+        }
+    }
+}
+
+fn is_true(result: &Value, name: &str) -> bool {
+    matches!(result, Value::Map(map) if matches!(map.get(name), Some(Value::Bool(true))))
+}
+
+/// What `register` gets.
+fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) -> Value {
+    if status == Status::Possible {
+        return Value::Unknown;
+    }
+    let mut result = Dict::literal(data);
+    let changed = status == Status::Changed
+        || status == Status::Failed && data.get("changed") == Some(&Json::Bool(true));
+    result.insert("changed", Value::Bool(changed));
+    // Why: as in Ansible, what was skipped has no more fields than these.
+    let skipped = status == Status::Skipped;
+    if skipped {
+        result.insert("skipped", Value::Bool(true));
+        let reason = match message {
+            Some("the condition does not hold") => "Conditional result was False",
+            other => other.unwrap_or_default(),
+        };
+        if !result.contains("skip_reason") && !result.contains("skipped_reason") {
+            result.insert("skip_reason", Value::str(reason));
+        }
+    } else {
+        result.insert("failed", Value::Bool(status == Status::Failed));
+    }
+    if status == Status::Unreachable {
+        result.insert("unreachable", Value::Bool(true));
+    }
+    // Why: what `debug` shows of a variable stands under its name only.
+    let told = data.is_empty() || matches!(status, Status::Failed | Status::Unreachable);
+    if let Some(message) = message
+        && told
+        && !skipped
+        && !result.contains("msg")
+    {
+        result.insert("msg", Value::str(message));
+    }
+    for stream in ["stdout", "stderr"] {
+        let lines = format!("{stream}_lines");
+        if let Some(Value::Str(text)) = result.get(stream)
+            && !result.contains(&lines)
+        {
+            let split = Value::list(text.lines().map(Value::str).collect());
+            result.insert(lines, split);
+        }
+    }
+    Value::Map(Arc::new(result))
+}
+
+/// Takes everything out of a report that `no_log` forbids.
+pub(super) fn hide(report: &mut TaskReport) {
+    report.data.retain(|name, _| name == "changed");
+    report.warnings.clear();
+    if report.message.is_some() {
+        report.message = Some("hidden by `no_log`".to_owned());
+    }
+    for change in &mut report.changes {
+        change.from = change.from.take().map(|_| "(hidden)".to_owned());
+        change.to = "(hidden)".to_owned();
+        change.diff = None;
+        change.note = None;
+    }
+}

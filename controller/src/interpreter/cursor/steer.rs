@@ -1,0 +1,143 @@
+//! What steers a host beside its tasks: where and how a task is done, what it includes, `meta`.
+
+use std::sync::Arc;
+
+use gpufleet_protocol::tasks::MetaAction;
+use serde_json::{Map, Value as Json};
+
+use super::Cursor;
+use super::state::{Frame, Stage};
+use super::task::Raw;
+use crate::interpreter::action::{Mode, RunAs, Work};
+use crate::interpreter::report::Status;
+use crate::playbook::{Task, Wanted};
+use crate::template::{self, Scope, Truth, Value};
+
+impl Cursor {
+    /// `check_mode` makes a task predict in a run.
+    pub(super) fn mode_of(&self, task: &Task, scope: &Arc<Scope>) -> Result<Mode, String> {
+        let Some(flag) = &task.check_mode else { return Ok(self.mode) };
+        match flag.holds(scope) {
+            Ok(Truth::True) => Ok(Mode::Predict),
+            // Why not in a prediction: a plan and an audit touch nothing, whatever a playbook says.
+            Ok(_) => Ok(self.mode),
+            Err(error) => Err(format!("`check_mode`: {error}")),
+        }
+    }
+
+    /// The host that does the task, if it is another one.
+    pub(super) fn delegate(&self, task: &Task, scope: &Arc<Scope>) -> Result<Option<String>, String> {
+        let Some(host) = &task.delegate_to else { return Ok(None) };
+        match template::resolve(host, scope).map_err(|error| format!("`delegate_to`: {error}"))? {
+            Value::Omit | Value::Null => Ok(None),
+            host if host.has_unknown() => Err("`delegate_to` hangs on the result of another task".to_owned()),
+            host => {
+                let host = host.to_text();
+                Ok(Some(host).filter(|host| !host.is_empty() && **host != *self.host.host))
+            }
+        }
+    }
+
+    pub(super) fn throttle(task: &Task, scope: &Arc<Scope>) -> Result<Option<u32>, String> {
+        let Some(value) = &task.throttle else { return Ok(None) };
+        let value = template::resolve(value, scope).map_err(|error| format!("`throttle`: {error}"))?;
+        match value.to_text().trim().parse::<u32>() {
+            Ok(0) => Ok(None),
+            Ok(most) => Ok(Some(most)),
+            Err(_) => Err(format!("`throttle` wants a number, got {}", value.kind())),
+        }
+    }
+
+    /// Puts the tasks of another file before whatever comes next.
+    pub(super) fn include(&mut self, task: &Arc<Task>, wanted: &Wanted, scope: &Arc<Scope>) {
+        let Some(Frame::Task(active)) = self.frames.last() else { return };
+        let (turn, value) =
+            (active.next, active.items.as_ref().and_then(|items| items.get(active.next)).cloned());
+        let layer = match (&task.looped, &value) {
+            (Some(looped), Some(value)) => {
+                Some(Self::item_layer(looped, turn, value, active.items.as_deref()))
+            }
+            _ => None,
+        };
+        let Some(site) = &task.site else {
+            return self.item_done(Raw::because(Status::Failed, "nothing can be included from here"));
+        };
+        let included = match site.open(&self.program.library, wanted, turn) {
+            Ok(included) => included,
+            Err(why) => return self.item_done(Raw::because(Status::Failed, why)),
+        };
+        let known = |new: &Arc<Task>, known: &[Arc<Task>]| known.iter().any(|old| Arc::ptr_eq(old, new));
+        for handler in &included.handlers {
+            if !known(handler, &self.handlers) {
+                self.handlers.push(Arc::clone(handler));
+            }
+        }
+        self.roles.extend(included.role.iter().cloned());
+        let label = value.map(|value| format!(" (item={})", Self::item_label(task, &value, scope)));
+        let message = format!("included: {}{}", included.name, label.unwrap_or_default());
+        let mut data = Map::new();
+        data.insert("include".to_owned(), Json::String(included.name.clone()));
+        self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
+        // Why not where it failed after all: `failed_when` may say so.
+        if self.end.is_some() || self.stage == Stage::Finish {
+            return;
+        }
+        let role = matches!(wanted, Wanted::Role(_));
+        self.frames.push(Frame::Include { layer, role });
+        self.frames.push(Frame::List { items: included.items, next: 0 });
+    }
+
+    pub(super) fn meta(
+        &mut self,
+        action: MetaAction,
+        task: &Arc<Task>,
+        scope: &Arc<Scope>,
+        round: u32,
+    ) -> Option<Raw> {
+        match action {
+            MetaAction::Noop | MetaAction::ClearHostErrors | MetaAction::RefreshInventory => {}
+            MetaAction::EndRole => {
+                while let Some(frame) = self.frames.pop() {
+                    match frame {
+                        Frame::Include { role: true, .. } => break,
+                        Frame::Block { block, .. } if block.is_role => break,
+                        _ => {}
+                    }
+                }
+                return None;
+            }
+            MetaAction::FlushHandlers => {
+                self.frames.pop();
+                self.flush_handlers();
+                return None;
+            }
+            MetaAction::EndHost | MetaAction::EndPlay | MetaAction::EndBatch => {
+                self.end_play |= action == MetaAction::EndPlay;
+                self.end_batch |= action == MetaAction::EndBatch;
+                self.end_here();
+                return None;
+            }
+            MetaAction::ResetConnection => {
+                if self.mode == Mode::Apply {
+                    self.ask(task, scope, Work::ResetConnection, RunAs::Login, Vec::new(), round, None);
+                    return None;
+                }
+            }
+        }
+        // Why: as in Ansible, steering the play counts nowhere.
+        self.frames.pop();
+        None
+    }
+
+    /// The play is over for this host, after the proof of what it declared.
+    pub(super) fn end_here(&mut self) {
+        self.frames.clear();
+        self.waiting.clear();
+        self.notified.clear();
+        self.stage = match self.stage {
+            Stage::Tasks(section) | Stage::Handlers(section) => Stage::VerifyStart(section),
+            other => other,
+        };
+        self.ending = true;
+    }
+}
