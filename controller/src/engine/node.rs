@@ -463,7 +463,9 @@ impl NodeTask {
             }
             self.announce(action).await?;
         }
-        let _turn = match action.throttle.filter(|_| !silent) {
+        // Why not what may disturb: the budget bounds that, and who waits for the budget must keep nobody from ending.
+        let throttle = action.throttle.filter(|_| !silent && action.disruption == Disruption::Live);
+        let _turn = match throttle {
             Some(most) => {
                 drop(self.place.take());
                 let turn = self.throttles.enter(&action.id.task, most).await;

@@ -472,8 +472,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             FromNode::Latch { host, key } => {
-                let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
-                let first = if self.context.linear { there.min() } else { None };
+                // Why not one that never answered: nobody waits for it.
+                let there =
+                    self.running.iter().filter(|(host, it)| it.connected && !self.late.contains(host));
+                let first = if self.context.linear { there.map(|(host, _)| *host).min() } else { None };
                 if let Some(answer) = self.meeting.latch(host, key, first) {
                     self.answer(host, answer);
                 }

@@ -26,8 +26,8 @@ struct Told {
 #[derive(Default)]
 struct State {
     told: HashMap<Arc<str>, Told>,
-    /// What hosts see at a task, once nobody tells anything of it any more.
-    seen: HashMap<Arc<str>, Value>,
+    /// What hosts see at the task that was asked for last: it holds the variables of all hosts, so only one is kept.
+    seen: Option<(Arc<str>, Value)>,
     settled: bool,
 }
 
@@ -53,7 +53,7 @@ impl Board {
     /// `hostvars` for a task that all have come to.
     pub(super) fn at(&self, task: &Arc<str>) -> Value {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(seen) = state.seen.get(task) {
+        if let Some((_, seen)) = state.seen.as_ref().filter(|(of, _)| of == task) {
             return seen.clone();
         }
         let mut all = (*self.base).clone();
@@ -69,7 +69,7 @@ impl Board {
         }
         let seen = Value::Map(Arc::new(all));
         if state.settled {
-            state.seen.insert(Arc::clone(task), seen.clone());
+            state.seen = Some((Arc::clone(task), seen.clone()));
         }
         seen
     }

@@ -182,6 +182,8 @@ pub struct Task {
     pub throttle: Option<Value>,
     /// Whether it only predicts, or acts even in a prediction.
     pub check_mode: Option<Flag>,
+    /// Whether it asks for variables of other hosts, as far as its text and that of its template tell.
+    pub asks_for_others: bool,
     /// What an `include_tasks` or `include_role` needs at run time.
     pub site: Option<Arc<Site>>,
     pub(super) references: Vec<Reference>,
@@ -196,13 +198,6 @@ impl Task {
     /// Whether it asks for one of these variables, as far as its text tells.
     pub fn asks_for(&self, names: &HashSet<Arc<str>>) -> bool {
         self.references.iter().any(|reference| names.contains(reference.name.as_str()))
-    }
-
-    /// Whether it asks for variables of other hosts, as far as the text tells.
-    pub fn asks_for_others(&self) -> bool {
-        self.kind.name == "template"
-            || self.site.is_some()
-            || self.references.iter().any(|reference| reference.name == "hostvars")
     }
 
     /// Its name behind that of its role, as people see it and `notify` may name it.

@@ -321,11 +321,13 @@ impl Cursor {
         self.board = board;
     }
 
+    fn looks_at_others(&self, task: &Task) -> bool {
+        task.asks_for_others || self.play.vars_ask_for_others()
+    }
+
     /// Takes over what the others have told by now, if a task asks for it.
     fn look_at_others(&mut self, task: &Task) {
-        if let Some(board) = &self.board
-            && (task.asks_for_others() || self.play.vars_ask_for_others())
-        {
+        if let Some(board) = self.board.as_ref().filter(|_| self.looks_at_others(task)) {
             let others = board.at(&task.path);
             Arc::make_mut(&mut self.peers).insert("hostvars", others);
         }

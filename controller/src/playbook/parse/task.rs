@@ -391,8 +391,13 @@ impl Parser<'_> {
         }
         let site = matches!(kind.name, "include_tasks" | "include_role")
             .then(|| self.site(value, &params, outer, &own, &local, path));
-        if kind.name == "template" && !self.on {
-            self.templates_ask |= self.template_asks(&params, &own);
+        let mut asks_for_others = references.iter().any(|reference| reference.name == "hostvars");
+        if kind.name == "template" {
+            let text = self.template_text(&params, &own);
+            let mentions = |word: &str| text.as_ref().is_none_or(|text| text.contains(word));
+            asks_for_others |= mentions("hostvars");
+            self.templates_ask |=
+                text.is_some() && (mentions("ansible_facts") || FACTS.iter().any(|fact| mentions(fact)));
         }
         if kind.name == "include_vars" {
             self.names_of_file(&params, &own);
@@ -430,6 +435,7 @@ impl Parser<'_> {
             on_interrupt,
             retry,
             site,
+            asks_for_others,
             references,
             ..bare
         })
@@ -472,6 +478,7 @@ impl Parser<'_> {
             throttle: own.throttle.clone(),
             check_mode: own.check_mode.clone(),
             site: None,
+            asks_for_others: false,
             references: Vec::new(),
         }
     }
@@ -521,15 +528,14 @@ impl Parser<'_> {
         Some(Retry { until, retries, delay })
     }
 
-    /// Whether the template of a task mentions facts.
-    fn template_asks(&self, params: &Parameters, own: &Inherited) -> bool {
-        let Some(name) = params.get("src").and_then(|entry| entry.value.as_str()) else { return false };
+    /// The text of a task's template, where its name is known and it can be read before the run.
+    fn template_text(&self, params: &Parameters, own: &Inherited) -> Option<String> {
+        let name = params.get("src").and_then(|entry| entry.value.as_str())?;
         let folders = own.search.iter();
         let mut paths =
             folders.flat_map(|folder| [join(&join(folder, "templates"), name), join(folder, name)]);
-        let text = paths.find_map(|path| self.reader.read(&path).ok());
-        let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        text.contains("ansible_facts") || FACTS.iter().any(|fact| text.contains(fact))
+        let bytes = paths.find_map(|path| self.reader.read(&path).ok())?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Names that a file of variables gives, for the checks before the run.
