@@ -1,7 +1,8 @@
 //! Where the nodes of a wave meet: the barriers of the strategy `linear`, and the tasks that only the first of them runs.
 //!
-//! Owns who waits there and for what. Must not know the rollout. Invariant: a host that never answered holds nobody up for
-//! longer than [`SILENCE`], and one that is gone holds nobody up at all.
+//! Owns who waits there and for what. Must not know the rollout. Invariant: a host that never answered holds nobody up at a
+//! barrier for longer than [`SILENCE`], at a task that is its own to run until its connection is given up, and one that is
+//! gone holds nobody up at all.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -146,37 +147,27 @@ impl Meeting {
         for latch in self.latches.values_mut() {
             if let Latch::Expected { owner, waiting } = latch
                 && waits.contains(owner)
-                && let Some(heir) = waiting.iter().copied().min()
+                && let Some(heir) = first_of(waiting)
             {
-                let waiting = waiting.iter().copied().filter(|host| *host != heir).collect();
-                *latch = Latch::Running { owner: heir, waiting };
+                *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };
                 heirs.push(heir);
             }
         }
         heirs
     }
 
-    /// A latch whose owner is gone goes to the next who waits, or to whoever comes next.
+    /// A latch whose owner is gone goes to the first of those who wait, or to whoever comes next.
     pub(super) fn pass_on(&mut self, gone: usize) -> Vec<usize> {
         let mut heirs = Vec::new();
         self.latches.retain(|_, latch| match latch {
-            Latch::Expected { owner, waiting } if *owner == gone => {
-                let heir = waiting.iter().copied().min();
+            Latch::Expected { owner, waiting } | Latch::Running { owner, waiting } if *owner == gone => {
+                let heir = first_of(waiting);
                 if let Some(heir) = heir {
-                    let waiting = waiting.iter().copied().filter(|host| *host != heir).collect();
-                    *latch = Latch::Running { owner: heir, waiting };
+                    *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };
                     heirs.push(heir);
                 }
                 heir.is_some()
             }
-            Latch::Running { owner, waiting } if *owner == gone => match waiting.pop() {
-                Some(heir) => {
-                    *owner = heir;
-                    heirs.push(heir);
-                    true
-                }
-                None => false,
-            },
             _ => true,
         });
         heirs
@@ -194,4 +185,10 @@ impl Meeting {
             }
         }
     }
+}
+
+/// Takes the first of the play's hosts from those who wait.
+fn first_of(waiting: &mut Vec<usize>) -> Option<usize> {
+    let at = waiting.iter().enumerate().min_by_key(|(_, host)| **host)?.0;
+    Some(waiting.swap_remove(at))
 }

@@ -472,10 +472,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             FromNode::Latch { host, key } => {
-                // Why not one that never answered: nobody waits for it.
-                let there =
-                    self.running.iter().filter(|(host, it)| it.connected && !self.late.contains(host));
-                let first = if self.context.linear { there.map(|(host, _)| *host).min() } else { None };
+                // Why one that is still being connected to, too: which host it is must not hang on who is quick.
+                let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
+                let first = if self.context.linear { there.min() } else { None };
                 if let Some(answer) = self.meeting.latch(host, key, first) {
                     self.answer(host, answer);
                 }

@@ -1,6 +1,6 @@
 //! Hosts that are much slower than all others.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -12,18 +12,23 @@ use crate::{
     rollout::Amount,
 };
 
-/// The events of a run over twelve nodes, one of which takes so long to answer, or never does.
+/// The events of a run over twelve nodes, the second of which takes so long to answer, or never does.
 fn run(slow: Duration, never: bool) -> Vec<What> {
+    let hosts = hosts(12);
+    let world = World::new(&hosts, false);
+    world.with("gpu002", |machine| (machine.slow, machine.down) = (slow, never));
+    run_in(&world, &hosts, PLAYBOOK)
+}
+
+fn run_in(world: &Arc<World>, hosts: &[String], playbook: &str) -> Vec<What> {
     virtual_time(async {
-        let (hosts, state) = (hosts(12), tempfile::tempdir().unwrap());
-        let world = World::new(&hosts, false);
-        world.with("gpu002", |machine| (machine.slow, machine.down) = (slow, never));
+        let state = tempfile::tempdir().unwrap();
         let dir = RunDir::new(state.path(), &RunId::generate());
         let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
         let (_press, mut interrupts) = mpsc::channel(1);
-        let mut engine = engine(PLAYBOOK, &world, &hosts, 1);
+        let mut engine = engine(playbook, world, hosts, 1);
         engine.options.max_unavailable = Some(Amount::Count(2));
-        let result = engine.run(started(&hosts), &mut recorder, &mut interrupts).await.unwrap();
+        let result = engine.run(started(hosts), &mut recorder, &mut interrupts).await.unwrap();
         recorder.finish().unwrap();
         assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
         read_for_resume(&dir).unwrap().into_iter().map(|event| event.what).collect()
@@ -74,4 +79,23 @@ fn nobody_is_late_where_all_are_slow_alike() {
     let events = run(Duration::from_millis(200), false);
     assert!(!events.iter().any(|what| matches!(what, What::Notice { .. })));
     assert_eq!(states(&events), vec![NodeState::Done; 12]);
+}
+
+/// Which host runs the task that one host runs for all, where the first of three answers so late, or never.
+fn who_runs_it(slow: Duration, never: bool) -> Vec<&'static str> {
+    const ONCE: &str =
+        "- hosts: all\n  gather_facts: false\n  tasks: [{command: /bin/once, run_once: true}]\n";
+    let hosts = hosts(3);
+    let world = World::new(&hosts, false);
+    world.with("gpu001", |machine| (machine.slow, machine.down) = (slow, never));
+    run_in(&world, &hosts, ONCE);
+    let ran = |host: &&str| world.with(host, |machine| !machine.ran.is_empty());
+    ["gpu001", "gpu002", "gpu003"].into_iter().filter(ran).collect()
+}
+
+#[test]
+fn the_first_host_runs_what_is_run_once_however_late_it_answers() {
+    assert_eq!(who_runs_it(Duration::from_millis(200), false), ["gpu001"]);
+    assert_eq!(who_runs_it(Duration::from_secs(14), false), ["gpu001"]);
+    assert_eq!(who_runs_it(Duration::from_secs(15), true), ["gpu002"], "once it is known to be unreachable");
 }
