@@ -121,6 +121,15 @@ impl Parser<'_> {
                     .err()
                     .is_none_or(|error| !error.message.starts_with("unknown field"))
         };
+        // Why not these: their text is a shell's, with comments and documents in it that quote nothing.
+        if !matches!(kind.name, "shell" | "raw")
+            && let Some(at) = words::open_quote(text)
+        {
+            let error = Diagnostic::error("a quote is opened and never closed")
+                .at(&part(node, at..at + 1))
+                .help(format!("close it, or write the parameters as a mapping: `{}`", kind.example));
+            return self.error(error);
+        }
         let mut free = String::new();
         let mut copied = 0;
         let all = words::split(text);
