@@ -164,6 +164,13 @@ pub const KEYS: &[Key] = &[
         ansible_keys: &[("defaults", "vault_identity_list")],
         ..key("vault_id", Kind::Paths, "vault passwords with ids, each `ID@FILE` (--vault-id)", "none")
     },
+    key("vault_identity", Kind::Paths, "files with secret keys of age (--vault-identity)", "none"),
+    key(
+        "vault_recipients",
+        Kind::Paths,
+        "files with recipients of age, for whom `vault` encrypts (-R); none encrypts with a password",
+        "none",
+    ),
     Key {
         ansible_variables: &["ANSIBLE_ASK_VAULT_PASS"],
         ansible_keys: &[("defaults", "ask_vault_pass")],
