@@ -230,7 +230,13 @@ impl Configuration {
         }
         self.text(&mut connection.user, "user");
         self.path(&mut connection.private_key, "private_key");
-        self.flag(&mut connection.ask_pass, "ask_pass");
+        // Why: an option is for the one as well as for the other.
+        if connection.connection_password_file.is_none() && !connection.ask_pass {
+            self.path(&mut connection.connection_password_file, "connection_password_file");
+        }
+        if connection.connection_password_file.is_none() {
+            self.flag(&mut connection.ask_pass, "ask_pass");
+        }
         self.choice(&mut connection.transport, "transport");
         if let (false, Some(checked)) = (connection.accept_new, self.settings.flag("host_key_checking")) {
             self.uses("host_key_checking");
@@ -252,7 +258,12 @@ impl Configuration {
         self.flag(&mut escalation.r#become, "become");
         self.text(&mut escalation.become_user, "become_user");
         self.text(&mut escalation.become_method, "become_method");
-        self.flag(&mut escalation.ask_become_pass, "become_ask_pass");
+        if escalation.become_password_file.is_none() && !escalation.ask_become_pass {
+            self.path(&mut escalation.become_password_file, "become_password_file");
+        }
+        if escalation.become_password_file.is_none() {
+            self.flag(&mut escalation.ask_become_pass, "become_ask_pass");
+        }
     }
 
     fn roles(&self, slot: &mut Vec<String>) {

@@ -1,14 +1,14 @@
 //! Vault passwords and the keys of age: files, programs, questions.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use gpufleet::vault::{DEFAULT_ID, Key, Keyring, age, encrypted_text};
-use zeroize::Zeroizing;
 
 use super::{
     args::{AgeRecipients, VaultSource},
     environment::Environment,
     error::CommandError,
+    secret_files,
 };
 
 /// The passwords that the options name, in the order in which they are tried.
@@ -71,7 +71,7 @@ fn read(source: &VaultSource, ask: Ask<'_>) -> Result<Arc<Keyring>, CommandError
 /// The secret keys in a file of age, which may be encrypted with a passphrase itself.
 fn identities_of(path: &Path, ask: Ask<'_>) -> Result<Vec<age::Identity>, CommandError> {
     let shown = path.display();
-    let mut bytes = content(path, "the age identity", &[])?;
+    let mut bytes = secret_files::content(path, "the age identity", &[])?;
     if let Some(text) = encrypted_text(&bytes) {
         let passphrase = ask(&format!("Passphrase of {shown}: "))?;
         let opened = age::AgeEnvelope::parse(&text).and_then(|file| file.open_with_passphrase(&passphrase));
@@ -138,53 +138,21 @@ fn asked(text: &str, environment: &Environment) -> Result<Vec<u8>, CommandError>
         ));
     }
     let password = rpassword::prompt_password(text).map_err(CommandError::internal)?;
-    password_of(password.as_bytes(), "the vault password is empty")
+    secret_files::trimmed(password.as_bytes()).ok_or_else(|| CommandError::user("the vault password is empty"))
 }
 
-/// Blanks and line breaks around a password do not count, as in Ansible.
-fn password_of(bytes: &[u8], empty: &str) -> Result<Vec<u8>, CommandError> {
-    let password = bytes.trim_ascii();
-    if password.is_empty() {
-        return Err(CommandError::user(empty));
-    }
-    Ok(password.to_vec())
-}
-
+/// The password of an id in a file, or printed by a program.
 fn from_file(path: &Path, id: &str) -> Result<Vec<u8>, CommandError> {
     // Why by the name: so Ansible knows programs that take an id.
     let client = path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("-client"));
     let arguments: &[&str] = if client { &["--vault-id", id] } else { &[] };
-    let bytes = content(path, "the vault password", arguments)?;
-    password_of(&bytes, &format!("the vault password of {} is empty", path.display()))
-}
-
-/// What a file holds, or prints where it is a program.
-fn content(path: &Path, what: &str, arguments: &[&str]) -> Result<Zeroizing<Vec<u8>>, CommandError> {
-    let shown = path.display();
-    let unreadable =
-        |error: std::io::Error| CommandError::user(format!("cannot read {what} in {shown}: {error}"));
-    let data = fs::metadata(path).map_err(unreadable)?;
-    if data.is_dir() {
-        return Err(CommandError::user(format!("the file of {what}, {shown}, is a folder")));
-    }
-    if data.permissions().mode() & 0o111 == 0 {
-        return fs::read(path).map(Zeroizing::new).map_err(unreadable);
-    }
-    // Why absolute: a name without a folder would be looked for in PATH.
-    let program = std::path::absolute(path).map_err(unreadable)?;
-    let mut command = Command::new(program);
-    let output = command.args(arguments).stderr(std::process::Stdio::inherit()).output().map_err(|error| {
-        let error = CommandError::user(format!("cannot run {shown}, a program, for {what}: {error}"));
-        error.hint("a file that holds a secret itself must not be executable")
-    })?;
-    match output.status.success() {
-        true => Ok(Zeroizing::new(output.stdout)),
-        false => Err(CommandError::user(format!("{shown}, the program for {what}, failed ({})", output.status))),
-    }
+    secret_files::password(path, "the vault password", arguments)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn message(error: CommandError) -> String {
@@ -210,7 +178,7 @@ mod tests {
         let client = put("pw-client.sh", "#!/bin/sh\necho \"$1 $2\"\n", 0o700);
         assert_eq!(from_file(&client, "prod").unwrap(), b"--vault-id prod");
         let failing = put("bad.sh", "#!/bin/sh\nexit 3\n", 0o700);
-        assert!(message(from_file(&failing, "prod").unwrap_err()).contains("failed (exit status: 3)"));
+        assert!(message(from_file(&failing, "prod").unwrap_err()).ends_with("failed (exit status: 3)"));
         let empty = put("empty", "\n", 0o600);
         assert!(message(from_file(&empty, "prod").unwrap_err()).ends_with("is empty"));
         assert!(message(from_file(&folder.path().join("no"), "prod").unwrap_err()).contains("cannot read"));

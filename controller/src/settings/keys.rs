@@ -83,6 +83,16 @@ pub const KEYS: &[Key] = &[
         ..key("ask_pass", Kind::Flag, "ask for the login password (-k)", "false")
     },
     Key {
+        ansible_variables: &["ANSIBLE_CONNECTION_PASSWORD_FILE"],
+        ansible_keys: &[("defaults", "connection_password_file")],
+        ..key(
+            "connection_password_file",
+            Kind::Path,
+            "file with the login password (--connection-password-file)",
+            "none",
+        )
+    },
+    Key {
         ansible_variables: &["ANSIBLE_HOST_KEY_CHECKING"],
         ansible_keys: &[("defaults", "host_key_checking"), ("ssh_connection", "host_key_checking")],
         ..key(
@@ -148,6 +158,16 @@ pub const KEYS: &[Key] = &[
         ansible_variables: &["ANSIBLE_BECOME_ASK_PASS"],
         ansible_keys: &[("privilege_escalation", "become_ask_pass")],
         ..key("become_ask_pass", Kind::Flag, "ask for the password that sudo wants (-K)", "false")
+    },
+    Key {
+        ansible_variables: &["ANSIBLE_BECOME_PASSWORD_FILE"],
+        ansible_keys: &[("defaults", "become_password_file")],
+        ..key(
+            "become_password_file",
+            Kind::Path,
+            "file with the password that sudo wants (--become-password-file)",
+            "none",
+        )
     },
     Key {
         ansible_variables: &["ANSIBLE_VAULT_PASSWORD_FILE"],

@@ -48,16 +48,40 @@ fn a_passphrase_is_a_vault_password() {
 
 #[test]
 fn each_way_to_fail_is_told() {
-    insta::assert_snapshot!(message(ONE, &Keyring::default()), @r"");
+    insta::assert_snapshot!(message(ONE, &Keyring::default()), @r"
+    error: this is encrypted with age, and no identity is given
+      --> group_vars/all.yml:1:1
+    help: name the file of your secret key with `--vault-identity FILE`
+    ");
     let known = identity().recipient().to_string();
-    insta::assert_snapshot!(message(OTHER, &ring()).replace(&known, "age1…"), @r"");
-    insta::assert_snapshot!(message(PASSPHRASE, &ring()), @r"");
+    insta::assert_snapshot!(message(OTHER, &ring()).replace(&known, "age1…"), @r"
+    error: no identity opens this: it is encrypted for others
+      --> group_vars/all.yml:1:1
+    note: identities tried are those of age1…
+    ");
+    insta::assert_snapshot!(message(PASSPHRASE, &ring()), @r"
+    error: this is encrypted with a passphrase of age, and none is given
+      --> group_vars/all.yml:1:1
+    help: give it as a vault password: `--vault-password-file FILE`, or `--ask-vault-pass` to be asked
+    ");
     let wrong = Keyring::new(vec![Key::new("default", b"wrong".to_vec())]);
-    insta::assert_snapshot!(message(PASSPHRASE, &wrong), @r"");
-    insta::assert_snapshot!(message(&ONE.replace("-----END", "----END"), &ring()), @r"");
+    insta::assert_snapshot!(message(PASSPHRASE, &wrong), @r"
+    error: no vault password opens this: each is wrong
+      --> group_vars/all.yml:1:1
+    ");
+    insta::assert_snapshot!(message(&ONE.replace("-----END", "----END"), &ring()), @r"
+    error: this file of age cannot be read: it is damaged: its last line is missing
+      --> group_vars/all.yml:1:1
+    ");
     let of = |header: &str| message(&armored(header.as_bytes()), &ring());
-    insta::assert_snapshot!(of("age-encryption.org/v9\n-> X"), @r"");
-    insta::assert_snapshot!(of("nothing"), @r"");
+    insta::assert_snapshot!(of("age-encryption.org/v9\n-> X"), @r"
+    error: this file of age cannot be read: version `v9` of the format of age is not known, only v1 is
+      --> group_vars/all.yml:1:1
+    ");
+    insta::assert_snapshot!(of("nothing"), @r"
+    error: this file of age cannot be read: it is damaged: it does not begin with `age-encryption.org/v1`
+      --> group_vars/all.yml:1:1
+    ");
 }
 
 #[test]
