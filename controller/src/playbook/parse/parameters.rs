@@ -179,17 +179,20 @@ impl Parser<'_> {
                 });
             }
             None => {
+                let example = format!("for example `{}`", kind.example);
                 let mut error =
                     Diagnostic::error(format!("`{}` wants a mapping of parameters, got text", kind.name))
                         .at(&node.span);
+                let mut near = None;
                 if let Some((at, word)) =
                     all.iter().find(|(_, word)| words::pair(word).is_some_and(|(key, _)| !known(key)))
                     && let Some((key, _)) = words::pair(word)
                 {
                     error = Diagnostic::error(format!("`{}` has no parameter `{key}`", kind.name))
                         .at(&part(node, *at..at + key.len()));
+                    near = check_one(kind, key, &serde_json::Value::Null).and_then(|problem| problem.help);
                 }
-                self.error(error.help(format!("for example `{}`", kind.example)));
+                self.error(error.help(near.unwrap_or(example)));
             }
         }
     }

@@ -23,7 +23,24 @@ fn an_unknown_task() {
 fn a_quote_that_is_not_closed() {
     insta::assert_snapshot!(errors_of(
         "- hosts: all\n  tasks:\n    - debug: msg=\"open\n    - shell: cat <<E\n    - shell: it's done\n"
-    ), @r"");
+    ), @r#"
+    error: a quote is opened and never closed
+      --> play.yml:3:18
+       |
+     3 |     - debug: msg="open
+       |                  ^
+    help: close it, or write the parameters as a mapping: `debug: {msg: 'hello'}`
+    "#);
+}
+
+#[test]
+fn an_unknown_parameter_among_words() {
+    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - apt: name=a stat=present\n"), @r"");
+}
+
+#[test]
+fn a_template_that_ends_a_mapping_in_braces() {
+    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - copy: {src: a, dest: /b/{{ c }}}\n"), @r"");
 }
 
 #[test]
