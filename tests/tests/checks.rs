@@ -85,10 +85,14 @@ fn exit_codes_and_silenced_rules() {
 #[test]
 fn an_inventory_lets_variables_be_judged() {
     let home = Home::new();
-    let play = home.write("p.yml", "- hosts: gpu\n  tasks:\n    - {name: Say, debug: {msg: '{{ limitt }}'}}\n");
+    let play =
+        home.write("p.yml", "- hosts: gpu\n  tasks:\n    - {name: Say, debug: {msg: '{{ limitt }}'}}\n");
     home.gpufleet(["check", &play]).run().expect(0);
     home.write("inv.yml", "gpu: {hosts: {n1: }, vars: {limit: 600}}\n");
-    home.gpufleet(["check", &play, "-i", "inv.yml"]).run().expect(1).says(&["limitt", "did you mean `limit`?"]);
+    home.gpufleet(["check", &play, "-i", "inv.yml"])
+        .run()
+        .expect(1)
+        .says(&["limitt", "did you mean `limit`?"]);
     home.gpufleet(["check", &play, "-i", "inv.yml", "-e", "limitt=1"]).run().expect(0);
 }
 
@@ -97,7 +101,8 @@ fn json_is_one_document() {
     let home = Home::new();
     let play = home.write("p.yml", WRONG);
     let done = home.gpufleet(["check", &play, "--format", "json"]).run().expect(1);
-    let document: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
+    let document: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
     assert_eq!(document["format"], 1, "{done}");
     assert_eq!(document["variables_checked"], false);
     let findings = document["findings"].as_array().expect("findings");
@@ -173,7 +178,8 @@ fn a_playbook_of_ansible_is_surveyed() {
     assert!(!done.stdout.contains("Tune") && !done.stdout.contains("Fine"), "what runs as it is: {done}");
     home.gpufleet(["import", &play, "--all"]).run().says(&["Tune", "Fine"]);
     let done = home.gpufleet(["import", &play, "--format", "json"]).run();
-    let document: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
+    let document: Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
     let tasks = document["tasks"].as_array().expect("tasks");
     assert_eq!(tasks.len(), 5, "{done}");
     let task = |name: &str| tasks.iter().find(|task| task["name"] == name).expect("a task");
@@ -193,7 +199,8 @@ fn schemas_are_json_and_name_what_there_is() {
         ("config", "vault_identity"),
     ] {
         let done = home.gpufleet(["schema", name]).run().expect(0);
-        let schema: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
+        let schema: Value =
+            serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done}"));
         assert!(schema["$schema"].as_str().is_some_and(|url| url.contains("json-schema.org")), "{name}");
         assert!(done.stdout.contains(part), "{name}: {part}");
     }
@@ -204,10 +211,13 @@ fn schemas_are_json_and_name_what_there_is() {
 fn shells_and_man_know_every_command() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
-        home.gpufleet(["completion", shell])
-            .run()
-            .expect(0)
-            .says(&["gpufleet", "audit", "vault", "gpu_persistence", "start-at-task"]);
+        home.gpufleet(["completion", shell]).run().expect(0).says(&[
+            "gpufleet",
+            "audit",
+            "vault",
+            "gpu_persistence",
+            "start-at-task",
+        ]);
     }
     home.gpufleet(["man"]).run().expect(0).says(&[".TH gpufleet 1", "audit"]);
     home.gpufleet(["man", "run"]).run().expect(0).says(&["start", "diff", "Exit codes"]);

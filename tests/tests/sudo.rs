@@ -79,7 +79,10 @@ fn passwords_of_the_command_line_are_in_no_sink() {
         assert!(hidden(&done.to_string()), "{done}");
     }
     let done = home.gpufleet(base).env("GPUFLEET_BECOME_PASSWORD_FILE", "wrong").run().expect(4);
-    assert!(done.to_string().contains("refuses the password of admin") && hidden(&done.to_string()), "{done}");
+    assert!(
+        done.to_string().contains("refuses the password of admin") && hidden(&done.to_string()),
+        "{done}"
+    );
     home.gpufleet(base).args(right).run().expect(0);
     // Why a second program: passwords are asked on a terminal only.
     let gpufleet = gpufleet_tests::binary("gpufleet");

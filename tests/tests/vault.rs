@@ -137,13 +137,18 @@ fn files_are_encrypted_for_people_and_opened_by_them() {
     home.gpufleet(["vault", "encrypt", "-R", "people", "secrets.yml"]).run().expect(0);
     let text = std::fs::read_to_string(home.work().join("secrets.yml")).expect("a file");
     assert!(text.starts_with("-----BEGIN AGE ENCRYPTED FILE-----\n") && !text.contains("planted"));
-    home.gpufleet(["vault", "encrypt", "-r", &anne, "secrets.yml"]).run().expect(1).says(&["encrypted already"]);
+    home.gpufleet(["vault", "encrypt", "-r", &anne, "secrets.yml"])
+        .run()
+        .expect(1)
+        .says(&["encrypted already"]);
     for key in ["anne.key", "bob.key"] {
         let done = home.gpufleet(["vault", "view", "--vault-identity", key, "secrets.yml"]).run().expect(0);
         assert_eq!(done.stdout, "token: planted\n");
     }
     home.gpufleet(["vault", "view", "secrets.yml"]).run().expect(1).says(&["no identity is given"]);
-    home.gpufleet(["vault", "rekey", "--vault-identity", "bob.key", "-r", &anne, "secrets.yml"]).run().expect(0);
+    home.gpufleet(["vault", "rekey", "--vault-identity", "bob.key", "-r", &anne, "secrets.yml"])
+        .run()
+        .expect(0);
     home.gpufleet(["vault", "view", "--vault-identity", "bob.key", "secrets.yml"])
         .run()
         .expect(1)
@@ -152,10 +157,16 @@ fn files_are_encrypted_for_people_and_opened_by_them() {
     home.write("gpufleet.toml", "vault_identity = \"anne.key\"\nvault_recipients = \"people\"\n");
     home.gpufleet(["vault", "view", "secrets.yml"]).run().expect(0);
     home.gpufleet(["vault", "rekey", "secrets.yml"]).run().expect(0);
-    home.gpufleet(["vault", "decrypt", "secrets.yml"]).env("GPUFLEET_VAULT_IDENTITY", "bob.key").run().expect(0);
+    home.gpufleet(["vault", "decrypt", "secrets.yml"])
+        .env("GPUFLEET_VAULT_IDENTITY", "bob.key")
+        .run()
+        .expect(0);
     let text = std::fs::read_to_string(home.work().join("secrets.yml")).expect("a file");
     assert_eq!(text, "token: planted\n");
-    home.gpufleet(["vault", "encrypt", "-r", "age1nobody", "secrets.yml"]).run().expect(1).says(&["names nobody"]);
+    home.gpufleet(["vault", "encrypt", "-r", "age1nobody", "secrets.yml"])
+        .run()
+        .expect(1)
+        .says(&["names nobody"]);
 }
 
 #[test]

@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, Escalation, Format,
-        AgeRecipients, EncryptWith, InventorySource, TaskChoice, VaultCommand, VaultSource,
+        AgeRecipients, ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, EncryptWith,
+        Escalation, Format, InventorySource, TaskChoice, VaultCommand, VaultSource,
     },
     environment::Environment,
     error::CommandError,

@@ -24,13 +24,16 @@ pub fn content(path: &Path, what: &str, arguments: &[&str]) -> Result<Zeroizing<
     // Why absolute: a name without a folder would be looked for in PATH.
     let program = std::path::absolute(path).map_err(unreadable)?;
     let mut command = Command::new(program);
-    let output = command.args(arguments).stderr(std::process::Stdio::inherit()).output().map_err(|error| {
-        let error = CommandError::user(format!("cannot run {shown} for {what}: {error}"));
-        error.hint("a file that holds a secret itself must not be executable")
-    })?;
+    let output =
+        command.args(arguments).stderr(std::process::Stdio::inherit()).output().map_err(|error| {
+            let error = CommandError::user(format!("cannot run {shown} for {what}: {error}"));
+            error.hint("a file that holds a secret itself must not be executable")
+        })?;
     match output.status.success() {
         true => Ok(Zeroizing::new(output.stdout)),
-        false => Err(CommandError::user(format!("{shown}, the program for {what}, failed ({})", output.status))),
+        false => {
+            Err(CommandError::user(format!("{shown}, the program for {what}, failed ({})", output.status)))
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 use super::{
     args::{
-        EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultKeygenArgs,
-        VaultViewArgs,
+        EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
+        VaultKeygenArgs, VaultViewArgs,
     },
     environment::Environment,
     error::CommandError,
@@ -82,8 +82,10 @@ fn keygen(args: &VaultKeygenArgs, output: &Output) -> Result<(), CommandError> {
     let text = Zeroizing::new(format!("# public key: {recipient}\n{}\n", *identity.secret_text()));
     match args.output.as_deref().filter(|path| *path != Path::new("-")) {
         None => output.bytes(text.as_bytes()),
-        Some(path) if path.exists() => Err(CommandError::user(format!("{} is there already", path.display()))
-            .hint("a key that is overwritten opens nothing any more: name another file")),
+        Some(path) if path.exists() => {
+            Err(CommandError::user(format!("{} is there already", path.display()))
+                .hint("a key that is overwritten opens nothing any more: name another file"))
+        }
         Some(path) => {
             replace(path, text.as_bytes())?;
             output.data(&recipient.to_string())

@@ -356,7 +356,8 @@ mod tests {
         fs::write(&file, keyring.keys()[0].seal(b"x").unwrap()).unwrap();
         let before = fs::read(&file).unwrap();
         let age = AgeRecipients::default();
-        edit(&VaultEditArgs { files: vec![file.clone()], age, vault: prod }, &environment, &output()).unwrap();
+        edit(&VaultEditArgs { files: vec![file.clone()], age, vault: prod }, &environment, &output())
+            .unwrap();
         assert_eq!(fs::read(&file).unwrap(), before);
     }
 }

@@ -95,8 +95,9 @@ pub fn recipients(args: &AgeRecipients) -> Result<Vec<age::Recipient>, CommandEr
     let mut found: Vec<age::Recipient> = Vec::new();
     for text in &args.recipient {
         found.push(text.trim().parse().map_err(|error| {
-            CommandError::user(format!("`--recipient` names nobody: {error}"))
-                .hint("a recipient looks like `age1…`; `gpufleet vault keygen` makes a key and tells its recipient")
+            CommandError::user(format!("`--recipient` names nobody: {error}")).hint(
+                "a recipient looks like `age1…`; `gpufleet vault keygen` makes a key and tells its recipient",
+            )
         })?);
     }
     for path in &args.recipients_file {
@@ -120,7 +121,10 @@ pub fn recipients(args: &AgeRecipients) -> Result<Vec<age::Recipient>, CommandEr
 }
 
 /// Keys, one a line; empty lines and those with `#` in front do not count.
-fn keys_of<T: std::str::FromStr<Err = age::KeyError>>(text: &str, path: &Path) -> Result<Vec<T>, CommandError> {
+fn keys_of<T: std::str::FromStr<Err = age::KeyError>>(
+    text: &str,
+    path: &Path,
+) -> Result<Vec<T>, CommandError> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines.map(|(at, line)| line.parse().map_err(|error| no_key(path, at + 1, error))).collect()
@@ -138,7 +142,8 @@ fn asked(text: &str, environment: &Environment) -> Result<Vec<u8>, CommandError>
         ));
     }
     let password = rpassword::prompt_password(text).map_err(CommandError::internal)?;
-    secret_files::trimmed(password.as_bytes()).ok_or_else(|| CommandError::user("the vault password is empty"))
+    secret_files::trimmed(password.as_bytes())
+        .ok_or_else(|| CommandError::user("the vault password is empty"))
 }
 
 /// The password of an id in a file, or printed by a program.

@@ -168,9 +168,7 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
     let compiled = template(source)?;
     frame::evaluate(scope, |root| match &*compiled {
         Compiled::Pieces(parts) => match parts.as_slice() {
-            [Part::Expression { code, start }] => {
-                frame::collect(&run_part(code, *start, root, source)?)
-            }
+            [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
             parts => {
                 let mut out = String::new();
                 for part in parts {

@@ -23,7 +23,8 @@ pub use self::{
     run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
     vault::{
-        AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultKeygenArgs, VaultViewArgs,
+        AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
+        VaultKeygenArgs, VaultViewArgs,
     },
 };
 

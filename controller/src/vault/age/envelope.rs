@@ -37,8 +37,15 @@ pub struct AgeEnvelope {
 /// The key of the file, wrapped for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stanza {
-    X25519 { share: [u8; 32], wrapped: Vec<u8> },
-    Scrypt { salt: [u8; SALT], work: u8, wrapped: Vec<u8> },
+    X25519 {
+        share: [u8; 32],
+        wrapped: Vec<u8>,
+    },
+    Scrypt {
+        salt: [u8; SALT],
+        work: u8,
+        wrapped: Vec<u8>,
+    },
     /// A kind that is not known here.
     Other,
     /// What tools put in so that readers get used to kinds they do not know.
@@ -79,7 +86,8 @@ impl AgeEnvelope {
     pub fn of(file: &[u8]) -> Result<Self, VaultError> {
         let Some(rest) = file.strip_prefix(VERSION) else {
             let version = file.strip_prefix(b"age-encryption.org/").unwrap_or_default();
-            let version: Vec<u8> = version.iter().copied().take_while(u8::is_ascii_alphanumeric).take(10).collect();
+            let version: Vec<u8> =
+                version.iter().copied().take_while(u8::is_ascii_alphanumeric).take(10).collect();
             return Err(match version.is_empty() {
                 true => VaultError::Damaged("it does not begin with `age-encryption.org/v1`"),
                 false => VaultError::UnknownAge(String::from_utf8_lossy(&version).into_owned()),
@@ -169,16 +177,14 @@ impl AgeEnvelope {
 
     fn open_with(
         &self,
-        keys: impl Iterator<Item = Zeroizing<Vec<u8>>>,
+        mut keys: impl Iterator<Item = Zeroizing<Vec<u8>>>,
     ) -> Result<Zeroizing<Vec<u8>>, VaultError> {
-        for file_key in keys {
-            // Why an error at once: nobody but who wrote the file can have wrapped a key in it.
-            header_mac(&file_key, &self.header)?
-                .verify_slice(&self.mac)
-                .map_err(|_| VaultError::Damaged("its header was changed"))?;
-            return payload::open(&self.payload, &file_key);
-        }
-        Err(VaultError::WrongPassword)
+        // Why the first: nobody but who wrote the file can have wrapped a key in it.
+        let file_key = keys.next().ok_or(VaultError::WrongPassword)?;
+        header_mac(&file_key, &self.header)?
+            .verify_slice(&self.mac)
+            .map_err(|_| VaultError::Damaged("its header was changed"))?;
+        payload::open(&self.payload, &file_key)
     }
 }
 
@@ -253,7 +259,8 @@ pub fn seal_to(plain: &[u8], recipients: &[Recipient]) -> Result<Vec<u8>, VaultE
             .ok_or(VaultError::Damaged("a recipient is no key to encrypt for"))?;
         let wrapped = cipher(&key).encrypt(&Nonce::from([0; 12]), file_key.as_slice());
         let wrapped = wrapped.map_err(|_| VaultError::Damaged("it is too long"))?;
-        let (share, wrapped) = (Base64Unpadded::encode_string(&share), Base64Unpadded::encode_string(&wrapped));
+        let (share, wrapped) =
+            (Base64Unpadded::encode_string(&share), Base64Unpadded::encode_string(&wrapped));
         file.extend(format!("-> X25519 {share}\n{wrapped}\n").into_bytes());
     }
     file.extend(b"---");

@@ -58,7 +58,8 @@ pub(super) fn open(payload: &[u8], file_key: &[u8]) -> Result<Zeroizing<Vec<u8>>
     for (count, chunk) in (0_u64..).zip(&chunks) {
         let last = count + 1 == chunks.len() as u64;
         let opened = cipher.decrypt(&nonce(count, last), *chunk).map(Zeroizing::new);
-        let opened = opened.map_err(|_| VaultError::Damaged("its content was changed, or its end is missing"))?;
+        let opened =
+            opened.map_err(|_| VaultError::Damaged("its content was changed, or its end is missing"))?;
         if opened.is_empty() && count > 0 {
             return Err(VaultError::Damaged("its last part is empty"));
         }

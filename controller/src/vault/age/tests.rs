@@ -39,10 +39,8 @@ fn what_rage_wrote_is_read() {
 
 #[test]
 fn a_passphrase_is_a_vault_password() {
-    let keyring = Keyring::new(vec![
-        Key::new("default", b"wrong".to_vec()),
-        Key::new("age", b"hunter2".to_vec()),
-    ]);
+    let keyring =
+        Keyring::new(vec![Key::new("default", b"wrong".to_vec()), Key::new("age", b"hunter2".to_vec())]);
     assert_eq!(keyring.open_file(&SourceFile::new("a", PASSPHRASE)).unwrap().text(), PLAIN);
 }
 
@@ -111,8 +109,12 @@ fn headers_that_are_not_the_format_are_refused() {
     let low = [VERSION, format!("-> X25519 {share}\n{wrapped}\n--- {mac}\n").as_bytes(), &[0; 40]].concat();
     let low = AgeEnvelope::of(&low).unwrap().open(&identity());
     assert_eq!(low, Err(VaultError::WrongPassword), "a share of low order");
-    let hard = [VERSION, format!("-> scrypt {salt} 40\n{wrapped}\n--- {mac}\n").as_bytes(), &[0; 40]].concat();
-    assert!(matches!(AgeEnvelope::of(&hard).unwrap().open_with_passphrase(b"a"), Err(VaultError::Damaged(_))));
+    let hard =
+        [VERSION, format!("-> scrypt {salt} 40\n{wrapped}\n--- {mac}\n").as_bytes(), &[0; 40]].concat();
+    assert!(matches!(
+        AgeEnvelope::of(&hard).unwrap().open_with_passphrase(b"a"),
+        Err(VaultError::Damaged(_))
+    ));
     let foreign = format!("-> pq abc def\n{}\n\n-> X25519 {share}\n{wrapped}\n--- {mac}\n", "A".repeat(64));
     let foreign = AgeEnvelope::of(&[VERSION, foreign.as_bytes(), &[0; 40]].concat()).unwrap();
     assert_eq!(foreign.recipients(), 2);
@@ -129,7 +131,10 @@ fn keys_are_read_and_written_as_age_does() {
     let refused = |text: &str| text.parse::<Recipient>().unwrap_err();
     assert_eq!(refused(text), KeyError::IsSecret);
     assert_eq!(refused("ssh-ed25519 AAAA"), KeyError::Ssh);
-    assert_eq!(refused("age1yubikey1qwt50d05nh5vutpdzmlg5wn80xq5negm4uj9ghv0snvdd3yysf5yw3rhl3t"), KeyError::OtherKind);
+    assert_eq!(
+        refused("age1yubikey1qwt50d05nh5vutpdzmlg5wn80xq5negm4uj9ghv0snvdd3yysf5yw3rhl3t"),
+        KeyError::OtherKind
+    );
     assert_eq!(refused("nobody"), KeyError::NotAKey);
     assert_eq!(refused(&public.replace(&public[20..22], "qq")), KeyError::Damaged);
     let refused = |text: &str| text.parse::<Identity>().unwrap_err();
