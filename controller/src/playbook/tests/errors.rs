@@ -35,12 +35,26 @@ fn a_quote_that_is_not_closed() {
 
 #[test]
 fn an_unknown_parameter_among_words() {
-    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - apt: name=a stat=present\n"), @r"");
+    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - apt: name=a stat=present\n"), @r"
+    error: `apt` has no parameter `stat`
+      --> play.yml:3:19
+       |
+     3 |     - apt: name=a stat=present
+       |                   ^^^^
+    help: did you mean `state`?
+    ");
 }
 
 #[test]
 fn a_template_that_ends_a_mapping_in_braces() {
-    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - copy: {src: a, dest: /b/{{ c }}}\n"), @r"");
+    insta::assert_snapshot!(errors_of("- hosts: all\n  tasks:\n    - copy: {src: a, dest: /b/{{ c }}}\n"), @r"
+    error: `,` or `}` was expected
+      --> play.yml:3:31
+       |
+     3 |     - copy: {src: a, dest: /b/{{ c }}}
+       |                               ^
+    help: between braces and brackets, a value with `{{ … }}` in it must stand in quotes
+    ");
 }
 
 #[test]
@@ -291,7 +305,7 @@ fn text_where_a_mapping_belongs() {
     - gpu_ecc: enabled
     - sysctl: name=vm.swappiness valu=10
 "#;
-    insta::assert_snapshot!(errors_of(text), @r#"
+    insta::assert_snapshot!(errors_of(text), @r"
     error: `gpu_ecc` wants a mapping of parameters, got text
       --> play.yml:3:16
        |
@@ -303,6 +317,6 @@ fn text_where_a_mapping_belongs() {
        |
      4 |     - sysctl: name=vm.swappiness valu=10
        |                                  ^^^^
-    help: for example `sysctl: {name: vm.swappiness, value: 10}`
-    "#);
+    help: did you mean `value`?
+    ");
 }
