@@ -44,6 +44,8 @@ pub(super) struct Slot {
     pub(super) fatal: bool,
     pub(super) end_play: bool,
     pub(super) end_batch: bool,
+    /// It did `meta: clear_host_errors` in this play.
+    pub(super) cleared_errors: bool,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
@@ -81,6 +83,7 @@ impl Slot {
             fatal: false,
             end_play: false,
             end_batch: false,
+            cleared_errors: false,
             forecast: None,
             resumed: None,
         }
@@ -132,6 +135,20 @@ impl Slot {
     pub(super) fn count(&mut self, reports: &[TaskReport]) {
         for report in reports {
             self.counts.count(report);
+        }
+    }
+
+    /// `meta: clear_host_errors`: hosts that were lost before take part in the next play.
+    pub(super) fn clear_errors(slots: &mut [Self]) {
+        let cleared = slots.iter_mut().fold(false, |any, slot| any | slot.cleared_errors);
+        for slot in slots {
+            // Why not one that did it: what it lost it lost behind it.
+            let before = !std::mem::take(&mut slot.cleared_errors);
+            let gone = matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
+            if cleared && before && gone && !slot.is_out() {
+                slot.verdict = NodeState::Pending;
+                slot.message = None;
+            }
         }
     }
 

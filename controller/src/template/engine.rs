@@ -32,11 +32,12 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_debug(false);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, _, value| {
-        let text = match value.as_str() {
-            Some(text) => return Ok(out.write_str(text)?),
-            None => frame::collect(value).map_err(|error| error.into_engine())?.to_text(),
+        let value = match value.as_str() {
+            Some(text) => Value::str(text),
+            None => frame::collect(value).map_err(|error| error.into_engine())?,
         };
-        Ok(out.write_str(&text)?)
+        frame::written(&value);
+        Ok(out.write_str(&value.to_text())?)
     });
     filters::register(&mut environment);
     lookups::register(&mut environment);
@@ -167,23 +168,31 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
         Compiled::Pieces(parts) => match parts.as_slice() {
             [Part::Expression { code, start }] => run_part(code, *start, root, source),
             parts => {
-                let mut out = String::new();
+                // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
+                let mut values = Vec::with_capacity(parts.len());
                 for part in parts {
-                    match part {
-                        Part::Text(text) => out.push_str(text),
-                        Part::Expression { code, start } => {
-                            out.push_str(&run_part(code, *start, root.clone(), source)?.to_text());
-                        }
-                    }
+                    values.push(match part {
+                        Part::Text(text) => Value::str(text),
+                        Part::Expression { code, start } => run_part(code, *start, root.clone(), source)?,
+                    });
                 }
-                Ok(Value::from(out))
+                values.retain(|value| !matches!(value, Value::Null));
+                Ok(match values.len() {
+                    0 => Value::Null,
+                    1 => values.remove(0),
+                    _ => Value::from(values.iter().map(Value::to_text).collect::<String>()),
+                })
             }
         },
         Compiled::Document(text) => {
             let text = ENVIRONMENT
                 .render_str(text, root)
                 .map_err(|error| TemplateError::from_engine(&error, source))?;
-            Ok(Value::from(text))
+            Ok(match frame::only_written() {
+                Some(None) if text.is_empty() => Value::Null,
+                Some(Some(only)) if only.to_text() == text => only,
+                _ => Value::from(text),
+            })
         }
         Compiled::Expression(_) => Ok(Value::Null),
     })

@@ -14,6 +14,7 @@ mod lookups;
 mod outside;
 mod scan;
 mod scope;
+mod sight;
 mod syntax;
 mod value;
 

@@ -38,7 +38,8 @@ class CallbackModule(CallbackBase):
         self.names, self.hosts = {}, {}
 
     def v2_playbook_on_task_start(self, task, is_conditional):
-        self.names[task._uuid] = task.get_name().strip() if task.name else task.action.rsplit(".", 1)[-1]
+        role = f"{task._role.get_name()} : " if task._role else ""
+        self.names[task._uuid] = task.get_name().strip() if task.name else role + task.action.rsplit(".", 1)[-1]
 
     def v2_playbook_on_handler_task_start(self, task):
         self.v2_playbook_on_task_start(task, False)
