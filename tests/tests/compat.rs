@@ -302,7 +302,7 @@ fn played(lines: &str, home: &Home) -> Value {
                 }
                 let says = said(report);
                 if !report["item"].is_null() {
-                    if report["status"] != "skipped" {
+                    if report["status"] != "skipped" && report["message"] != "hidden by `no_log`" {
                         items.entry(host).or_default().push(says.unwrap_or_default());
                     }
                     continue;

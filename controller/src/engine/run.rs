@@ -28,7 +28,7 @@ use crate::{
     event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Board, Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::{Overrides, Play, Program, Strategy, TagFilter},
+    playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
     rollout::{
         Amount, Batch, BudgetError, Lost, RolloutError, StopReason, Wave, WaveHost, WindowError, plan_waves,
@@ -697,15 +697,19 @@ impl Engine {
     ) -> (MakeCursor, Option<Arc<Board>>) {
         let linear = self.program.plays.get(play).is_some_and(|play| play.strategy == Strategy::Linear);
         let mut names = names.to_vec();
-        self.as_in_inventory(&mut names);
-        let shared = |names: &[String]| -> Vec<Arc<str>> {
-            let mut names = names.to_vec();
+        // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
+        if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
             self.as_in_inventory(&mut names);
-            names.iter().map(|name| Arc::from(name.as_str())).collect()
-        };
+        }
+        let shared =
+            |names: &[String]| -> Vec<Arc<str>> { names.iter().map(|name| Arc::from(name.as_str())).collect() };
+        let names = shared(&names);
+        // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
+        let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
+        let extra = self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
         let board = linear.then(|| {
             let known = hostvars.as_ref().and_then(Value::as_map).cloned();
-            Arc::new(Board::new(known, shared(&names), waves.iter().map(|wave| shared(&wave.hosts)).collect()))
+            Arc::new(Board::new(known, names.clone(), batches.clone(), extra.clone()))
         });
         if let Some(board) = &board {
             lost.iter().for_each(|host| board.lose(host));
@@ -713,8 +717,7 @@ impl Engine {
         let of_cursors = board.clone();
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
-        let waves: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
-        let peers = peers::of(&shared(&names), &waves, lost, hostvars);
+        let peers = peers::of(&names, &batches, lost, hostvars);
         let make: MakeCursor = Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&slot.name).cloned().unwrap_or_default();
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));

@@ -18,6 +18,8 @@ pub struct Board {
     /// The hosts of the play.
     hosts: Vec<Arc<str>>,
     batches: Vec<Vec<Arc<str>>>,
+    /// From the command line; they win over all that hosts have.
+    extra: Arc<Dict>,
     state: Mutex<State>,
     has_gifts: AtomicBool,
 }
@@ -54,8 +56,13 @@ struct State {
 
 impl Board {
     /// `base` is `hostvars` as the play begins; the hosts are in the order in which people see them.
-    pub fn new(base: Option<Arc<Dict>>, hosts: Vec<Arc<str>>, batches: Vec<Vec<Arc<str>>>) -> Self {
-        Self { base, hosts, batches, ..Self::default() }
+    pub fn new(
+        base: Option<Arc<Dict>>,
+        hosts: Vec<Arc<str>>,
+        batches: Vec<Vec<Arc<str>>>,
+        extra: Arc<Dict>,
+    ) -> Self {
+        Self { base, hosts, batches, extra, ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -120,7 +127,7 @@ impl Board {
         dict.insert("ansible_play_batch", list(mates));
         dict.insert("play_hosts", list(mates));
         if let Some(base) = &self.base {
-            dict.insert("hostvars", Value::Map(Arc::new(Self::everybody(base, task, &state))));
+            dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, task, &state))));
         }
         if state.settled {
             state.seen = Some(Seen { task: Arc::clone(task), batch, dict: dict.clone() });
@@ -128,7 +135,7 @@ impl Board {
         dict
     }
 
-    fn everybody(base: &Dict, task: &Arc<str>, state: &State) -> Dict {
+    fn everybody(&self, base: &Dict, task: &Arc<str>, state: &State) -> Dict {
         let mut all = base.clone();
         for host in state.told.keys().chain(state.given.keys()) {
             let Some(Value::Map(known)) = base.get(host) else { continue };
@@ -145,6 +152,7 @@ impl Board {
                 own.extend(&given.facts);
                 own.extend(&given.set);
             }
+            own.extend(&self.extra);
             all.insert(Arc::clone(host), Value::Map(Arc::new(own)));
         }
         all

@@ -31,7 +31,11 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| {
+    environment.set_formatter(|out, state, value| {
+        // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
+        if value.is_undefined() {
+            return minijinja::escape_formatter(out, state, value);
+        }
         let value = match value.as_str() {
             Some(text) => Value::str(text),
             None => frame::collect(value).map_err(|error| error.into_engine())?,
@@ -91,9 +95,21 @@ fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     cached(&EXPRESSIONS, source, || compile_expression(source).map(Compiled::Expression))
 }
 
+/// Whether an expression may be an `x if y` without `else`, which gives nothing where `y` does not hold.
+fn ends_open(expression: &str) -> bool {
+    expression.contains(" if ") && !expression.contains(" else ")
+}
+
 fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     cached(&TEMPLATES, source, || {
-        let Some(pieces) = scan::pieces(source) else {
+        let several = |pieces: &Vec<Piece>| {
+            let open = pieces.iter().any(|piece| match piece {
+                Piece::Expression(range) => ends_open(source.get(range.clone()).unwrap_or_default()),
+                Piece::Text(_) => false,
+            });
+            !(open && pieces.len() > 1)
+        };
+        let Some(pieces) = scan::pieces(source).filter(several) else {
             let text = scan::dotted_template(source);
             ENVIRONMENT
                 .template_from_str(&text)
@@ -163,6 +179,15 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 /// # Errors
 /// Those of [`evaluate`].
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    // Why: as in Ansible, the last line break belongs to the text only where the template gives text.
+    let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
+    Ok(match render_line(line, scope)? {
+        Value::Str(text) => Value::from(format!("{text}\n")),
+        other => other,
+    })
+}
+
+fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = template(source)?;
     frame::evaluate(scope, |root| match &*compiled {
         Compiled::Pieces(parts) => match parts.as_slice() {

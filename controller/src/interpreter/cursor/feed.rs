@@ -154,6 +154,13 @@ impl Cursor {
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
+        // Why: as in Ansible, what was there already is told of as `file` tells of it.
+        if matches!(action.kind, "copy" | "template")
+            && outcome.status == OpStatus::Ok
+            && let Some(dest) = outcome.data.get("dest").cloned()
+        {
+            outcome.data.entry("path").or_insert(dest);
+        }
         let owner = self.owner();
         let raw = self.raw_of(outcome);
         let mut place = None;

@@ -281,7 +281,9 @@ impl Parser<'_> {
             }
             // Why its errors are forgotten: nobody knows whether it is meant; where it is, its task fails with them.
             let (errors, warnings) = (self.errors.0.len(), self.warnings.0.len());
+            let doubtful = std::mem::replace(&mut self.doubtful, true);
             let included = self.included(site, &only, 0);
+            self.doubtful = doubtful;
             let is_right = self.errors.0.len() == errors;
             self.errors.0.truncate(errors);
             self.warnings.0.truncate(warnings);

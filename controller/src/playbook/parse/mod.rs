@@ -202,6 +202,8 @@ struct Parser<'a> {
     templates_ask: bool,
     /// Variables of the play and of what imports it, those that win first.
     statics: Vec<Arc<Dict>>,
+    /// What is read may not be what is meant: nothing in it has to be there.
+    doubtful: bool,
     /// The first play of the playbook that the command line names.
     given_file: usize,
 }
@@ -227,6 +229,7 @@ impl<'a> Parser<'a> {
             open_names: false,
             templates_ask: false,
             statics: Vec::new(),
+            doubtful: false,
             given_file: 0,
         }
     }

@@ -358,7 +358,8 @@ impl Parser<'_> {
 
     /// Uses of variables in the keys of a block; they are checked with the play.
     pub(super) fn block_references(&mut self, references: &[Reference], own: &Inherited) {
-        let found = settle(references.to_vec(), own, &[]);
+        let mut found = settle(references.to_vec(), own, &[]);
+        found.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
         self.block_references.extend(found);
     }
 
@@ -397,7 +398,8 @@ impl Parser<'_> {
             local.push("ansible_loop");
         }
         let found = self.take_references();
-        let references = settle(found, &own, &local);
+        let mut references = settle(found, &own, &local);
+        references.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
         if matches!(kind.name, "include_tasks" | "include_role") {
             self.include_keys(node, kind);
         }
