@@ -96,10 +96,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
     hosts.iter().map(context).collect()
 }
 
-fn host_variables(
-    inventory: &Inventory,
-    extra: &serde_json::Map<String, serde_json::Value>,
-) -> Value {
+fn host_variables(inventory: &Inventory, extra: &serde_json::Map<String, serde_json::Value>) -> Value {
     Value::map(inventory.hosts().iter().map(|host| {
         let mut vars = inventory.opened_vars(host);
         vars.extend(inventory.magic_vars(host));

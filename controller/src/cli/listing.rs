@@ -43,7 +43,8 @@ pub fn listing(
     let mut text = String::new();
     let mut index = 0;
     for playbook in &source.playbooks {
-        let program = loading::program(source, &[playbook.display().to_string()], &keyring, &extra, environment)?;
+        let program =
+            loading::program(source, &[playbook.display().to_string()], &keyring, &extra, environment)?;
         let of_playbook: Vec<&[String]> = (index..index + program.plays.len())
             .map(|at| hosts.get(at).map_or(&[][..], Vec::as_slice))
             .collect();

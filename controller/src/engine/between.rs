@@ -23,7 +23,10 @@ impl Engine {
         let before = play.checked_sub(1).filter(|_| self.options.verb != Verb::Audit)?;
         let (before, now) = (self.program.plays.get(before)?, self.program.plays.get(play)?);
         if over {
-            return Some(format!("no host is left of the play `{}`: nothing that follows is done", before.name));
+            return Some(format!(
+                "no host is left of the play `{}`: nothing that follows is done",
+                before.name
+            ));
         }
         let failed = |slot: &Slot| matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
         (now.playbook != before.playbook && slots.values().any(failed))
@@ -43,7 +46,8 @@ impl Engine {
     /// Puts hosts in the order of the inventory.
     pub(super) fn as_in_inventory(&self, names: &mut [String]) {
         let groups = self.contexts.values().find_map(|context| context.magic.get("groups"));
-        let all = groups.and_then(Value::as_map).and_then(|groups| groups.get("all")).and_then(Value::as_list);
+        let all =
+            groups.and_then(Value::as_map).and_then(|groups| groups.get("all")).and_then(Value::as_list);
         let places: HashMap<&str, usize> =
             all.unwrap_or_default().iter().filter_map(Value::as_str).zip(0..).collect();
         names.sort_by_key(|name| places.get(name.as_str()).copied().unwrap_or(usize::MAX));

@@ -32,7 +32,12 @@ pub(super) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<Strin
     Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
 }
 
-pub(super) async fn preflight(task: &mut NodeTask, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {
+pub(super) async fn preflight(
+    task: &mut NodeTask,
+    make: &MakeCursor,
+    facts: bool,
+    predict: bool,
+) -> Result<(), Cut> {
     task.state(NodeState::Preflight, None).await;
     task.link().await?;
     if facts {

@@ -701,12 +701,14 @@ impl Engine {
         if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
             self.as_in_inventory(&mut names);
         }
-        let shared =
-            |names: &[String]| -> Vec<Arc<str>> { names.iter().map(|name| Arc::from(name.as_str())).collect() };
+        let shared = |names: &[String]| -> Vec<Arc<str>> {
+            names.iter().map(|name| Arc::from(name.as_str())).collect()
+        };
         let names = shared(&names);
         // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
         let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
-        let extra = self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
+        let extra =
+            self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
         let board = linear.then(|| {
             let known = hostvars.as_ref().and_then(Value::as_map).cloned();
             Arc::new(Board::new(known, names.clone(), batches.clone(), extra.clone()))

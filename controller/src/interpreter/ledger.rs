@@ -259,10 +259,12 @@ fn overwritten(earlier: &NodeOp, later: &NodeOp) -> bool {
     if let NodeOp::File(file) = later
         && file.state == Some(FileState::Absent)
     {
-        return old == new || old.strip_prefix(new.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
+        return old == new
+            || old.strip_prefix(new.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
     }
     let whole = |op: &NodeOp| matches!(op, NodeOp::PutFile(_) | NodeOp::GetUrl(_));
-    let edits = |op: &NodeOp| matches!(op, NodeOp::LineInFile(_) | NodeOp::BlockInFile(_) | NodeOp::Replace(_));
+    let edits =
+        |op: &NodeOp| matches!(op, NodeOp::LineInFile(_) | NodeOp::BlockInFile(_) | NodeOp::Replace(_));
     if old != new {
         return false;
     }

@@ -341,7 +341,9 @@ impl Surroundings<'_> {
         let message = match &debug.msg {
             Some(message) => Value::literal(message),
             // Why: a template that gives nothing is a message too.
-            None if task.params.get("msg").is_some_and(|msg| matches!(msg.value, Value::Template(_))) => Value::Null,
+            None if task.params.get("msg").is_some_and(|msg| matches!(msg.value, Value::Template(_))) => {
+                Value::Null
+            }
             None => Value::str("Hello world!"),
         };
         Ok(told(shown(&message), "msg", message.to_json()))

@@ -82,10 +82,8 @@ impl Others {
         if vars.is_settled() {
             return Some(Engine::from_dyn_object(Arc::clone(vars)));
         }
-        let common: Dict = COMMON
-            .iter()
-            .filter_map(|name| Some((*name, self.scope.get(name)?.clone())))
-            .collect();
+        let common: Dict =
+            COMMON.iter().filter_map(|name| Some((*name, self.scope.get(name)?.clone()))).collect();
         let layers = vec![Arc::clone(vars), Arc::new(common)];
         Some(Engine::from_object(Other { vars: Arc::clone(vars), scope: self.scope.beside(layers) }))
     }

@@ -52,7 +52,9 @@ impl Node {
             serde_json::Value::String(text) => Value::Str(Str { text: text.clone(), plain: false }),
             serde_json::Value::Array(items) => Value::Seq(items.iter().map(of).collect()),
             serde_json::Value::Object(map) => Value::Map(
-                map.iter().map(|(key, value)| (of(&serde_json::Value::from(key.as_str())), of(value))).collect(),
+                map.iter()
+                    .map(|(key, value)| (of(&serde_json::Value::from(key.as_str())), of(value)))
+                    .collect(),
             ),
         };
         Self { value, span: span.clone() }

@@ -146,7 +146,8 @@ impl Cursor {
         {
             let found = fact_vars(facts);
             let chosen = chosen_facts(&found, &request.filter);
-            let for_another = matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
+            let for_another =
+                matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
             let host = action.delegate.as_deref().filter(|_| for_another);
             let given = Given { facts: found, set: Dict::default() };
             if !self.give(host, &given) {

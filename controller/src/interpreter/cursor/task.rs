@@ -6,9 +6,9 @@ use gpufleet_protocol::tasks::{Class, RebootWhen};
 use gpufleet_protocol::{Awaiting, Change};
 use serde_json::{Map, Value as Json};
 
-use super::{Cursor, Given};
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
+use super::{Cursor, Given};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
 use crate::interpreter::report::Status;

@@ -329,7 +329,8 @@ impl Parser<'_> {
                 continue;
             }
             // Why: as in Ansible, where a variable says 0 or nothing all hosts are one batch.
-            let all = item.is_null() || item.scalar_text().is_some_and(|text| matches!(text.trim(), "0" | ""));
+            let all =
+                item.is_null() || item.scalar_text().is_some_and(|text| matches!(text.trim(), "0" | ""));
             if templated && all {
                 waves.push(Wave::Percent(100.0));
                 continue;
