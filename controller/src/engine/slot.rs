@@ -176,3 +176,32 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleared_errors_bring_back_who_was_lost_before() {
+        let slot = |name: &str, verdict, cleared_errors| {
+            let mut slot = Slot::new(name.to_owned());
+            (slot.verdict, slot.cleared_errors) = (verdict, cleared_errors);
+            slot
+        };
+        let states = |cleared: bool| {
+            let mut slots = vec![
+                slot("lost before", NodeState::Failed, false),
+                slot("lost behind", NodeState::Failed, cleared),
+                slot("gone before", NodeState::Unreachable, false),
+                slot("fine", NodeState::Done, cleared),
+                slot("held", NodeState::Held, false),
+            ];
+            Slot::clear_errors(&mut slots);
+            assert!(!slots.iter().any(|slot| slot.cleared_errors));
+            slots.iter().map(|slot| slot.verdict).collect::<Vec<_>>()
+        };
+        use NodeState::{Done, Failed, Held, Pending, Unreachable};
+        assert_eq!(states(true), [Pending, Failed, Pending, Done, Held]);
+        assert_eq!(states(false), [Failed, Failed, Unreachable, Done, Held]);
+    }
+}

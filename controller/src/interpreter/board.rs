@@ -158,3 +158,54 @@ impl Board {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn seen(board: &Board, task: &str, host: &str) -> Json {
+        Json::Object(board.at(&Arc::from(task), host).to_json())
+    }
+
+    fn dict(json: Json) -> Dict {
+        Dict::trusted(json.as_object().unwrap())
+    }
+
+    #[test]
+    fn who_was_lost_is_left_out_from_the_next_task_on() {
+        let hosts: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
+        let batches = vec![vec![Arc::clone(&hosts[0]), Arc::clone(&hosts[1])], vec![Arc::clone(&hosts[2])]];
+        let board = Board::new(None, hosts.clone(), batches, Arc::default());
+        let first = Arc::from("tasks.0");
+        for host in &hosts[..2] {
+            board.tell(host, &first, &HostVars::default());
+        }
+        board.lose("b");
+        board.settle();
+        assert_eq!(
+            seen(&board, "tasks.0", "a"),
+            json!({"ansible_play_hosts": ["a", "b", "c"], "ansible_play_batch": ["a", "b"], "play_hosts": ["a", "b"]}),
+            "it had come to this one"
+        );
+        assert_eq!(
+            seen(&board, "tasks.1", "a"),
+            json!({"ansible_play_hosts": ["a", "c"], "ansible_play_batch": ["a"], "play_hosts": ["a"]})
+        );
+        assert_eq!(seen(&board, "tasks.0", "c")["ansible_play_hosts"], json!(["a", "c"]), "of another batch");
+    }
+
+    #[test]
+    fn what_is_given_is_seen_and_extra_variables_win() {
+        let base = dict(json!({"a": {"x": 1}, "b": {"x": 2, "y": 0}}));
+        let hosts: Vec<Arc<str>> = ["a"].map(Arc::from).to_vec();
+        let extra = Arc::new(dict(json!({"y": "given"})));
+        let board = Board::new(Some(Arc::new(base)), hosts, Vec::new(), extra);
+        assert!(board.given("b").is_none());
+        board.give("b", &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) });
+        assert_eq!(seen(&board, "tasks.0", "a")["hostvars"]["b"], json!({"x": 3, "y": "given", "f": 5}));
+        assert_eq!(board.given("b").unwrap().set.get("x"), Some(&Value::Int(3)));
+        assert_eq!(board.gifts().len(), 1);
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
 use super::play::said;
+use super::values::settle;
 use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::names::{FACTS, OF_OTHERS, Reference};
@@ -784,26 +785,4 @@ fn suggest_kind(text: &str) -> Option<&'static str> {
     let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
     suggest(last, names.filter(|name| !name.contains('.')))
-}
-
-/// Drops what the task itself provides, and marks what a condition on the way tests for.
-fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
-    let tested: Vec<String> = references
-        .iter()
-        .filter(|reference| reference.guarded)
-        .map(|reference| reference.name.clone())
-        .chain(own.guarded.iter().cloned())
-        .collect();
-    references
-        .into_iter()
-        .filter(|reference| {
-            !local.contains(&reference.name.as_str())
-                && !own.locals.iter().any(|name| **name == *reference.name)
-                && !own.vars.iter().any(|vars| vars.contains(&reference.name))
-        })
-        .map(|mut reference| {
-            reference.guarded |= tested.contains(&reference.name);
-            reference
-        })
-        .collect()
 }

@@ -391,3 +391,25 @@ pub(super) fn is_variable_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
+
+/// Drops what the task itself provides, and marks what a condition on the way tests for.
+pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
+    let tested: Vec<String> = references
+        .iter()
+        .filter(|reference| reference.guarded)
+        .map(|reference| reference.name.clone())
+        .chain(own.guarded.iter().cloned())
+        .collect();
+    references
+        .into_iter()
+        .filter(|reference| {
+            !local.contains(&reference.name.as_str())
+                && !own.locals.iter().any(|name| **name == *reference.name)
+                && !own.vars.iter().any(|vars| vars.contains(&reference.name))
+        })
+        .map(|mut reference| {
+            reference.guarded |= tested.contains(&reference.name);
+            reference
+        })
+        .collect()
+}
