@@ -355,7 +355,7 @@ fn said(report: &Value) -> Option<Value> {
     if own.is_none() && report["message"] == "hidden by `no_log`" {
         return None;
     }
-    own.or_else(|| report.get("message")).cloned()
+    own.or_else(|| report.get("message").filter(|message| !message.is_null())).cloned()
 }
 
 fn written(folder: &Path, root: &Path, files: &mut Map<String, Value>) {

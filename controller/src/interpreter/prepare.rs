@@ -13,7 +13,7 @@ use super::action::{BlobNeed, FetchFile, RunAs};
 use super::arguments;
 use super::files::{FileContent, FileKind, Files};
 use crate::diagnostic::Diagnostic;
-use crate::playbook::{Condition, Play, RoleCall, RoleParts, Task, Wanted, read_params};
+use crate::playbook::{Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_params};
 use crate::template::{self, Scope, TemplateError, Truth, Value};
 use crate::yaml;
 
@@ -161,6 +161,9 @@ impl Surroundings<'_> {
     }
 
     fn deed(&self, task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+        for entry in task.params.entries.iter().filter(|entry| entry.value.is_settled()) {
+            told_in_text(task, &entry.name, &entry.value)?;
+        }
         let params = match &task.params.fixed {
             Some(fixed) => Arc::clone(fixed),
             None => match task.kind.name {
@@ -338,12 +341,14 @@ impl Surroundings<'_> {
             }
             return Ok(told(format!("{source} = {}", shown(&value)), source, value.to_json()));
         }
+        let gives_nothing = |msg: &Parameter| {
+            matches!(msg.value, Value::Template(_))
+                && !matches!(template::resolve(&msg.value, scope), Ok(Value::Omit))
+        };
         let message = match &debug.msg {
             Some(message) => Value::literal(message),
             // Why: a template that gives nothing is a message too.
-            None if task.params.get("msg").is_some_and(|msg| matches!(msg.value, Value::Template(_))) => {
-                Value::Null
-            }
+            None if task.params.get("msg").is_some_and(gives_nothing) => Value::Null,
             None => Value::str("Hello world!"),
         };
         Ok(told(shown(&message), "msg", message.to_json()))

@@ -181,8 +181,10 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     // Why: as in Ansible, the last line break belongs to the text only where the template gives text.
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
+    // Why: a line break behind a statement goes.
+    let behind_statement = line.ends_with("%}") || line.ends_with("#}");
     Ok(match render_line(line, scope)? {
-        Value::Str(text) => Value::from(format!("{text}\n")),
+        Value::Str(text) if !behind_statement => Value::from(format!("{text}\n")),
         other => other,
     })
 }
