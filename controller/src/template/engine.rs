@@ -179,12 +179,15 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 /// # Errors
 /// Those of [`evaluate`].
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
-    // Why: as in Ansible, the last line break belongs to the text only where the template gives text.
+    // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
+    // before it takes none away.
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
-    // Why: a line break behind a statement goes.
-    let behind_statement = line.ends_with("%}") || line.ends_with("#}");
+    let breaks = |text: &str| text.len() - text.trim_end_matches('\n').len();
     Ok(match render_line(line, scope)? {
-        Value::Str(text) if !behind_statement => Value::from(format!("{text}\n")),
+        Value::Str(text) => {
+            let missing = breaks(source).saturating_sub(breaks(&text));
+            Value::from(format!("{text}{}", "\n".repeat(missing)))
+        }
         other => other,
     })
 }

@@ -72,7 +72,10 @@ fn variables_of_other_hosts_are_rendered_for_them() {
         },
     });
     assert_eq!(give("hostvars.b.name ~ hostvars['a']['name']", vars.clone()), json!("b!a!"));
-    assert_eq!(give("['a', 'b'] | map('extract', hostvars, 'name') | list", vars.clone()), json!(["a!", "b!"]));
+    assert_eq!(
+        give("['a', 'b'] | map('extract', hostvars, 'name') | list", vars.clone()),
+        json!(["a!", "b!"])
+    );
     assert_eq!(give("hostvars.c.name | default('none')", vars.clone()), json!("none"));
     assert_eq!(give("'b' in hostvars and 'c' not in hostvars", vars.clone()), json!(true));
     assert_eq!(give("hostvars | list", vars.clone()), json!(["a", "b"]));
