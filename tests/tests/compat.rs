@@ -323,7 +323,7 @@ fn played(lines: &str, home: &Home) -> Value {
                 }
                 let says = said(report);
                 if !report["item"].is_null() {
-                    if report["status"] != "skipped" {
+                    if report["status"] != "skipped" && report["message"] != "hidden by `no_log`" {
                         items.entry(host).or_default().push(says.unwrap_or_default());
                     }
                     continue;
@@ -376,7 +376,7 @@ fn said(report: &Value) -> Option<Value> {
     if own.is_none() && report["message"] == "hidden by `no_log`" {
         return None;
     }
-    own.or_else(|| report.get("message")).cloned()
+    own.or_else(|| report.get("message").filter(|message| !message.is_null())).cloned()
 }
 
 fn written(folder: &Path, root: &Path, files: &mut Map<String, Value>) {

@@ -18,6 +18,37 @@ pub struct Shared<'a> {
     /// Whom `become` means where nobody says.
     pub become_user: Option<&'a str>,
     pub verbosity: u32,
+    /// How many nodes are worked on at once.
+    pub forks: usize,
+    /// `--limit`, as it was given.
+    pub limit: Option<&'a str>,
+    /// Where the inventory comes from.
+    pub sources: Vec<String>,
+}
+
+/// The version of Ansible whose language is spoken, for playbooks that ask for it.
+const ANSIBLE_VERSION: (i64, i64, i64) = (2, 19, 0);
+
+/// What is the same for all hosts.
+fn common(shared: &Shared<'_>) -> Dict {
+    let (major, minor, revision) = ANSIBLE_VERSION;
+    let full = format!("{major}.{minor}.{revision}");
+    let version = Value::map([
+        ("string", Value::str(&full)),
+        ("full", Value::str(&full)),
+        ("major", Value::Int(major)),
+        ("minor", Value::Int(minor)),
+        ("revision", Value::Int(revision)),
+    ]);
+    let mut common = Dict::default();
+    common.insert("ansible_version", version);
+    common.insert("ansible_forks", Value::Int(i64::try_from(shared.forks).unwrap_or(i64::MAX)));
+    common.insert("ansible_inventory_sources", Value::list(shared.sources.iter().map(Value::str).collect()));
+    common.insert("ansible_playbook_python", Value::str("/usr/bin/python3"));
+    if let Some(limit) = shared.limit {
+        common.insert("ansible_limit", Value::str(limit));
+    }
+    common
 }
 
 /// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
@@ -27,10 +58,13 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
     let mentions = |word: &str| shared.program.sources.iter().any(|source| source.text().contains(word));
     // Why not always: it holds every variable of every host. Templates are read later, so they may mention it, whether
     // a task or a lookup does so.
-    let everybody = (mentions("template") || mentions("hostvars")).then(|| host_variables(shared.inventory));
+    let everybody = (mentions("template") || mentions("hostvars"))
+        .then(|| host_variables(shared.inventory, shared.extra));
+    let common = common(shared);
     let mut of_groups = HashMap::new();
     let context = |host: &String| {
-        let mut magic = Dict::literal(&shared.inventory.magic_vars(host));
+        let mut magic = common.clone();
+        magic.extend(&Dict::literal(&shared.inventory.magic_vars(host)));
         magic.insert("groups", groups.clone());
         if let Some(everybody) = &everybody {
             magic.insert("hostvars", everybody.clone());
@@ -62,10 +96,11 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<Ho
     hosts.iter().map(context).collect()
 }
 
-fn host_variables(inventory: &Inventory) -> Value {
+fn host_variables(inventory: &Inventory, extra: &serde_json::Map<String, serde_json::Value>) -> Value {
     Value::map(inventory.hosts().iter().map(|host| {
         let mut vars = inventory.opened_vars(host);
         vars.extend(inventory.magic_vars(host));
+        vars.extend(extra.clone());
         (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))
     }))
 }

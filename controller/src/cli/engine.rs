@@ -239,6 +239,9 @@ impl Reach {
             become_default: escalation.r#become,
             become_user: escalation.become_user.as_deref(),
             verbosity: output.verbose,
+            forks: request.connection.forks(),
+            limit: request.source.inventory.limit.as_deref(),
+            sources: request.source.inventory.inventory.clone(),
         };
         let known: BTreeSet<&String> = loaded.hosts.iter().collect();
         let beside: BTreeSet<&String> =

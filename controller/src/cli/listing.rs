@@ -1,8 +1,11 @@
 //! `--list-hosts`, `--list-tasks`, `--list-tags` and `--syntax-check`: what playbooks hold, as ansible-playbook shows it.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-use gpufleet::playbook::{Item, Program, TagFilter, Task};
+use gpufleet::{
+    playbook::{Item, Program, TagFilter, Task},
+    template::Dict,
+};
 
 use super::{
     args::{Listing, PlaybookSource},
@@ -34,11 +37,14 @@ pub fn listing(
         Vec::new()
     };
     let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
+    let extra = sources::extra_vars(&source.choice.extra_vars, &keyring)?;
+    let extra = Arc::new(Dict::trusted(&extra));
     let tags = loading::tags(&source.choice);
     let mut text = String::new();
     let mut index = 0;
     for playbook in &source.playbooks {
-        let program = loading::program(source, &[playbook.display().to_string()], &keyring, environment)?;
+        let program =
+            loading::program(source, &[playbook.display().to_string()], &keyring, &extra, environment)?;
         let of_playbook: Vec<&[String]> = (index..index + program.plays.len())
             .map(|at| hosts.get(at).map_or(&[][..], Vec::as_slice))
             .collect();

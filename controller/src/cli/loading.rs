@@ -65,14 +65,14 @@ pub fn load(
     let mut inventory = sources::inventory_in(&source.inventory, around)?;
     let limit = sources::limit(&source.inventory, environment)?;
     let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let program = program(source, &names, &keyring, environment)?;
+    let extra_dict = Arc::new(Dict::trusted(&extra));
+    let program = program(source, &names, &keyring, &extra_dict, environment)?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
     check_tags(&program, &source.choice)?;
     let whole = program;
     let program = chosen(&whole, &source.choice)?;
-    let extra_dict = Arc::new(Dict::trusted(&extra));
     let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
     for play in &program.plays {
         let pattern = play.host_pattern(&extra_dict)?;
@@ -127,10 +127,11 @@ pub fn program(
     source: &PlaybookSource,
     names: &[String],
     keyring: &Arc<Keyring>,
+    extra: &Arc<Dict>,
     environment: &Environment,
 ) -> Result<Program, CommandError> {
     let reader = AdHocOrDisk { text: source.text.as_deref() };
-    Ok(Program::load_with(names, &reader, keyring, &roles_path(source, environment))?)
+    Ok(Program::load_knowing(names, &reader, keyring, &roles_path(source, environment), extra)?)
 }
 
 /// The files of this machine, and the playbook that lies in none.

@@ -6,12 +6,14 @@
 //! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
 
 mod approval;
+mod between;
 pub(crate) mod convert;
 mod drain;
 mod elsewhere;
 mod fetch;
 mod gate;
 mod hooks;
+mod job;
 mod learned;
 mod link;
 mod loss;
@@ -29,6 +31,7 @@ mod recorder;
 mod resume;
 mod run;
 mod slot;
+mod start;
 #[cfg(test)]
 mod tests;
 mod verdict;

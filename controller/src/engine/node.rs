@@ -263,6 +263,7 @@ impl NodeTask {
         self.slot.fatal |= end.fatal;
         self.slot.end_play |= end.end_play;
         self.slot.end_batch |= end.end_batch;
+        self.slot.cleared_errors |= end.cleared_errors;
         self.slot.worsen(NodeState::Compliant, None);
         if !end.unknown.is_empty() {
             self.slot.worsen(NodeState::Unknown, Some(end.unknown.join("; ")));
@@ -304,7 +305,13 @@ impl NodeTask {
                     if !self.slot.out_of_service && stopping && action.phase == Phase::Declared {
                         return Err(Cut::Stopped);
                     }
-                    let fed = self.perform(&action, silent, &mut seen).await?;
+                    let fed = match self.perform(&action, silent, &mut seen).await {
+                        // Why not one that is out of service: nobody may leave it behind.
+                        Err(Cut::Unreachable(reason)) if action.forgives_loss && !self.is_out() => {
+                            Fed::Unreachable { reason }
+                        }
+                        done => done?,
+                    };
                     if !silent {
                         self.remember(action.id.to_string(), &fed, action.no_log).await;
                     }

@@ -6,7 +6,6 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::slot::Slot;
 use crate::{
-    event::WaveShape,
     interpreter::fact_vars,
     template::{Dict, Value},
 };
@@ -26,13 +25,22 @@ impl Peers {
 }
 
 /// Who takes part in a play, and what is known of everybody.
-pub(super) fn of(names: &[String], waves: &[WaveShape], hostvars: Option<Value>) -> Peers {
-    let list = |names: &[String]| Value::list(names.iter().map(Value::str).collect());
+///
+/// `lost` are hosts that earlier plays lost.
+pub(super) fn of(
+    names: &[Arc<str>],
+    waves: &[Vec<Arc<str>>],
+    lost: &[String],
+    hostvars: Option<Value>,
+) -> Peers {
+    let all = Value::list(names.iter().map(Value::str).collect());
+    let there = |name: &&Arc<str>| !lost.iter().any(|gone| **gone == ***name);
+    let list = |names: &[Arc<str>]| Value::list(names.iter().filter(there).map(Value::str).collect());
     let everybody = list(names);
     let with = |batch: Value| {
         let mut dict = Dict::default();
         dict.insert("ansible_play_hosts", everybody.clone());
-        dict.insert("ansible_play_hosts_all", everybody.clone());
+        dict.insert("ansible_play_hosts_all", all.clone());
         dict.insert("play_hosts", batch.clone());
         dict.insert("ansible_play_batch", batch);
         if let Some(hostvars) = &hostvars {
@@ -42,11 +50,11 @@ pub(super) fn of(names: &[String], waves: &[WaveShape], hostvars: Option<Value>)
     };
     Peers {
         all: with(everybody.clone()),
-        of_batches: waves.iter().map(|wave| with(list(&wave.hosts))).collect(),
+        of_batches: waves.iter().map(|wave| with(list(wave))).collect(),
         batch: waves
             .iter()
             .zip(0..)
-            .flat_map(|(wave, batch)| wave.hosts.iter().map(move |host| (host.clone(), batch)))
+            .flat_map(|(wave, batch)| wave.iter().map(move |host| (host.to_string(), batch)))
             .collect(),
     }
 }

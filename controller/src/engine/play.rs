@@ -14,15 +14,17 @@ use tokio::{
 };
 
 use super::{
+    job::{Job, preflight, why_out},
     meeting::{Meeting, Over, Taken},
     message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
-    run::{EngineError, MakeCursor, PlayContext, Stop},
+    run::{EngineError, PlayContext, Stop},
     slot::Slot,
     waiting::{alarm, until},
 };
 use crate::{
     event::{Level, NodeState, What},
+    interpreter::Given,
     report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
@@ -34,19 +36,6 @@ const PERMIT_VALID_S: u64 = 300;
 
 /// What a host may take beyond a multiple of what the slowest of the others took: to connect, and to be read.
 const LATE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
-
-/// What a node's task is started for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
-    /// Connect, read facts if asked, predict if asked.
-    Preflight {
-        facts: bool,
-        predict: bool,
-    },
-    Apply,
-    /// Look whether the node is still well.
-    Gate,
-}
 
 /// How far a run still goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +52,8 @@ pub(super) struct Stage {
     pub(super) slots: Vec<Slot>,
     pub(super) stop: Option<Stop>,
     pub(super) lost: Lost,
+    /// What hosts were given by the tasks of others.
+    pub(super) given: HashMap<Arc<str>, Given>,
 }
 
 struct Running {
@@ -300,7 +291,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn stage(self) -> Stage {
         let lost = self.rollout.as_ref().map_or(self.context.lost, Rollout::lost);
-        Stage { slots: self.slots.into_iter().flatten().collect(), stop: self.stop, lost }
+        let given = self.context.board.as_ref().map(|board| board.gifts()).unwrap_or_default();
+        let mut slots: Vec<Slot> = self.slots.into_iter().flatten().collect();
+        Slot::clear_errors(&mut slots);
+        Stage { slots, stop: self.stop, lost, given }
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -555,6 +549,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if fatal {
             self.meeting.end(Over::Failed);
         }
+        if let Some(board) = self.context.board.as_ref().filter(|_| !slot.is_alive()) {
+            board.lose(&slot.name);
+        }
         self.slots[host] = Some(slot);
         if self.rollout.is_some() {
             if fatal {
@@ -772,31 +769,4 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Denial::Stopped { reason } => format!("the run stopped ({reason})"),
         }
     }
-}
-
-/// What people at the scheduler read of a node that stays out.
-fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
-    let why = match result {
-        Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
-        Err(Cut::Stopped) => None,
-        Ok(()) => task.slot.message.as_ref(),
-    };
-    let why = why.filter(|_| task.slot.drain.is_some())?;
-    Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
-}
-
-async fn preflight(task: &mut NodeTask, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {
-    task.state(NodeState::Preflight, None).await;
-    task.link().await?;
-    if facts {
-        task.facts().await?;
-    }
-    if predict {
-        let now = make(&task.slot, Mode::Predict, false);
-        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
-            return Err(Cut::Failed("the play is not there".to_owned()));
-        };
-        task.predict(now, deferred).await?;
-    }
-    Ok(())
 }

@@ -21,17 +21,17 @@ use super::{
     play::{Dispatcher, Stage},
     recorder::Recorder,
     slot::Slot,
+    start::rollout,
 };
 use crate::{
     drain::{Marker, Runner, Scheduler, Target},
     event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
     interpreter::{Board, Cursor, Files, HostContext},
     journal::WriteError,
-    playbook::{Overrides, Play, Program, Strategy, TagFilter},
+    playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
     rollout::{
-        Amount, Batch, BudgetError, Domains, Lost, Needs, Policy, Rollout, RolloutError, StopReason,
-        Thresholds, Wave, WaveHost, Window, WindowError, plan_waves,
+        Amount, Batch, BudgetError, Lost, RolloutError, StopReason, Wave, WaveHost, WindowError, plan_waves,
     },
     template::Value,
 };
@@ -139,10 +139,10 @@ pub struct RunResult {
 
 /// What earlier plays left behind.
 #[derive(Clone, Copy, Debug)]
-struct SoFar {
-    lost: Lost,
+pub(super) struct SoFar {
+    pub(super) lost: Lost,
     /// Nodes out of service that the play does not select.
-    out_elsewhere: usize,
+    pub(super) out_elsewhere: usize,
 }
 
 /// Makes the cursor of one host for one play.
@@ -178,6 +178,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) delegates: Arc<Delegates>,
     /// Commands of the play's policy around its nodes.
     pub(super) hooks: Arc<Hooks>,
+    /// Where its hosts tell each other what they have.
+    pub(super) board: Option<Arc<Board>>,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -228,7 +230,12 @@ impl Engine {
         }
         let mut stop = None;
         let mut lost = Lost::default();
+        let mut over = false;
         for index in 0..self.play_hosts.len() {
+            if let Some(why) = self.ends_before(index, over, &slots) {
+                recorder.emit(What::Notice { level: Level::Warning, text: why })?;
+                break;
+            }
             // Why not one that did not get to its waves: it was planned from what had been read by then.
             let begun = past.play(index).filter(PastPlay::has_begun);
             if begun.is_none() && self.options.winds_up {
@@ -244,6 +251,8 @@ impl Engine {
             for slot in &mut taken {
                 slot.forecast = None;
             }
+            let began = |slot: &Slot| begun.as_ref().is_some_and(|begun| begun.began(&slot.name));
+            let all_there = taken.iter().all(|slot| slot.is_alive() || began(slot));
             let out_elsewhere = slots.values().filter(|slot| slot.is_out()).count();
             let so_far = SoFar { lost, out_elsewhere };
             let stage = match begun {
@@ -256,7 +265,9 @@ impl Engine {
             if stage.stop.is_none() && self.options.verb.writes() {
                 self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
             }
+            over = all_there && !stage.slots.is_empty() && !stage.slots.iter().any(Slot::is_alive);
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
+            self.hand_out(&stage.given, &mut slots);
             stop = stage.stop;
             if stop.is_some() {
                 break;
@@ -460,9 +471,14 @@ impl Engine {
             work: Some(learned::work_of(play)),
         };
         let hostvars = self.hostvars(play, dispatcher.slots().flatten(), elsewhere);
-        let (make, board) = self.cursors(index, &names, &shape.waves, hostvars);
+        let lost: Vec<String> = (dispatcher.slots().flatten())
+            .filter(|slot| !slot.is_alive())
+            .map(|slot| slot.name.clone())
+            .collect();
+        let (make, board) = self.cursors(index, &names, &shape.waves, hostvars, &lost);
         board.iter().for_each(|board| board.settle());
         dispatcher.context().cursors = make;
+        dispatcher.context().board.clone_from(&board);
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
@@ -511,7 +527,9 @@ impl Engine {
             core.step(*now, input.clone())?;
         }
         let hostvars = self.hostvars(play, slots.iter(), elsewhere);
-        let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars);
+        let lost: Vec<String> =
+            slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
+        let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
         if let Some(board) = &board {
             // Why before: what one host saw of another hangs on what that one did.
             for slot in slots.iter().filter(|slot| begun.began(&slot.name)) {
@@ -519,6 +537,10 @@ impl Engine {
                     begun.rehearse(cursor, &slot.name);
                 }
             }
+            let ended_badly = |slot: &&Slot| {
+                matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable))
+            };
+            slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
             board.settle();
         }
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
@@ -564,10 +586,11 @@ impl Engine {
         let returned =
             slots.iter().enumerate().any(|(host, slot)| core.is_in_no_wave(host) && slot.is_alive());
         if core.is_finished() && again.is_empty() && !returned && !goes_on {
-            return Ok(Stage { slots, stop: None, lost: core.lost() });
+            return Ok(Stage { slots, stop: None, lost: core.lost(), given: HashMap::new() });
         }
         let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
         context.cursors = make;
+        context.board = board;
         context.neighbours = self.neighbours(index, play, &begun.shape);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
@@ -608,7 +631,7 @@ impl Engine {
             throttles: Arc::default(),
             delegates: Arc::clone(&self.delegates),
             connector: Arc::clone(&self.connector),
-            cursors: self.cursors(index, &names, &[], None).0,
+            cursors: self.cursors(index, &names, &[], None, &[]).0,
             approval: Approval::Everything,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
@@ -625,6 +648,7 @@ impl Engine {
                 self.options.holder.run.clone(),
                 Arc::clone(&self.confirm),
             )),
+            board: None,
             recorder,
             interrupts,
         }
@@ -669,16 +693,33 @@ impl Engine {
         names: &[String],
         waves: &[WaveShape],
         hostvars: Option<Value>,
+        lost: &[String],
     ) -> (MakeCursor, Option<Arc<Board>>) {
         let linear = self.program.plays.get(play).is_some_and(|play| play.strategy == Strategy::Linear);
-        let board = match &hostvars {
-            Some(Value::Map(known)) if linear => Some(Arc::new(Board::new(Arc::clone(known)))),
-            _ => None,
+        let mut names = names.to_vec();
+        // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
+        if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
+            self.as_in_inventory(&mut names);
+        }
+        let shared = |names: &[String]| -> Vec<Arc<str>> {
+            names.iter().map(|name| Arc::from(name.as_str())).collect()
         };
+        let names = shared(&names);
+        // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
+        let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
+        let extra =
+            self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
+        let board = linear.then(|| {
+            let known = hostvars.as_ref().and_then(Value::as_map).cloned();
+            Arc::new(Board::new(known, names.clone(), batches.clone(), extra.clone()))
+        });
+        if let Some(board) = &board {
+            lost.iter().for_each(|host| board.lose(host));
+        }
         let of_cursors = board.clone();
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
-        let peers = peers::of(names, waves, hostvars);
+        let peers = peers::of(&names, &batches, lost, hostvars);
         let make: MakeCursor = Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&slot.name).cloned().unwrap_or_default();
             let (tags, files) = (Arc::clone(&options.tags), Arc::clone(&files));
@@ -701,60 +742,6 @@ fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast
             .then(|| (slot.name.clone(), class))
     });
     Forecast { disturbed: disturbed.collect(), hosts }
-}
-
-/// The rollout of a play before anything happened.
-fn rollout(
-    play: &Play,
-    shape: &PlayStarted,
-    scheduler: Option<&Scheduler>,
-    overrides: &Overrides,
-    waves: Vec<Wave>,
-    so_far: SoFar,
-) -> Result<Rollout, EngineError> {
-    let thresholds = Thresholds {
-        max_fail_percentage: play.max_fail_percentage,
-        max_failures: overrides.max_failures.or(play.max_failures).map(|allowed| allowed as usize),
-        max_unreachable: play.policy.max_unreachable.map(|allowed| allowed as usize),
-        any_errors_fatal: play.any_errors_fatal,
-    };
-    let mut policy = Policy {
-        budget: shape.max_unavailable,
-        thresholds,
-        drains: scheduler.is_some(),
-        surveys: scheduler.is_some_and(|scheduler| scheduler.surveys),
-        patience_s: scheduler.map_or(0, |scheduler| scheduler.patience.as_secs()),
-        ..Policy::default()
-    };
-    if let Some(written) = &shape.policy {
-        let places: HashMap<&String, usize> = (written.domains.iter().zip(0..))
-            .flat_map(|(domain, place)| domain.hosts.iter().map(move |host| (host, place)))
-            .collect();
-        policy.domains = written.max_per_domain.map(|limit| Domains {
-            of: shape.hosts.iter().map(|host| places.get(host).copied().unwrap_or(usize::MAX)).collect(),
-            names: written.domains.iter().map(|domain| domain.name.clone()).collect(),
-            limit,
-        });
-        policy.soak_s = written.soak_s;
-        // Why an error: without its window a play would disturb nodes at any time.
-        policy.window = written.window.as_deref().map(Window::parse).transpose()?;
-        let seconds = |class| written.worst_case_s(class).unwrap_or_default();
-        let drain = |class| written.drain_part_s(class);
-        policy.drain_needs = Needs {
-            live: 0,
-            clients: drain(Disruption::Clients),
-            gpu_reset: drain(Disruption::GpuReset),
-            reboot: drain(Disruption::Reboot),
-        };
-        policy.needs = Needs {
-            live: 0,
-            clients: seconds(Disruption::Clients),
-            gpu_reset: seconds(Disruption::GpuReset),
-            reboot: seconds(Disruption::Reboot),
-        };
-    }
-    let rollout = Rollout::new(shape.hosts.len(), waves, policy, so_far.lost);
-    Ok(rollout.with_out_elsewhere(so_far.out_elsewhere))
 }
 
 /// The last event of a run.

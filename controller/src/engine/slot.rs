@@ -44,6 +44,8 @@ pub(super) struct Slot {
     pub(super) fatal: bool,
     pub(super) end_play: bool,
     pub(super) end_batch: bool,
+    /// It did `meta: clear_host_errors` in this play.
+    pub(super) cleared_errors: bool,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
@@ -81,6 +83,7 @@ impl Slot {
             fatal: false,
             end_play: false,
             end_batch: false,
+            cleared_errors: false,
             forecast: None,
             resumed: None,
         }
@@ -135,6 +138,20 @@ impl Slot {
         }
     }
 
+    /// `meta: clear_host_errors`: hosts that were lost before take part in the next play.
+    pub(super) fn clear_errors(slots: &mut [Self]) {
+        let cleared = slots.iter_mut().fold(false, |any, slot| any | slot.cleared_errors);
+        for slot in slots {
+            // Why not one that did it: what it lost it lost behind it.
+            let before = !std::mem::take(&mut slot.cleared_errors);
+            let gone = matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
+            if cleared && before && gone && !slot.is_out() {
+                slot.verdict = NodeState::Pending;
+                slot.message = None;
+            }
+        }
+    }
+
     /// Takes a state over when it is worse than the one so far.
     pub(super) fn worsen(&mut self, state: NodeState, message: Option<String>) {
         if super::verdict::badness(state) >= super::verdict::badness(self.verdict) {
@@ -157,5 +174,34 @@ impl Slot {
             rebooted: self.rebooted,
             out_of_service: self.is_out(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleared_errors_bring_back_who_was_lost_before() {
+        let slot = |name: &str, verdict, cleared_errors| {
+            let mut slot = Slot::new(name.to_owned());
+            (slot.verdict, slot.cleared_errors) = (verdict, cleared_errors);
+            slot
+        };
+        let states = |cleared: bool| {
+            let mut slots = vec![
+                slot("lost before", NodeState::Failed, false),
+                slot("lost behind", NodeState::Failed, cleared),
+                slot("gone before", NodeState::Unreachable, false),
+                slot("fine", NodeState::Done, cleared),
+                slot("held", NodeState::Held, false),
+            ];
+            Slot::clear_errors(&mut slots);
+            assert!(!slots.iter().any(|slot| slot.cleared_errors));
+            slots.iter().map(|slot| slot.verdict).collect::<Vec<_>>()
+        };
+        use NodeState::{Done, Failed, Held, Pending, Unreachable};
+        assert_eq!(states(true), [Pending, Failed, Pending, Done, Held]);
+        assert_eq!(states(false), [Failed, Failed, Unreachable, Done, Held]);
     }
 }

@@ -54,6 +54,8 @@ pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
         // Why: an audit that could not read something does not know it, whatever the playbook forgives.
         TaskStatus::Failed if forgiven => (NodeState::Unknown, because()),
         TaskStatus::Failed => (NodeState::Failed, because()),
+        TaskStatus::Unreachable if report.ignored && verb.writes() => (NodeState::Compliant, None),
+        TaskStatus::Unreachable if report.ignored => (NodeState::Unknown, because()),
         TaskStatus::Unreachable => (NodeState::Unreachable, because()),
         TaskStatus::Held => (NodeState::Held, because()),
         TaskStatus::Unknown => (NodeState::Unknown, because()),

@@ -116,6 +116,10 @@ impl RecapCounts {
                 self.rescued += 1
             }
             TaskStatus::Failed | TaskStatus::Unknown | TaskStatus::Held => self.failed += 1,
+            TaskStatus::Unreachable if report.ignored => {
+                self.ok += 1;
+                self.ignored += 1;
+            }
             TaskStatus::Unreachable => self.unreachable += 1,
             TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Skipped | TaskStatus::Possible => {}
         }

@@ -83,6 +83,8 @@ pub struct Action {
     pub delegate: Option<String>,
     /// On how many hosts it may be done at once.
     pub throttle: Option<u32>,
+    /// Whether the play goes on where the host cannot be reached for it.
+    pub forgives_loss: bool,
 }
 
 /// Whose rights an operation has.

@@ -134,6 +134,10 @@ fn packages(op: &NodeOp) -> &[String] {
 
 /// Takes out of an earlier operation what a later one declares otherwise.
 fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
+    if overwritten(earlier, later) {
+        void(earlier);
+        return;
+    }
     let later_packages = packages(later);
     match (&mut *earlier, later) {
         (NodeOp::Apt(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
@@ -197,8 +201,6 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
                 void(earlier);
             }
         }
-        // Why: a line written into a file that an earlier task gave its content means the file is no longer that content.
-        (NodeOp::PutFile(old), NodeOp::LineInFile(new)) if old.dest == new.path => void(earlier),
         (NodeOp::File(old), NodeOp::File(new)) if old.path == new.path => {
             old.owner = old.owner.take().filter(|_| new.owner.is_none());
             old.group = old.group.take().filter(|_| new.group.is_none());
@@ -216,7 +218,6 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
                 void(earlier);
             }
         }
-        (NodeOp::LineInFile(old), NodeOp::PutFile(new)) if old.path == new.dest => void(earlier),
         (NodeOp::KernelCmdline(old), NodeOp::KernelCmdline(new)) => {
             let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
             let touched: Vec<_> = new.add.iter().chain(&new.remove).map(|word| key(word)).collect();
@@ -235,6 +236,46 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
             owners.retain(|_| keep.next().copied().unwrap_or(true));
         }
         _ => {}
+    }
+}
+
+/// The file that an operation declares something of.
+fn file_of(op: &NodeOp) -> Option<String> {
+    Some(match op {
+        NodeOp::PutFile(put) if put.dest.ends_with('/') => format!("{}{}", put.dest, put.name),
+        NodeOp::PutFile(put) => put.dest.clone(),
+        NodeOp::GetUrl(get) => get.dest.clone(),
+        NodeOp::File(file) => file.path.clone(),
+        NodeOp::LineInFile(line) => line.path.clone(),
+        NodeOp::BlockInFile(block) => block.path.clone(),
+        NodeOp::Replace(replace) => replace.path.clone(),
+        _ => return None,
+    })
+}
+
+/// Whether a later task of a file makes it something else than what an earlier one declared.
+fn overwritten(earlier: &NodeOp, later: &NodeOp) -> bool {
+    let (Some(old), Some(new)) = (file_of(earlier), file_of(later)) else { return false };
+    if let NodeOp::File(file) = later
+        && file.state == Some(FileState::Absent)
+    {
+        return old == new
+            || old.strip_prefix(new.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
+    }
+    let whole = |op: &NodeOp| matches!(op, NodeOp::PutFile(_) | NodeOp::GetUrl(_));
+    let edits =
+        |op: &NodeOp| matches!(op, NodeOp::LineInFile(_) | NodeOp::BlockInFile(_) | NodeOp::Replace(_));
+    if old != new {
+        return false;
+    }
+    match (earlier, later) {
+        // Why: a file that is edited is no longer the content that an earlier task gave it, and the other way around.
+        (old, new) if whole(old) && edits(new) || edits(old) && whole(new) => true,
+        // Why: what is replaced, and where a line is put, may be what the other one found or left out.
+        (old, NodeOp::Replace(_)) => edits(old),
+        (NodeOp::Replace(_), new) => edits(new),
+        (NodeOp::BlockInFile(old), NodeOp::BlockInFile(new)) => old.marker == new.marker,
+        _ => false,
     }
 }
 

@@ -19,7 +19,7 @@ mod prepare;
 mod report;
 
 pub use action::{Action, BlobNeed, FetchFile, Mode, OpId, Phase, RunAs, Work};
-pub use board::Board;
+pub use board::{Board, Given};
 pub use check_files::check_files;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};

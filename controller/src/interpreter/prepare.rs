@@ -13,7 +13,7 @@ use super::action::{BlobNeed, FetchFile, RunAs};
 use super::arguments;
 use super::files::{FileContent, FileKind, Files};
 use crate::diagnostic::Diagnostic;
-use crate::playbook::{Condition, Play, RoleCall, RoleParts, Task, Wanted, read_params};
+use crate::playbook::{Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_params};
 use crate::template::{self, Scope, TemplateError, Truth, Value};
 use crate::yaml;
 
@@ -161,6 +161,9 @@ impl Surroundings<'_> {
     }
 
     fn deed(&self, task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+        for entry in task.params.entries.iter().filter(|entry| entry.value.is_settled()) {
+            told_in_text(task, &entry.name, &entry.value)?;
+        }
         let params = match &task.params.fixed {
             Some(fixed) => Arc::clone(fixed),
             None => match task.kind.name {
@@ -273,7 +276,7 @@ impl Surroundings<'_> {
             Params::WaitForConnection(wait) => {
                 Deed::WaitForConnection { timeout_s: wait.timeout, delay_s: wait.delay }
             }
-            Params::Debug(debug) => return self.debug(debug, scope),
+            Params::Debug(debug) => return self.debug(task, debug, scope),
             Params::Assert(assert) => return check(assert, scope),
             Params::Fail(params) => return Err(fail(params.msg.clone())),
             Params::SetFact(facts) => Deed::SetFacts(
@@ -320,7 +323,7 @@ impl Surroundings<'_> {
         }))
     }
 
-    fn debug(&self, debug: &Debug, scope: &Arc<Scope>) -> Result<Deed, Stop> {
+    fn debug(&self, task: &Task, debug: &Debug, scope: &Arc<Scope>) -> Result<Deed, Stop> {
         if debug.verbosity > self.verbosity {
             return Err(Stop(Prepared::Skip(format!("shown from {} times -v on", debug.verbosity))));
         }
@@ -338,7 +341,16 @@ impl Surroundings<'_> {
             }
             return Ok(told(format!("{source} = {}", shown(&value)), source, value.to_json()));
         }
-        let message = debug.msg.as_ref().map_or_else(|| Value::str("Hello world!"), Value::literal);
+        let gives_nothing = |msg: &Parameter| {
+            matches!(msg.value, Value::Template(_))
+                && !matches!(template::resolve(&msg.value, scope), Ok(Value::Omit))
+        };
+        let message = match &debug.msg {
+            Some(message) => Value::literal(message),
+            // Why: a template that gives nothing is a message too.
+            None if task.params.get("msg").is_some_and(gives_nothing) => Value::Null,
+            None => Value::str("Hello world!"),
+        };
         Ok(told(shown(&message), "msg", message.to_json()))
     }
 }
@@ -407,6 +419,30 @@ fn is_expression(kind: &str, parameter: &str) -> bool {
     matches!((kind, parameter), ("assert", "that") | ("debug", "var"))
 }
 
+/// What `assert` and `fail` say has to be text, as in Ansible.
+fn told_in_text(task: &Task, name: &str, value: &Value) -> Result<(), Stop> {
+    if task.kind.name != "assert" || !matches!(name, "msg" | "fail_msg" | "success_msg") {
+        return Ok(());
+    }
+    let what = match value {
+        Value::Bool(_) => "bool",
+        Value::Int(_) => "int",
+        Value::Float(_) => "float",
+        Value::Map(_) => "dict",
+        _ => return Ok(()),
+    };
+    let message = format!(
+        "argument '{name}' is of type {what} and we were unable to convert to str_or_list_of_str: a string or list \
+         of strings is required"
+    );
+    let data = [("msg".to_owned(), Json::from(message.as_str()))].into_iter().collect();
+    Err(Stop(Prepared::Do(Box::new(Ready {
+        deed: Deed::Told { failed: true, message: Some(message), data },
+        run_as: RunAs::Login,
+        environment: Vec::new(),
+    }))))
+}
+
 fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
     let mut values = Map::new();
     for entry in &task.params.entries {
@@ -420,6 +456,7 @@ fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
             Value::Omit => {}
             value if value.has_unknown() => return Err(unknown()),
             value => {
+                told_in_text(task, &entry.name, &value)?;
                 values.insert(entry.name.to_string(), value.to_json());
             }
         }

@@ -12,6 +12,7 @@ use super::parse::{Inherited, RoleCall, include_again};
 use super::program::{Items, Task};
 use super::role::Role;
 use crate::diagnostic::{SourceFile, Span};
+use crate::template::Dict;
 use crate::vault::Keyring;
 
 /// The texts of a program and what was included of them.
@@ -21,6 +22,8 @@ pub struct Library {
     pub(super) keyring: Arc<Keyring>,
     /// Folders of roles, beside `roles/` at the playbook.
     pub(super) roles_path: Vec<String>,
+    /// From the command line.
+    pub(super) extra: Arc<Dict>,
     included: Mutex<HashMap<(String, String), Result<Included, String>>>,
 }
 
@@ -87,8 +90,8 @@ impl Site {
 }
 
 impl Library {
-    pub(super) fn new(keyring: Arc<Keyring>, roles_path: Vec<String>) -> Self {
-        Self { keyring, roles_path, ..Self::default() }
+    pub(super) fn new(keyring: Arc<Keyring>, roles_path: Vec<String>, extra: Arc<Dict>) -> Self {
+        Self { keyring, roles_path, extra, ..Self::default() }
     }
 
     pub(super) fn text(&self, path: &str) -> Option<Arc<SourceFile>> {

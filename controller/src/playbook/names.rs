@@ -11,6 +11,10 @@ pub(super) struct Reference {
     pub guarded: bool,
 }
 
+/// Variables that hang on what other hosts do.
+pub(super) const OF_OTHERS: &[&str] =
+    &["hostvars", "vars", "play_hosts", "ansible_play_hosts", "ansible_play_batch"];
+
 /// Variables of the run and its hosts.
 pub(super) const MAGIC: &[&str] = &[
     "inventory_hostname",
@@ -34,6 +38,12 @@ pub(super) const MAGIC: &[&str] = &[
     "ansible_run_tags",
     "ansible_skip_tags",
     "ansible_forks",
+    "ansible_limit",
+    "ansible_inventory_sources",
+    "ansible_playbook_python",
+    "ansible_play_role_names",
+    "ansible_role_names",
+    "role_names",
     "ansible_verbosity",
     "ansible_host",
     "ansible_port",

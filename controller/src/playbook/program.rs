@@ -9,7 +9,7 @@ use gpufleet_protocol::tasks::{KindInfo, Params};
 use serde::{Deserialize, Serialize};
 
 use super::library::{Library, Site};
-use super::names::Reference;
+use super::names::{OF_OTHERS, Reference};
 use super::policy::{OnInterrupt, Policy};
 use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
@@ -77,6 +77,8 @@ pub struct Play {
     pub(super) file_names: HashSet<String>,
     /// Whether there are such files that are not known before the run.
     pub(super) open_names: bool,
+    /// Which of the playbooks of the command line it came with: the index of that one's first play.
+    pub playbook: usize,
 }
 
 /// One part of a play; handlers and the verification follow at its end.
@@ -166,6 +168,8 @@ pub struct Task {
     /// Outermost first.
     pub environment: Vec<Value>,
     pub no_log: bool,
+    /// It is hidden where this holds too.
+    pub hidden_when: Option<Flag>,
     pub timeout_s: Option<u64>,
     pub run_once: bool,
     pub any_errors_fatal: bool,
@@ -178,6 +182,8 @@ pub struct Task {
     pub retry: Option<Retry>,
     /// The host on which it is done in place of the one that it is done for.
     pub delegate_to: Option<Value>,
+    /// What it finds out and sets is that host's.
+    pub delegate_facts: bool,
     /// On how many hosts it may run at once.
     pub throttle: Option<Value>,
     /// Whether it only predicts, or acts even in a prediction.
@@ -552,7 +558,7 @@ impl Play {
 
     /// Whether its variables ask for those of other hosts.
     pub fn vars_ask_for_others(&self) -> bool {
-        let of_others = |reference: &Reference| reference.name == "hostvars";
+        let of_others = |reference: &Reference| OF_OTHERS.contains(&reference.name.as_str());
         self.var_references.iter().chain(&self.block_references).any(of_others)
     }
 

@@ -31,15 +31,17 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| {
-        if let Some(text) = filters::dates::written(value) {
-            return Ok(out.write_str(&text)?);
+    environment.set_formatter(|out, state, value| {
+        // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
+        if value.is_undefined() {
+            return minijinja::escape_formatter(out, state, value);
         }
-        let text = match value.as_str() {
-            Some(text) => return Ok(out.write_str(text)?),
-            None => frame::collect(value).map_err(|error| error.into_engine())?.to_text(),
+        let value = match value.as_str() {
+            Some(text) => Value::str(text),
+            None => within_text(value).map_err(|error| error.into_engine())?,
         };
-        Ok(out.write_str(&text)?)
+        frame::written(&value);
+        Ok(out.write_str(&value.to_text())?)
     });
     filters::register(&mut environment);
     lookups::register(&mut environment);
@@ -93,9 +95,21 @@ fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     cached(&EXPRESSIONS, source, || compile_expression(source).map(Compiled::Expression))
 }
 
+/// Whether an expression may be an `x if y` without `else`, which gives nothing where `y` does not hold.
+fn ends_open(expression: &str) -> bool {
+    expression.contains(" if ") && !expression.contains(" else ")
+}
+
 fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     cached(&TEMPLATES, source, || {
-        let Some(pieces) = scan::pieces(source) else {
+        let several = |pieces: &Vec<Piece>| {
+            let open = pieces.iter().any(|piece| match piece {
+                Piece::Expression(range) => ends_open(source.get(range.clone()).unwrap_or_default()),
+                Piece::Text(_) => false,
+            });
+            !(open && pieces.len() > 1)
+        };
+        let Some(pieces) = scan::pieces(source).filter(several) else {
             let text = scan::dotted_template(source);
             ENVIRONMENT
                 .template_from_str(&text)
@@ -165,32 +179,52 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 /// # Errors
 /// Those of [`evaluate`].
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+    // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
+    // before it takes none away.
+    let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
+    let breaks = |text: &str| text.len() - text.trim_end_matches('\n').len();
+    Ok(match render_line(line, scope)? {
+        Value::Str(text) => {
+            let missing = breaks(source).saturating_sub(breaks(&text));
+            Value::from(format!("{text}{}", "\n".repeat(missing)))
+        }
+        other => other,
+    })
+}
+
+fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = template(source)?;
     frame::evaluate(scope, |root| match &*compiled {
         Compiled::Pieces(parts) => match parts.as_slice() {
             [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
             parts => {
-                let mut out = String::new();
+                // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
+                let mut values = Vec::with_capacity(parts.len());
                 for part in parts {
-                    match part {
-                        Part::Text(text) => out.push_str(text),
+                    values.push(match part {
+                        Part::Text(text) => Value::str(text),
                         Part::Expression { code, start } => {
-                            let value = run_part(code, *start, root.clone(), source)?;
-                            match filters::dates::written(&value) {
-                                Some(text) => out.push_str(&text),
-                                None => out.push_str(&frame::collect(&value)?.to_text()),
-                            }
+                            within_text(&run_part(code, *start, root.clone(), source)?)?
                         }
-                    }
+                    });
                 }
-                Ok(Value::from(out))
+                values.retain(|value| !matches!(value, Value::Null));
+                Ok(match values.len() {
+                    0 => Value::Null,
+                    1 => values.remove(0),
+                    _ => Value::from(values.iter().map(Value::to_text).collect::<String>()),
+                })
             }
         },
         Compiled::Document(text) => {
             let text = ENVIRONMENT
                 .render_str(text, root)
                 .map_err(|error| TemplateError::from_engine(&error, source))?;
-            Ok(Value::from(text))
+            Ok(match frame::only_written() {
+                Some(None) if text.is_empty() => Value::Null,
+                Some(Some(only)) if only.to_text() == text => only,
+                _ => Value::from(text),
+            })
         }
         Compiled::Expression(_) => Ok(Value::Null),
     })
@@ -264,6 +298,14 @@ fn run_part(
     code.eval(root).map_err(|error| {
         TemplateError::from_engine(&error, source.get(start..).unwrap_or_default()).shifted(start)
     })
+}
+
+/// What stands in a text for a value.
+fn within_text(value: &minijinja::Value) -> Result<Value, TemplateError> {
+    match filters::dates::written(value) {
+        Some(text) => Ok(Value::from(text)),
+        None => frame::collect(value),
+    }
 }
 
 /// The value with every template in it rendered.

@@ -11,7 +11,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, Value};
-use super::{Scope, TemplateError, engine};
+use super::{Scope, TemplateError, engine, sight};
 
 type Engine = minijinja::Value;
 
@@ -23,6 +23,9 @@ struct Frame {
     misses: Vec<Miss>,
     unknown: bool,
     error: Option<TemplateError>,
+    /// How many values a text has got, and the last of them.
+    written: usize,
+    last: Option<Value>,
 }
 
 struct Miss {
@@ -67,7 +70,14 @@ pub(super) fn evaluate(
     run: impl FnOnce(Engine) -> Result<Value, TemplateError>,
 ) -> Result<Value, TemplateError> {
     let depth = FRAMES.with_borrow_mut(|frames| {
-        frames.push(Frame { scope: Arc::clone(scope), misses: Vec::new(), unknown: false, error: None });
+        frames.push(Frame {
+            scope: Arc::clone(scope),
+            misses: Vec::new(),
+            unknown: false,
+            error: None,
+            written: 0,
+            last: None,
+        });
         frames.len()
     });
     let pop = Pop;
@@ -111,21 +121,44 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
             let Some(scope) = with_top(|frame| Arc::clone(&frame.scope)) else { return unknown() };
             match engine::render(source, &scope) {
                 Ok(value) => expose(&value, name),
-                Err(error) => match error.undefined_name() {
-                    Some(inner) => {
-                        let path =
-                            if name.is_empty() { inner.to_owned() } else { format!("{inner}` in `{name}") };
-                        missing(path)
-                    }
-                    None => {
-                        let error = if name.is_empty() { error } else { error.within(name) };
-                        with_top(|frame| frame.error.get_or_insert(error).message().len());
-                        missing(name.to_owned())
-                    }
-                },
+                Err(error) => lost(error, name),
             }
         }
     }
+}
+
+/// What a value is that could not be rendered.
+pub(super) fn lost(error: TemplateError, name: &str) -> Engine {
+    match error.undefined_name() {
+        Some(inner) => {
+            missing(if name.is_empty() { inner.to_owned() } else { format!("{inner}` in `{name}") })
+        }
+        None => {
+            let error = if name.is_empty() { error } else { error.within(name) };
+            with_top(|frame| frame.error.get_or_insert(error).message().len());
+            missing(name.to_owned())
+        }
+    }
+}
+
+/// Notes that the evaluation on top writes a value into its text.
+pub(super) fn written(value: &Value) {
+    if !matches!(value, Value::Null) {
+        with_top(|frame| {
+            frame.written += 1;
+            frame.last = Some(value.clone());
+        });
+    }
+}
+
+/// What was written into a text so far, where that was one value; `None` where it was none or several.
+pub(super) fn only_written() -> Option<Option<Value>> {
+    with_top(|frame| match frame.written {
+        0 => Some(None),
+        1 => frame.last.clone().map(Some),
+        _ => None,
+    })
+    .flatten()
 }
 
 /// The scope of the evaluation that is on.
@@ -198,6 +231,9 @@ pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
             "a span of time is no value to keep; take its `total_seconds()`, `days` or `seconds`",
         ));
     }
+    if let Some(found) = sight::collected(value) {
+        return found;
+    }
     if value.downcast_object_ref::<Omit>().is_some() {
         return Ok(Value::Omit);
     }
@@ -250,10 +286,14 @@ impl Object for Scope {
 
     fn get_value_by_str(self: &Arc<Self>, name: &str) -> Option<Engine> {
         if let Some(value) = self.get(name) {
-            return Some(expose(value, name));
+            return Some(match (name, value) {
+                ("hostvars", Value::Map(all)) => sight::others(all, self),
+                _ => expose(value, name),
+            });
         }
         match name {
             "omit" => Some(Engine::from_object(Omit)),
+            "vars" => Some(sight::all(self)),
             _ if engine::is_function(name) => None,
             _ => Some(missing(name.to_owned())),
         }
@@ -320,7 +360,7 @@ impl Object for List {
     }
 }
 
-fn render(value: &Engine, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn render(value: &Engine, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match collect(value) {
         Ok(value) => f.write_str(&value.to_text()),
         Err(_) => Ok(()),

@@ -15,6 +15,7 @@ mod minus;
 mod outside;
 mod scan;
 mod scope;
+mod sight;
 mod syntax;
 mod value;
 

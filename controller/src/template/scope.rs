@@ -37,6 +37,11 @@ impl Scope {
         Arc::new(Self { layers, outside: self.outside.clone() })
     }
 
+    /// Other layers with the same things to look up.
+    pub(super) fn beside(&self, layers: Vec<Arc<Dict>>) -> Arc<Self> {
+        Arc::new(Self { layers, outside: self.outside.clone() })
+    }
+
     /// Every name, in no useful order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.layers.iter().flat_map(|layer| layer.keys())

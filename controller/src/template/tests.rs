@@ -37,6 +37,52 @@ fn one_expression_keeps_its_type() {
 }
 
 #[test]
+fn one_value_within_statements_keeps_its_type() {
+    let scope = scope(json!({"n": 3, "nothing": null}));
+    let give = |source: &str| render(source, &scope).map(|value| value.to_json());
+    assert_eq!(give("{% if n %}{{ n }}{% endif %}"), Ok(json!(3)));
+    assert_eq!(give("{% for i in [1, 2] %}{{ i }}{% endfor %}"), Ok(json!("12")));
+    assert_eq!(give("{% if not n %}x{% endif %}"), Ok(json!(null)));
+    assert_eq!(give("{{ nothing }}{{ n }}"), Ok(json!(3)));
+    assert_eq!(give("{{ '' }}{{ n }}"), Ok(json!("3")));
+    assert_eq!(give("{{ n }}\n"), Ok(json!(3)));
+    assert_eq!(give("n {{ n }}\n"), Ok(json!("n 3\n")));
+    assert_eq!(give("[{{ 'x' if n > 5 }}]"), Ok(json!("[]")));
+    assert!(give("{{ 'x' if n > 5 }}").is_err());
+}
+
+#[test]
+fn variables_are_found_by_name() {
+    let vars = json!({"a_x": 1, "a_y": "{{ a_x + 1 }}", "which": "a_y"});
+    assert_eq!(give("vars['a_x']", vars.clone()), json!(1));
+    assert_eq!(give("vars[which]", vars.clone()), json!(2));
+    assert_eq!(give("'a_x' in vars and 'nope' not in vars", vars.clone()), json!(true));
+    assert_eq!(give("vars['nope'] | default('d')", vars.clone()), json!("d"));
+    fails("vars['nope']", vars);
+}
+
+#[test]
+fn variables_of_other_hosts_are_rendered_for_them() {
+    let vars = json!({
+        "inventory_hostname": "a",
+        "own": 5,
+        "hostvars": {
+            "a": {"inventory_hostname": "a", "name": "{{ inventory_hostname }}!"},
+            "b": {"inventory_hostname": "b", "name": "{{ inventory_hostname }}!", "bad": "{{ own }}"},
+        },
+    });
+    assert_eq!(give("hostvars.b.name ~ hostvars['a']['name']", vars.clone()), json!("b!a!"));
+    assert_eq!(
+        give("['a', 'b'] | map('extract', hostvars, 'name') | list", vars.clone()),
+        json!(["a!", "b!"])
+    );
+    assert_eq!(give("hostvars.c.name | default('none')", vars.clone()), json!("none"));
+    assert_eq!(give("'b' in hostvars and 'c' not in hostvars", vars.clone()), json!(true));
+    assert_eq!(give("hostvars | list", vars.clone()), json!(["a", "b"]));
+    assert!(fails("hostvars.b.bad", vars).contains("own"), "what is this host's own is not the other's");
+}
+
+#[test]
 fn undefined_is_an_error_everywhere_but_below_default_and_defined() {
     let vars = || json!({"a": {"b": 1}, "list": [{"x": 1}, {}]});
     assert_eq!(give("a.x.y.z | default(7)", vars()), 7);

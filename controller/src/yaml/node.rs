@@ -39,6 +39,27 @@ pub struct Str {
 }
 
 impl Node {
+    /// A value that was worked out at a place, all of which stands there.
+    pub fn of_json(json: &serde_json::Value, span: &Span) -> Self {
+        let of = |json: &serde_json::Value| Self::of_json(json, span);
+        let value = match json {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(value) => Value::Bool(*value),
+            serde_json::Value::Number(number) => match number.as_i64() {
+                Some(int) => Value::Int(int.into()),
+                None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            serde_json::Value::String(text) => Value::Str(Str { text: text.clone(), plain: false }),
+            serde_json::Value::Array(items) => Value::Seq(items.iter().map(of).collect()),
+            serde_json::Value::Object(map) => Value::Map(
+                map.iter()
+                    .map(|(key, value)| (of(&serde_json::Value::from(key.as_str())), of(value)))
+                    .collect(),
+            ),
+        };
+        Self { value, span: span.clone() }
+    }
+
     /// What this is, for messages: "a mapping", "a list", "a string" …
     pub fn kind(&self) -> &'static str {
         match &self.value {

@@ -38,7 +38,8 @@ class CallbackModule(CallbackBase):
         self.names, self.hosts = {}, {}
 
     def v2_playbook_on_task_start(self, task, is_conditional):
-        self.names[task._uuid] = task.get_name().strip() if task.name else task.action.rsplit(".", 1)[-1]
+        role = f"{task._role.get_name()} : " if task._role else ""
+        self.names[task._uuid] = task.get_name().strip() if task.name else role + task.action.rsplit(".", 1)[-1]
 
     def v2_playbook_on_handler_task_start(self, task):
         self.v2_playbook_on_task_start(task, False)
@@ -51,9 +52,11 @@ class CallbackModule(CallbackBase):
         # Why: the words in which a mistake is told are everybody's own.
         spoke = kind in SPEAKING and status != "skipped" and not (kind == "debug" and status in ("failed", "ignored"))
         if result is not None and spoke:
-            if "results" in result and not task.no_log:
-                entry["says"] = [said(item) for item in result["results"] if not item.get("skipped") and "censored" not in item]
-            elif "censored" not in result and not task.no_log:
+            if "results" in result:
+                shown = [item for item in result["results"] if "censored" not in item]
+                if shown or not result["results"]:
+                    entry["says"] = [said(item) for item in shown if not item.get("skipped")]
+            elif "censored" not in result:
                 entry["says"] = said(result)
         self.hosts.setdefault(host.get_name(), []).append(entry)
 

@@ -99,3 +99,24 @@ fn the_first_host_runs_what_is_run_once_however_late_it_answers() {
     assert_eq!(who_runs_it(Duration::from_secs(14), false), ["gpu001"]);
     assert_eq!(who_runs_it(Duration::from_secs(15), true), ["gpu002"], "once it is known to be unreachable");
 }
+
+#[test]
+fn a_play_goes_on_without_a_host_that_may_be_unreachable() {
+    const FORGIVEN: &str = "- hosts: all
+  gather_facts: false
+  tasks:
+    - {command: /bin/one, ignore_unreachable: true, register: r}
+    - {command: /bin/two, when: r is not unreachable}
+";
+    let hosts = hosts(2);
+    let world = World::new(&hosts, false);
+    world.with("gpu001", |machine| machine.down = true);
+    let events = run_in(&world, &hosts, FORGIVEN);
+    assert_eq!(states(&events), vec![NodeState::Compliant, NodeState::Done]);
+    let counts = events.iter().find_map(|what| match what {
+        What::NodeFinished { host, outcome } if host == "gpu001" => Some(outcome.counts),
+        _ => None,
+    });
+    let counts = counts.unwrap();
+    assert_eq!((counts.ok, counts.ignored, counts.skipped, counts.unreachable), (1, 1, 1, 0));
+}

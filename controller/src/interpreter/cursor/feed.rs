@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose};
 use super::task::Raw;
-use super::{Copied, Cursor, EndState, Fed};
+use super::{Copied, Cursor, EndState, Fed, Given};
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::report::{Status, TaskReport};
@@ -144,9 +144,23 @@ impl Cursor {
         if let (Some(facts), Work::Node { op, .. }) = (&outcome.facts, &action.work)
             && let NodeOp::Facts(request) = &**op
         {
-            self.vars.facts = Arc::new(fact_vars(facts));
-            let chosen = chosen_facts(&self.vars.facts, &request.filter);
+            let found = fact_vars(facts);
+            let chosen = chosen_facts(&found, &request.filter);
+            let for_another =
+                matches!(self.frames.last(), Some(Frame::Task(active)) if active.task.delegate_facts);
+            let host = action.delegate.as_deref().filter(|_| for_another);
+            let given = Given { facts: found, set: Dict::default() };
+            if !self.give(host, &given) {
+                self.vars.facts = Arc::new(given.facts);
+            }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
+        }
+        // Why: as in Ansible, what was there already is told of as `file` tells of it.
+        if matches!(action.kind, "copy" | "template")
+            && outcome.status == OpStatus::Ok
+            && let Some(dest) = outcome.data.get("dest").cloned()
+        {
+            outcome.data.entry("path").or_insert(dest);
         }
         let owner = self.owner();
         let raw = self.raw_of(outcome);
@@ -347,6 +361,7 @@ impl Cursor {
     fn lost(&mut self, action: &Action, purpose: &Purpose, reason: String) {
         let ignored = match (purpose, self.frames.last()) {
             (Purpose::Task | Purpose::Reboot, Some(Frame::Task(active))) => active.task.ignore_unreachable,
+            (Purpose::Facts, _) => self.play.ignore_unreachable,
             (Purpose::Group, Some(Frame::Group(group))) => {
                 group.tasks.iter().all(|task| task.ignore_unreachable)
             }
@@ -360,6 +375,12 @@ impl Cursor {
             return;
         }
         match purpose {
+            Purpose::Facts => {
+                let mut report = blank(action, Status::Unreachable);
+                report.ignored = true;
+                report.message = Some(reason);
+                self.queue.push(report);
+            }
             Purpose::Group => {
                 let mut outcome = OpOutcome::new(OpStatus::Skipped { reason });
                 outcome.members.clear();

@@ -39,7 +39,7 @@ impl Cursor {
         for (member, task) in tasks.iter().enumerate() {
             let (items, secret) = crate::template::watch(|| self.loop_items(task));
             let mut task = Arc::clone(task);
-            if secret {
+            if secret || self.hides(&task) {
                 task = self.hidden(&task);
             }
             let (values, early) = match items {
@@ -128,6 +128,7 @@ impl Cursor {
                 wait: None,
                 delegate: None,
                 throttle: None,
+                forgives_loss: tasks.iter().all(|task| task.ignore_unreachable),
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {

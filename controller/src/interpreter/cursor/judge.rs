@@ -187,7 +187,7 @@ impl Cursor {
     /// The report of a whole loop.
     pub(super) fn sum_up(&mut self, task: &Arc<Task>, round: u32, ends: Vec<ItemEnd>) -> ItemEnd {
         let has = |status: Status| ends.iter().any(|end| end.report.status == status);
-        let failure = ends.iter().find_map(|end| end.failure.clone());
+        let mut failure = ends.iter().find_map(|end| end.failure.clone());
         // Why a failure before a loss: the loss of an item is here only where the task ignores it.
         let status = [
             Status::Failed,
@@ -238,6 +238,9 @@ impl Cursor {
             }
             Value::Map(Arc::new(result))
         };
+        if let Some(failure) = &mut failure {
+            failure.result = (!task.no_log).then(|| result.clone());
+        }
         let scope = self.scope(task, None);
         let mut report = TaskReport {
             op_id: self.op_id(&task.path, None, Phase::Declared, round),

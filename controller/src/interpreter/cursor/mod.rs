@@ -18,7 +18,7 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::board::Board;
+use super::board::{Board, Given};
 use super::files::{FileKind, Files};
 use super::prepare;
 use super::report::TaskReport;
@@ -85,6 +85,8 @@ pub struct End {
     pub end_play: bool,
     /// `meta: end_batch`: the batch ends for every host.
     pub end_batch: bool,
+    /// `meta: clear_host_errors`: hosts that failed before come back with the next play.
+    pub cleared_errors: bool,
     /// What could not be read, one sentence each: the host does not count as compliant.
     pub unknown: Vec<String>,
     pub vars: HostVars,
@@ -232,6 +234,7 @@ pub struct Cursor {
     fatal: bool,
     end_play: bool,
     end_batch: bool,
+    cleared_errors: bool,
     /// The play ends for this host after the section it is in.
     ending: bool,
     end: Option<EndState>,
@@ -308,6 +311,7 @@ impl Cursor {
             fatal: false,
             end_play: false,
             end_batch: false,
+            cleared_errors: false,
             ending: false,
             end: None,
         };
@@ -327,10 +331,24 @@ impl Cursor {
 
     /// Takes over what the others have told by now, if a task asks for it.
     fn look_at_others(&mut self, task: &Task) {
-        if let Some(board) = self.board.as_ref().filter(|_| self.looks_at_others(task)) {
-            let others = board.at(&task.path);
-            Arc::make_mut(&mut self.peers).insert("hostvars", others);
+        let Some(board) = self.board.clone() else { return };
+        if let Some(given) = board.given(&self.host.host) {
+            Arc::make_mut(&mut self.vars.facts).extend(&given.facts);
+            Arc::make_mut(&mut self.vars.set).extend(&given.set);
         }
+        if self.looks_at_others(task) {
+            Arc::make_mut(&mut self.peers).extend(&board.at(&task.path, &self.host.host));
+        }
+    }
+
+    /// Sets variables of another host (`delegate_facts`); `false` where this host is meant.
+    fn give(&self, to: Option<&str>, given: &Given) -> bool {
+        match (to, &self.board) {
+            (Some(host), Some(board)) => board.give(host, given),
+            (Some(_), None) => {}
+            (None, _) => return false,
+        }
+        true
     }
 
     /// Entries of `vars_files` with templates: of each the first file that is there.

@@ -67,6 +67,10 @@ impl Cursor {
             result.insert("attempts", Value::Int(attempts.into()));
         }
         end.report.data.insert("attempts".to_owned(), Json::from(attempts));
+        if matches!(&end.result, Value::Map(result) if matches!(result.get("changed"), Some(Value::Bool(true))))
+        {
+            end.report.data.insert("changed".to_owned(), Json::Bool(true));
+        }
         end.report.status = Status::Failed;
         end.report.ignored = Self::ignores_errors(task, scope);
         let why = end.report.message.get_or_insert_with(|| "`until` does not hold".to_owned()).clone();

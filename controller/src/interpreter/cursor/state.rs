@@ -101,6 +101,16 @@ pub(super) struct Active {
     pub retry: u32,
     /// Before the retry: how long to wait, in seconds, and how many tries are left.
     pub wait: Option<(u64, u32)>,
+    /// What its items brought in: all of it follows when the last of them is done.
+    pub included: Vec<Brought>,
+}
+
+/// Tasks that an include brought in, with its loop's variables; whether they are a role's.
+#[derive(Debug)]
+pub(super) struct Brought {
+    pub layer: Option<Arc<Dict>>,
+    pub role: bool,
+    pub items: Items,
 }
 
 /// What became of one item, for the report of the whole task.

@@ -6,7 +6,7 @@ use gpufleet_protocol::tasks::MetaAction;
 use serde_json::{Map, Value as Json};
 
 use super::Cursor;
-use super::state::{Frame, Stage};
+use super::state::{Brought, Frame, Stage};
 use super::task::Raw;
 use crate::interpreter::action::{Mode, RunAs, Work};
 use crate::interpreter::report::Status;
@@ -77,14 +77,11 @@ impl Cursor {
         let message = format!("included: {}{}", included.name, label.unwrap_or_default());
         let mut data = Map::new();
         data.insert("include".to_owned(), Json::String(included.name.clone()));
-        self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
-        // Why not where it failed after all: `failed_when` may say so.
-        if self.end.is_some() || self.stage == Stage::Finish {
-            return;
-        }
         let role = matches!(wanted, Wanted::Role(_));
-        self.frames.push(Frame::Include { layer, role });
-        self.frames.push(Frame::List { items: included.items, next: 0 });
+        if let Some(Frame::Task(active)) = self.frames.last_mut() {
+            active.included.push(Brought { layer, role, items: included.items });
+        }
+        self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
     }
 
     pub(super) fn meta(
@@ -95,7 +92,9 @@ impl Cursor {
         round: u32,
     ) -> Option<Raw> {
         match action {
-            MetaAction::Noop | MetaAction::ClearHostErrors | MetaAction::RefreshInventory => {}
+            MetaAction::Noop | MetaAction::RefreshInventory => {}
+            MetaAction::ClearHostErrors => self.cleared_errors = true,
+            MetaAction::ClearFacts => self.vars.facts = Arc::default(),
             MetaAction::EndRole => {
                 while let Some(frame) = self.frames.pop() {
                     match frame {

@@ -6,9 +6,9 @@ use gpufleet_protocol::tasks::{Class, RebootWhen};
 use gpufleet_protocol::{Awaiting, Change};
 use serde_json::{Map, Value as Json};
 
-use super::Cursor;
 use super::retry::whole;
-use super::state::{Active, Frame, Pending, Purpose};
+use super::state::{Active, Brought, Frame, Pending, Purpose};
+use super::{Cursor, Given};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
 use crate::interpreter::prepare::{Deed, Prepared, Ready, Surroundings};
 use crate::interpreter::report::Status;
@@ -80,7 +80,7 @@ impl Cursor {
 
     fn begin(&mut self, task: &Arc<Task>) {
         let (items, secret) = template::watch(|| self.loop_items(task));
-        let task = &if secret { self.seal(task) } else { Arc::clone(task) };
+        let task = &if secret { self.seal(task) } else { self.veiled(task) };
         let undecided = self.undecided(LOOP_UNKNOWN.to_owned());
         let Some(active) = self.active() else { return };
         active.started = true;
@@ -101,6 +101,26 @@ impl Cursor {
             active.next = 1;
             active.reports.push(end);
         }
+    }
+
+    /// The task on top, with `no_log` where a template of it says so.
+    fn veiled(&mut self, task: &Arc<Task>) -> Arc<Task> {
+        if !self.hides(task) {
+            return Arc::clone(task);
+        }
+        let mut hidden = (**task).clone();
+        hidden.no_log = true;
+        let hidden = Arc::new(hidden);
+        if let Some(active) = self.active() {
+            active.task = Arc::clone(&hidden);
+        }
+        hidden
+    }
+
+    /// Whether a template says that a task is hidden; one that cannot be decided hides it.
+    pub(super) fn hides(&self, task: &Task) -> bool {
+        let Some(flag) = task.hidden_when.as_ref().filter(|_| !task.no_log) else { return false };
+        !matches!(flag.holds(&self.scope(task, None)), Ok(Truth::False))
     }
 
     /// From here on the task on top is treated as one with `no_log`.
@@ -289,6 +309,9 @@ impl Cursor {
                 return Some(Raw::because(Status::Possible, "brings files only in a run"));
             }
             Deed::Fetch(fetch) => Work::Fetch(fetch),
+            Deed::SetFacts(facts) if task.delegate_facts && self.sets_elsewhere(task, scope, &facts) => {
+                return Some(Raw::of(Status::Ok));
+            }
             Deed::SetFacts(facts) => {
                 // Why apart: as in Ansible, what tasks set stands above what files say.
                 let from_files = task.kind.name == "include_vars";
@@ -345,6 +368,16 @@ impl Cursor {
         None
     }
 
+    /// Whether what a task sets is another host's, which has it then.
+    fn sets_elsewhere(&self, task: &Task, scope: &Arc<Scope>, facts: &[(Arc<str>, Value)]) -> bool {
+        let sealed = self.sealed.contains(&task.path);
+        let value = |value: &Value| if sealed { value.sealed() } else { value.clone() };
+        let set = facts.iter().map(|(name, set)| (Arc::clone(name), value(set))).collect();
+        let given = Given { set, facts: Dict::default() };
+        let host = self.delegate(task, scope).ok().flatten();
+        self.give(host.as_deref(), &given)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the parts of one action, put together at two places")]
     pub(super) fn ask(
         &mut self,
@@ -383,6 +416,7 @@ impl Cursor {
             wait,
             delegate,
             throttle,
+            forgives_loss: task.ignore_unreachable,
         };
         self.pending = Some(Pending { action, purpose });
     }
@@ -464,9 +498,16 @@ impl Cursor {
 
     fn finish_task(&mut self) {
         let Some(Frame::Task(active)) = self.frames.pop() else { return };
-        let Active { task, round, items, reports, .. } = *active;
-        if let Some(failure) = self.settle(&task, round, items.is_some(), reports) {
-            self.fail(failure);
+        let Active { task, round, items, reports, included, .. } = *active;
+        match self.settle(&task, round, items.is_some(), reports) {
+            Some(failure) => self.fail(failure),
+            // Why only now: as in Ansible, a loop names all that it includes before any of it is done.
+            None => {
+                for Brought { layer, role, items } in included.into_iter().rev() {
+                    self.frames.push(Frame::Include { layer, role });
+                    self.frames.push(Frame::List { items, next: 0 });
+                }
+            }
         }
     }
 }

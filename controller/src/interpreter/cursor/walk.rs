@@ -35,6 +35,7 @@ impl Cursor {
                     fatal: self.fatal,
                     end_play: self.end_play,
                     end_batch: self.end_batch,
+                    cleared_errors: self.cleared_errors,
                     unknown: self.unknown.clone(),
                     vars: self.vars.clone(),
                 });
@@ -179,6 +180,7 @@ impl Cursor {
             asked: false,
             retry: 0,
             wait: None,
+            included: Vec::new(),
         })));
     }
 
@@ -481,6 +483,7 @@ impl Cursor {
             wait: None,
             delegate: None,
             throttle: None,
+            forgives_loss: self.play.ignore_unreachable,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
     }
@@ -515,6 +518,7 @@ impl Cursor {
             wait: None,
             delegate: None,
             throttle: None,
+            forgives_loss: false,
         };
         self.pending = Some(Pending { action, purpose });
     }

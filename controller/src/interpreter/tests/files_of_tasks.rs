@@ -57,9 +57,9 @@ fn what_is_included_runs_for_each_item() {
     );
     insta::assert_snapshot!(story.lines(), @r#"
     include_tasks: ok "included: deep.yml (item=x)"
+    include_tasks: ok "included: deep.yml (item=y)"
     debug: ok "x more x"
     command: changed
-    include_tasks: ok "included: deep.yml (item=y)"
     debug: ok "y more y"
     command: changed
     include_tasks: skipped "the condition does not hold"

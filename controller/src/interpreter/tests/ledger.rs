@@ -381,3 +381,21 @@ fn the_two_clocks_are_two_knobs() {
         matches!(&clocks[0], NodeOp::GpuGroup(group) if matches!(&group.members[0].task, GpuTask::GpuClocks(GpuClocks { reset: false, .. })))
     );
 }
+
+#[test]
+fn a_file_that_is_edited_is_no_longer_what_it_was_given() {
+    let ops = |tasks: &str| declared(tasks).iter().map(words).collect::<Vec<_>>().join("\n");
+    let edited = ops("
+    - copy: {dest: /etc/a, content: x}
+    - blockinfile: {path: /etc/a, block: y}
+    - replace: {path: /etc/b, regexp: x, replace: y}
+    - copy: {dest: /etc/b, content: x}
+");
+    assert!(!edited.contains("put /etc/a") && edited.contains("put /etc/b"), "{edited}");
+    let gone = ops("
+    - copy: {dest: /opt/a/b, content: x}
+    - copy: {dest: /opt/ab, content: x}
+    - file: {path: /opt/a, state: absent}
+");
+    assert!(!gone.contains("put /opt/a/b") && gone.contains("put /opt/ab"), "{gone}");
+}

@@ -8,7 +8,7 @@ use super::{Parser, directory_of, join, keys};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::playbook::library::{Included, Library, Site, Wanted};
 use crate::playbook::program::{Block, Item, Items, Parameters, SectionName};
-use crate::template::{self, Dict, Scope};
+use crate::template::{self, Dict, Scope, Value};
 use crate::yaml::{Node, Value as Yaml};
 
 /// More files than these that a templated name may mean are not looked into before the run.
@@ -51,7 +51,7 @@ impl Parser<'_> {
         path: &str,
     ) -> Option<Item> {
         self.only_shared_keys(node, &key.key_text());
-        let name = self.literal_file(file, &key.key_text(), outer)?;
+        let name = self.literal_file(file, &key.key_text(), &with_vars(node, outer))?;
         let kept = self.take_references();
         let own = self.inherit(node, outer);
         let references = self.take_references();
@@ -101,9 +101,10 @@ impl Parser<'_> {
         if let Some(unknown) = unknown {
             self.errors.append(unknown);
         }
+        let seen = with_vars(node, outer);
         let text = |parser: &mut Self, key: &str| {
             let node = value.get(key)?;
-            parser.literal_file(node, key, outer)
+            parser.literal_file(node, key, &seen)
         };
         let Some(name) = text(self, "name").or_else(|| text(self, "role")) else {
             self.error(
@@ -181,6 +182,7 @@ impl Parser<'_> {
         inherited.locals.extend(locals.iter().map(|name| Arc::from(*name)));
         // Why this one: what is hidden must not come to light in another file.
         inherited.no_log |= own.no_log;
+        inherited.hidden_when.clone_from(&own.hidden_when);
         if let Some(apply) = value.get("apply") {
             if apply.as_map().is_none() {
                 self.error(apply.wrong_type("`apply`", "a mapping of keys of tasks"));
@@ -279,7 +281,9 @@ impl Parser<'_> {
             }
             // Why its errors are forgotten: nobody knows whether it is meant; where it is, its task fails with them.
             let (errors, warnings) = (self.errors.0.len(), self.warnings.0.len());
+            let doubtful = std::mem::replace(&mut self.doubtful, true);
             let included = self.included(site, &only, 0);
+            self.doubtful = doubtful;
             let is_right = self.errors.0.len() == errors;
             self.errors.0.truncate(errors);
             self.warnings.0.truncate(warnings);
@@ -291,6 +295,9 @@ impl Parser<'_> {
 
     /// The tasks that a place includes.
     pub(super) fn included(&mut self, site: &Site, wanted: &Wanted, turn: usize) -> Option<Included> {
+        if self.on {
+            self.statics.clone_from(&site.inherited.statics);
+        }
         let kept = self.take_references();
         let blocks = std::mem::take(&mut self.block_references);
         let key = format!("{wanted:?}");
@@ -367,12 +374,36 @@ impl Parser<'_> {
 
     /// A name with templates over what is known before any host: the play's own variables.
     pub(super) fn settled(&self, name: &str, own: &Inherited) -> Option<String> {
-        let mut layers: Vec<Arc<Dict>> = own.vars.iter().rev().cloned().collect();
+        self.settled_among(name, own, &[])
+    }
+
+    /// The same for what is read before any host is known: as in Ansible, with the play's variables.
+    pub(super) fn settled_now(&self, name: &str, own: &Inherited) -> Option<String> {
+        self.settled_among(name, own, &self.statics)
+    }
+
+    /// What is known before any host where tasks with this stand, what wins first.
+    pub(super) fn layers_of(&self, own: &Inherited) -> Vec<Arc<Dict>> {
+        self.layers_among(own, &self.statics)
+    }
+
+    fn layers_among(&self, own: &Inherited, statics: &[Arc<Dict>]) -> Vec<Arc<Dict>> {
+        let mut layers: Vec<Arc<Dict>> = vec![Arc::clone(&self.library.extra)];
+        layers.extend(own.vars.iter().rev().cloned());
         if let Some(role) = &own.role {
-            layers.push(Arc::clone(&role.magic));
+            layers.extend([Arc::clone(&role.params), Arc::clone(&role.vars)]);
         }
+        layers.extend(statics.iter().cloned());
+        if let Some(role) = &own.role {
+            layers.extend([Arc::clone(&role.defaults), Arc::clone(&role.magic)]);
+        }
+        layers
+    }
+
+    fn settled_among(&self, name: &str, own: &Inherited, statics: &[Arc<Dict>]) -> Option<String> {
+        let mut layers = self.layers_among(own, statics);
         let directory = if self.directory.is_empty() { "." } else { &self.directory };
-        let fixed: Dict = [("playbook_dir", template::Value::str(directory))].into_iter().collect();
+        let fixed: Dict = [("playbook_dir", Value::str(directory))].into_iter().collect();
         layers.push(Arc::new(fixed));
         // Why not the play's variables, for what is included: a host's may say otherwise.
         let rendered = template::render(name, &Scope::new(layers)).ok()?;
@@ -412,6 +443,15 @@ impl Parser<'_> {
         }
         found
     }
+}
+
+/// What is seen where a task with variables of its own stands.
+fn with_vars(node: &Node, outer: &Inherited) -> Inherited {
+    let mut seen = outer.clone();
+    if let Some(Value::Map(own)) = node.get("vars").map(|vars| Value::trusted(&vars.to_json())) {
+        seen.vars.push(own);
+    }
+    seen
 }
 
 /// A text with a `*` for each of its templates.

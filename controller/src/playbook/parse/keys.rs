@@ -76,6 +76,7 @@ pub(super) const SHARED: &[&str] = &[
     "any_errors_fatal",
     "run_once",
     "delegate_to",
+    "delegate_facts",
     "connection",
     "throttle",
     "check_mode",
@@ -106,7 +107,6 @@ pub(super) const TASK: &[&str] = &[
 pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("port", "set `ansible_port` in the inventory"),
     ("include", "use `import_tasks` or `include_tasks`"),
-    ("delegate_facts", "run the task in a play of its own for that host"),
     ("async", "give the task a longer `timeout`"),
     ("poll", "give the task a longer `timeout`"),
     ("vars_prompt", "give the variables with `-e`"),

@@ -123,10 +123,26 @@ impl Program {
         keyring: &Arc<Keyring>,
         roles_path: &[String],
     ) -> Result<Self, Diagnostics> {
-        let library = Arc::new(Library::new(Arc::clone(keyring), roles_path.to_vec()));
+        Self::load_knowing(paths, reader, keyring, roles_path, &Arc::default())
+    }
+
+    /// [`Program::load_with`], where these variables come from the command line: names of files and keys of plays may
+    /// hang on them.
+    ///
+    /// # Errors
+    /// Those of [`Program::load_with`].
+    pub fn load_knowing<P: AsRef<str>>(
+        paths: &[P],
+        reader: &dyn Reader,
+        keyring: &Arc<Keyring>,
+        roles_path: &[String],
+        extra: &Arc<Dict>,
+    ) -> Result<Self, Diagnostics> {
+        let library = Arc::new(Library::new(Arc::clone(keyring), roles_path.to_vec(), Arc::clone(extra)));
         let mut parser = Parser::new(reader, library);
         let mut plays = Vec::new();
         for path in paths {
+            parser.given_file = plays.len();
             plays.extend(parser.playbook(path.as_ref(), None, &Base::default()));
         }
         if plays.is_empty() && !parser.errors.has_errors() {
@@ -184,6 +200,12 @@ struct Parser<'a> {
     open_names: bool,
     /// Whether a template that tasks of the play render mentions facts.
     templates_ask: bool,
+    /// Variables of the play and of what imports it, those that win first.
+    statics: Vec<Arc<Dict>>,
+    /// What is read may not be what is meant: nothing in it has to be there.
+    doubtful: bool,
+    /// The first play of the playbook that the command line names.
+    given_file: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -206,6 +228,9 @@ impl<'a> Parser<'a> {
             file_names: HashSet::new(),
             open_names: false,
             templates_ask: false,
+            statics: Vec::new(),
+            doubtful: false,
+            given_file: 0,
         }
     }
 
@@ -302,7 +327,9 @@ impl<'a> Parser<'a> {
                         ],
                     );
                     self.errors.append(unknown);
-                    let own = Inherited::default();
+                    let mut own = Inherited::default();
+                    own.vars.push(Arc::clone(&base.vars));
+                    self.statics.clear();
                     if let Some(name) = self.literal_file(file, "import_playbook", &own) {
                         let mut base = base.clone();
                         if let Some(vars) = item.get("vars") {
@@ -341,7 +368,7 @@ impl<'a> Parser<'a> {
         if !crate::template::is_template(&name) {
             return Some(name);
         }
-        let settled = self.settled(&name, own);
+        let settled = self.settled_now(&name, own);
         if settled.is_none() {
             self.error(
                 Diagnostic::error(format!("`{key}` is read before any host is known, and this name is not"))

@@ -59,6 +59,7 @@ impl Parser<'_> {
         }
         let (file_vars, late_files) =
             node.get("vars_files").map(|files| self.vars_files(files, directory)).unwrap_or_default();
+        self.statics = vec![Arc::clone(&file_vars), Arc::clone(&vars)];
         let block = self.rollout(node);
         let waves = self.batches(node, block);
         let unavailable_node = self.play_or_rollout(node, block, "max_unavailable");
@@ -96,6 +97,10 @@ impl Parser<'_> {
                 around = self.inherit(&one, &around);
             }
         }
+        let (no_log, hidden_when) = match node.get("no_log") {
+            Some(value) => self.no_log(value),
+            None => (false, None),
+        };
         let mut inherited = Inherited {
             directory: directory.to_owned(),
             section: SectionName::Tasks,
@@ -105,8 +110,10 @@ impl Parser<'_> {
             throttle: around.throttle,
             check_mode: around.check_mode,
             defaults: around.defaults,
+            statics: self.statics.clone(),
             tags,
-            no_log: fixed(self, "no_log"),
+            no_log,
+            hidden_when,
             run_once: fixed(self, "run_once"),
             ignore_errors: node.get("ignore_errors").map(|value| self.flag("ignore_errors", value)),
             ignore_unreachable,
@@ -180,6 +187,7 @@ impl Parser<'_> {
             block_references,
             file_names: std::mem::take(&mut self.file_names),
             open_names: std::mem::take(&mut self.open_names),
+            playbook: self.given_file,
         };
         // Why not always: a play that has no use for facts need not wait for them.
         play.gather_facts |= gather.is_none() && (play.asks_for(FACTS) || templates_ask);
@@ -286,6 +294,7 @@ impl Parser<'_> {
     }
 
     fn percentage(&mut self, node: &Node) -> Option<f64> {
+        let node = &self.settled_node("max_fail_percentage", node)?;
         let text = node.scalar_text().unwrap_or_default();
         let number = text.trim().trim_end_matches('%').parse::<f64>().ok();
         let number = number.filter(|number| (0.0..=100.0).contains(number));
@@ -300,6 +309,7 @@ impl Parser<'_> {
     }
 
     fn strategy(&mut self, node: &Node) -> Option<Strategy> {
+        let node = &self.settled_node("strategy", node)?;
         let text = self.text("strategy", node)?;
         match text.strip_prefix("ansible.builtin.").unwrap_or(&text) {
             "linear" => Some(Strategy::Linear),
@@ -319,6 +329,7 @@ impl Parser<'_> {
     }
 
     fn order(&mut self, node: &Node) -> Option<Order> {
+        let node = &self.settled_node("order", node)?;
         let text = self.text("order", node)?;
         Some(match text.as_str() {
             "inventory" => Order::Inventory,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
 use super::play::said;
+use super::values::settle;
 use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
-use crate::playbook::names::{FACTS, Reference};
+use crate::playbook::names::{FACTS, OF_OTHERS, Reference};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
     Block, Condition, Flag, Item, Items, Loop, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
@@ -30,6 +31,8 @@ pub(in crate::playbook) struct Inherited {
     pub ignore_errors: Option<Flag>,
     pub ignore_unreachable: bool,
     pub no_log: bool,
+    /// A template over a host's variables that says so too.
+    pub hidden_when: Option<Flag>,
     pub run_once: bool,
     pub any_errors_fatal: bool,
     pub timeout_s: Option<u64>,
@@ -42,11 +45,14 @@ pub(in crate::playbook) struct Inherited {
     pub role: Option<Arc<Role>>,
     pub search: Arc<[String]>,
     pub delegate_to: Option<Value>,
+    pub delegate_facts: bool,
     pub throttle: Option<Value>,
     pub check_mode: Option<Flag>,
     pub notify: Vec<(Value, Span)>,
     /// `module_defaults`: parameters of a kind where a task has none of that name; inner ones last.
     pub defaults: Vec<(&'static KindInfo, Arc<Dict>)>,
+    /// Variables of the play that are known before any host, those that win first.
+    pub statics: Vec<Arc<Dict>>,
 }
 
 impl Default for Inherited {
@@ -62,6 +68,7 @@ impl Default for Inherited {
             ignore_errors: None,
             ignore_unreachable: false,
             no_log: false,
+            hidden_when: None,
             run_once: false,
             any_errors_fatal: false,
             timeout_s: None,
@@ -71,10 +78,12 @@ impl Default for Inherited {
             role: None,
             search: Arc::from([]),
             delegate_to: None,
+            delegate_facts: false,
             throttle: None,
             check_mode: None,
             notify: Vec::new(),
             defaults: Vec::new(),
+            statics: Vec::new(),
         }
     }
 }
@@ -176,15 +185,19 @@ impl Parser<'_> {
         }
         let flag = node.get("ignore_errors").map(|value| self.flag("ignore_errors", value));
         own.ignore_errors = said(flag, outer.ignore_errors.as_ref());
+        let seen = self.layers_of(&own);
         for (key, place) in [
             ("ignore_unreachable", &mut own.ignore_unreachable),
-            ("no_log", &mut own.no_log),
             ("run_once", &mut own.run_once),
+            ("delegate_facts", &mut own.delegate_facts),
             ("any_errors_fatal", &mut own.any_errors_fatal),
         ] {
             if let Some(value) = node.get(key) {
-                *place = self.fixed_flag(key, value);
+                *place = self.fixed_flag_in(key, value, &seen);
             }
+        }
+        if let Some(value) = node.get("no_log") {
+            (own.no_log, own.hidden_when) = self.no_log(value);
         }
         if let Some(timeout) = node.get("timeout") {
             own.timeout_s = self.seconds("timeout", timeout);
@@ -346,7 +359,8 @@ impl Parser<'_> {
 
     /// Uses of variables in the keys of a block; they are checked with the play.
     pub(super) fn block_references(&mut self, references: &[Reference], own: &Inherited) {
-        let found = settle(references.to_vec(), own, &[]);
+        let mut found = settle(references.to_vec(), own, &[]);
+        found.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
         self.block_references.extend(found);
     }
 
@@ -385,17 +399,19 @@ impl Parser<'_> {
             local.push("ansible_loop");
         }
         let found = self.take_references();
-        let references = settle(found, &own, &local);
+        let mut references = settle(found, &own, &local);
+        references.iter_mut().for_each(|reference| reference.guarded |= self.doubtful);
         if matches!(kind.name, "include_tasks" | "include_role") {
             self.include_keys(node, kind);
         }
         let site = matches!(kind.name, "include_tasks" | "include_role")
             .then(|| self.site(value, &params, outer, &own, &local, path));
-        let mut asks_for_others = references.iter().any(|reference| reference.name == "hostvars");
+        let mut asks_for_others =
+            references.iter().any(|reference| OF_OTHERS.contains(&reference.name.as_str()));
         if kind.name == "template" {
             let text = self.template_text(&params, &own);
             let mentions = |word: &str| text.as_ref().is_none_or(|text| text.contains(word));
-            asks_for_others |= mentions("hostvars");
+            asks_for_others |= OF_OTHERS.iter().any(|word| mentions(word));
             self.templates_ask |=
                 text.is_some() && (mentions("ansible_facts") || FACTS.iter().any(|fact| mentions(fact)));
         }
@@ -466,6 +482,7 @@ impl Parser<'_> {
             privilege: own.privilege.clone(),
             environment: own.environment.clone(),
             no_log: own.no_log,
+            hidden_when: own.hidden_when.clone(),
             timeout_s: own.timeout_s,
             // Why: as in Ansible, a pause is one for all hosts.
             run_once: own.run_once || kind.name == "pause",
@@ -475,6 +492,7 @@ impl Parser<'_> {
             search: Arc::clone(&own.search),
             retry: None,
             delegate_to: own.delegate_to.clone(),
+            delegate_facts: own.delegate_facts,
             throttle: own.throttle.clone(),
             check_mode: own.check_mode.clone(),
             site: None,
@@ -767,26 +785,4 @@ fn suggest_kind(text: &str) -> Option<&'static str> {
     let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
     suggest(last, names.filter(|name| !name.contains('.')))
-}
-
-/// Drops what the task itself provides, and marks what a condition on the way tests for.
-fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
-    let tested: Vec<String> = references
-        .iter()
-        .filter(|reference| reference.guarded)
-        .map(|reference| reference.name.clone())
-        .chain(own.guarded.iter().cloned())
-        .collect();
-    references
-        .into_iter()
-        .filter(|reference| {
-            !local.contains(&reference.name.as_str())
-                && !own.locals.iter().any(|name| **name == *reference.name)
-                && !own.vars.iter().any(|vars| vars.contains(&reference.name))
-        })
-        .map(|mut reference| {
-            reference.guarded |= tested.contains(&reference.name);
-            reference
-        })
-        .collect()
 }

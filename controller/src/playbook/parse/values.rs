@@ -6,12 +6,13 @@ use std::sync::Arc;
 use gpufleet_protocol::lenient::parse_seconds;
 use secrecy::ExposeSecret as _;
 
-use super::Parser;
+use super::{Inherited, Parser};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::names::Reference;
 use crate::playbook::program::{Amount, Condition, Flag, Wave};
 use crate::template::{
-    Dict, References, TemplateError, Value, inspect_expression, inspect_template, is_template, position_of,
+    Dict, References, Scope, TemplateError, Value, inspect_expression, inspect_template, is_template,
+    position_of, render,
 };
 use crate::yaml::{Node, Value as Yaml};
 
@@ -183,15 +184,51 @@ impl Parser<'_> {
         }
     }
 
-    /// Yes or no, where a template is of no use.
+    /// Yes or no, where a template has only what is known before any host.
     pub(super) fn fixed_flag(&mut self, key: &str, node: &Node) -> bool {
-        match self.flag(key, node) {
-            Flag::Fixed(value) => value,
-            Flag::Template(_) => {
-                self.error(Diagnostic::error(format!("`{key}` cannot be a template")).at(&node.span));
-                false
-            }
+        let layers = self.layers_of(&Inherited::default());
+        self.fixed_flag_in(key, node, &layers)
+    }
+
+    /// The same at a place that sees more.
+    pub(super) fn fixed_flag_in(&mut self, key: &str, node: &Node, layers: &[Arc<Dict>]) -> bool {
+        let settled = self.settled_node_in(key, node, layers);
+        match settled.as_ref().map(|node| self.flag(key, node)) {
+            Some(Flag::Fixed(value)) => value,
+            Some(Flag::Template(_)) | None => false,
         }
+    }
+
+    /// `no_log`: whether, or a template that a host's variables decide.
+    pub(super) fn no_log(&mut self, node: &Node) -> (bool, Option<Flag>) {
+        match self.flag("no_log", node) {
+            Flag::Fixed(value) => (value, None),
+            template @ Flag::Template(_) => (false, Some(template)),
+        }
+    }
+
+    /// What a key says that has to be known before any host is; none where it hangs on a host's variables.
+    pub(super) fn settled_node(&mut self, key: &str, node: &Node) -> Option<Node> {
+        let layers = self.layers_of(&Inherited::default());
+        self.settled_node_in(key, node, &layers)
+    }
+
+    fn settled_node_in(&mut self, key: &str, node: &Node, layers: &[Arc<Dict>]) -> Option<Node> {
+        let Some(text) = node.as_str().filter(|text| is_template(text)) else { return Some(node.clone()) };
+        self.value(node);
+        let why = match render(text, &Scope::new(layers.to_vec())) {
+            Ok(value) if !value.has_unknown() => {
+                return Some(Node::of_json(&value.to_json(), &node.span));
+            }
+            Ok(_) => "it hangs on what only the run will tell".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.error(
+            Diagnostic::error(format!("`{key}` is needed before any host is known: {why}"))
+                .at(&node.span)
+                .help("it can use variables of the play, of its `vars_files` and of `-e`"),
+        );
+        None
     }
 
     pub(super) fn text(&mut self, key: &str, node: &Node) -> Option<String> {
@@ -281,16 +318,21 @@ impl Parser<'_> {
         let items = node.as_seq().unwrap_or(std::slice::from_ref(node));
         let mut waves = Vec::new();
         for item in items {
+            let templated = item.as_str().is_some_and(is_template);
+            let Some(item) = &self.settled_node(key, item) else { continue };
+            if templated && item.as_seq().is_some() {
+                waves.extend(self.waves(key, item));
+                continue;
+            }
             if item.as_str().is_some_and(|text| text.trim() == "canary") {
                 waves.push(Wave::Canary);
                 continue;
             }
-            if item.as_str().is_some_and(is_template) {
-                self.error(
-                    Diagnostic::error(format!("`{key}` with a template is not available yet"))
-                        .at(&item.span)
-                        .help("write numbers, percentages or `canary`"),
-                );
+            // Why: as in Ansible, where a variable says 0 or nothing all hosts are one batch.
+            let all =
+                item.is_null() || item.scalar_text().is_some_and(|text| matches!(text.trim(), "0" | ""));
+            if templated && all {
+                waves.push(Wave::Percent(100.0));
                 continue;
             }
             match self.amount(key, item) {
@@ -348,4 +390,26 @@ fn template_help(text: &str, error: &TemplateError) -> Option<&'static str> {
 pub(super) fn is_variable_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Drops what the task itself provides, and marks what a condition on the way tests for.
+pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
+    let tested: Vec<String> = references
+        .iter()
+        .filter(|reference| reference.guarded)
+        .map(|reference| reference.name.clone())
+        .chain(own.guarded.iter().cloned())
+        .collect();
+    references
+        .into_iter()
+        .filter(|reference| {
+            !local.contains(&reference.name.as_str())
+                && !own.locals.iter().any(|name| **name == *reference.name)
+                && !own.vars.iter().any(|vars| vars.contains(&reference.name))
+        })
+        .map(|mut reference| {
+            reference.guarded |= tested.contains(&reference.name);
+            reference
+        })
+        .collect()
 }

@@ -24,7 +24,7 @@ fn a_key_that_is_not_there_yet() {
   vars_prompt: [common]
   tasks:
     - command: uptime
-      delegate_facts: true
+      debugger: always
 "#;
     insta::assert_snapshot!(errors_of(text), @r"
     error: `vars_prompt` is not available yet
@@ -33,12 +33,12 @@ fn a_key_that_is_not_there_yet() {
      2 |   vars_prompt: [common]
        |   ^^^^^^^^^^^
     help: give the variables with `-e`
-    error: `delegate_facts` is not available yet
+    error: `debugger` is not available yet
       --> play.yml:5:7
        |
-     5 |       delegate_facts: true
-       |       ^^^^^^^^^^^^^^
-    help: run the task in a play of its own for that host
+     5 |       debugger: always
+       |       ^^^^^^^^
+    help: leave it out
     ");
 }
 

@@ -70,7 +70,7 @@ pub struct Fail {
 }
 
 fn asked_to_fail() -> String {
-    "failed as requested by the task".to_owned()
+    "Failed as requested from task".to_owned()
 }
 impl Checked for Fail {}
 
@@ -103,7 +103,7 @@ words! { MetaAction {
     EndPlay: "end_play",
     /// Ends the play for this host.
     EndHost: "end_host",
-    /// Brings failed hosts back into the play.
+    /// Hosts that failed so far take part again from the next play on.
     ClearHostErrors: "clear_host_errors",
     /// Ends the batch: the play goes on with the next one.
     EndBatch: "end_batch",
@@ -111,6 +111,8 @@ words! { MetaAction {
     EndRole: "end_role",
     /// Does nothing: an inventory is read once, before the run, so that a run can be planned and resumed.
     RefreshInventory: "refresh_inventory",
+    /// Forgets the facts of the host.
+    ClearFacts: "clear_facts",
     ResetConnection: "reset_connection",
     Noop: "noop",
 } }
