@@ -12,6 +12,7 @@ mod elsewhere;
 mod fetch;
 mod gate;
 mod hooks;
+mod job;
 mod learned;
 mod link;
 mod loss;

@@ -35,6 +35,8 @@ use crate::{
 
 /// How long the process of a job may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
+/// What Ansible says of a job that was stopped.
+const TIMED_OUT: &str = "Timeout exceeded";
 /// How often the end of a job is looked for.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -131,11 +133,11 @@ fn told(outcome: &mut OpOutcome, jid: &str, values: &[(&str, Value)]) {
 fn begun(jobs: &Jobs, jid: &str) -> OpOutcome {
     let mut outcome = OpOutcome::new(OpStatus::Changed);
     let file = jobs.results_file(jid).display().to_string();
-    told(&mut outcome, jid, &[
-        ("results_file", json!(file)),
-        ("started", json!(true)),
-        ("finished", json!(false)),
-    ]);
+    told(
+        &mut outcome,
+        jid,
+        &[("results_file", json!(file)), ("started", json!(true)), ("finished", json!(false))],
+    );
     outcome
 }
 
@@ -188,10 +190,6 @@ pub fn status(
         }
         Look::Finished(outcome) => {
             let mut outcome = *outcome;
-            if let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status {
-                "Timeout exceeded".clone_into(message);
-                outcome.data.insert("msg".to_owned(), json!("Timeout exceeded"));
-            }
             told(&mut outcome, &ask.jid, &[("started", json!(true)), ("finished", json!(true))]);
             outcome
         }
@@ -216,23 +214,21 @@ pub fn status(
 fn missing(jid: &str, file: &str, forget: bool) -> OpOutcome {
     let mut outcome = OpOutcome::failed(FailureKind::Missing, "could not find job");
     let place = if forget { "erased" } else { "results_file" };
-    told(&mut outcome, jid, &[
-        ("msg", json!("could not find job")),
-        ("started", json!(true)),
-        ("finished", json!(true)),
-        (place, json!(file)),
-    ]);
+    told(
+        &mut outcome,
+        jid,
+        &[
+            ("msg", json!("could not find job")),
+            ("started", json!(true)),
+            ("finished", json!(true)),
+            (place, json!(file)),
+        ],
+    );
     with_streams(&mut outcome);
     outcome
 }
 
-fn forget(
-    jobs: &Jobs,
-    ask: &JobStatus,
-    look: &Look,
-    mode: Mode,
-    file: &str,
-) -> Result<OpOutcome, Trouble> {
+fn forget(jobs: &Jobs, ask: &JobStatus, look: &Look, mode: Mode, file: &str) -> Result<OpOutcome, Trouble> {
     if matches!(look, Look::Running) {
         let mut outcome = failed(format!("the job {} still runs, and is not forgotten", ask.jid));
         told(&mut outcome, &ask.jid, &[("started", json!(true)), ("finished", json!(false))]);
@@ -242,11 +238,11 @@ fn forget(
         jobs.forget(&ask.jid)?;
     }
     let mut outcome = OpOutcome::new(OpStatus::Ok);
-    told(&mut outcome, &ask.jid, &[
-        ("erased", json!(file)),
-        ("started", json!(false)),
-        ("finished", json!(false)),
-    ]);
+    told(
+        &mut outcome,
+        &ask.jid,
+        &[("erased", json!(file)), ("started", json!(false)), ("finished", json!(false))],
+    );
     with_streams(&mut outcome);
     Ok(outcome)
 }
@@ -266,7 +262,13 @@ pub fn carry_out(options: &Options) -> ExitCode {
     let place = dir::Place { given: Some(options.state_dir.clone()), local: None };
     let session = Arc::new(Session::new(Channel::new(io::sink()), options.roots.clone(), place));
     let deadline = Deadline::after(Duration::from_secs(order.request.timeout_s.max(1)));
-    let outcome = session.alone(order.open, &order.request, &deadline);
+    let mut outcome = session.alone(order.open, &order.request, &deadline);
+    if deadline.stop().is_some()
+        && let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status
+    {
+        TIMED_OUT.clone_into(message);
+        outcome.data.insert("msg".to_owned(), json!(TIMED_OUT));
+    }
     let kept = jobs.finish(&options.jid, &outcome).or_else(|error| {
         // Why once more: what it said may be what the disk has no room for.
         let kind = FailureKind::Io;

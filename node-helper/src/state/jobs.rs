@@ -54,7 +54,9 @@ pub enum Look {
     Running,
     Finished(Box<OpOutcome>),
     /// It began, its process is gone, and left no result; with the boot that it began in.
-    Lost { boot_id: Option<String> },
+    Lost {
+        boot_id: Option<String>,
+    },
 }
 
 /// The jobs of a state directory.

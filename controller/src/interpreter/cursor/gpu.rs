@@ -128,6 +128,7 @@ impl Cursor {
                 wait: None,
                 delegate: None,
                 throttle: None,
+                job: None,
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {

@@ -481,6 +481,7 @@ impl Cursor {
             wait: None,
             delegate: None,
             throttle: None,
+            job: None,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
     }
@@ -515,6 +516,7 @@ impl Cursor {
             wait: None,
             delegate: None,
             throttle: None,
+            job: None,
         };
         self.pending = Some(Pending { action, purpose });
     }

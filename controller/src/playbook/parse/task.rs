@@ -370,6 +370,7 @@ impl Parser<'_> {
         self.references.append(&mut after);
         let register = node.get("register").and_then(|value| self.name("register", value));
         let retry = self.retry(node, kind);
+        let job = self.job(node, kind);
         let listen = match node.entry("listen") {
             Some((key, _)) if own.section != SectionName::Handlers => {
                 self.error(Diagnostic::error("`listen` is a key of handlers").at(&key.span));
@@ -434,6 +435,7 @@ impl Parser<'_> {
             listen,
             on_interrupt,
             retry,
+            job,
             site,
             asks_for_others,
             references,
@@ -474,6 +476,7 @@ impl Parser<'_> {
             role: own.role.clone(),
             search: Arc::clone(&own.search),
             retry: None,
+            job: None,
             delegate_to: own.delegate_to.clone(),
             throttle: own.throttle.clone(),
             check_mode: own.check_mode.clone(),
@@ -500,6 +503,8 @@ impl Parser<'_> {
                     | "failed_when"
                     | "until"
                     | "retries"
+                    | "async"
+                    | "poll"
             );
             if applies {
                 let error =
