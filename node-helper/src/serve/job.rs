@@ -211,6 +211,12 @@ pub fn status(
     Ok(outcome)
 }
 
+/// Whether an answer says that nobody knows the job.
+pub fn is_missing(outcome: &OpOutcome) -> bool {
+    matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Missing, .. })
+        && outcome.data.contains_key("ansible_job_id")
+}
+
 fn missing(jid: &str, file: &str, forget: bool) -> OpOutcome {
     let mut outcome = OpOutcome::failed(FailureKind::Missing, "could not find job");
     let place = if forget { "erased" } else { "results_file" };

@@ -469,7 +469,16 @@ impl Session {
             }
             NodeOp::JobStatus(ask) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
-                job::status(ask, &node, request.mode, state_dir)
+                let found = job::status(ask, &node, request.mode, state_dir)?;
+                match node.user.as_ref().filter(|_| job::is_missing(&found)) {
+                    // Why: an earlier play without `become` began its jobs as its user alone.
+                    Some(user) => {
+                        let theirs = dir::of_home(&user.home);
+                        let other = declared.act(|| job::status(ask, &node, request.mode, Some(&theirs)))?;
+                        Ok(if job::is_missing(&other) { found } else { other })
+                    }
+                    None => Ok(found),
+                }
             }
             NodeOp::GpuGroup(group) => {
                 if request.mode == Mode::Apply {

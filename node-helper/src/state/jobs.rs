@@ -312,10 +312,12 @@ mod tests {
     fn jobs_are_bounded_and_one_that_runs_stays() {
         let dir = tempfile::tempdir().unwrap();
         let jobs = Jobs::of(dir.path());
-        for number in 0..MOST + 5 {
+        fs::create_dir_all(dir.path().join("jobs/j0")).unwrap();
+        let held = jobs.hold("j0").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        for number in 1..MOST + 5 {
             fs::create_dir_all(dir.path().join(format!("jobs/j{number}"))).unwrap();
         }
-        let held = jobs.hold("j0").unwrap();
         jobs.prune();
         assert!(held.is_some() && dir.path().join("jobs/j0").exists());
         assert_eq!(fs::read_dir(dir.path().join("jobs")).unwrap().count(), MOST + 1);

@@ -1,4 +1,5 @@
 mod errors;
+mod jobs;
 mod language;
 mod mistakes;
 mod mistakes_in_tasks;
