@@ -33,7 +33,8 @@ const INBOX: usize = 1024;
 const PERMIT_VALID_S: u64 = 300;
 
 /// What a host may take beyond a multiple of what the slowest of the others took: to connect, and to be read.
-const LATE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+const LATE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(2));
+
 /// What a node's task is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
@@ -197,7 +198,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let silent = self.running.values().any(|running| !running.connected);
         let reading = self.running.values().any(|running| running.connected);
         // Why not longer: whoever is late joins later, and all others would wait for it.
-        let silence = if silent { connect * 3 / 2 + LATE.0 } else { Duration::ZERO };
+        let silence = if silent { connect * 5 / 4 + LATE.0 } else { Duration::ZERO };
         let slowness = if reading { read * 2 + LATE.1 } else { Duration::ZERO };
         Some(self.begun + silence.max(slowness))
     }
