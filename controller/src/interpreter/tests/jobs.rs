@@ -61,11 +61,25 @@ fn a_prediction_begins_nothing_and_what_asks_for_a_job_is_possible() {
     let mut asked = Vec::new();
     let story = run(&mut cursor(PLAY, json!({}), Mode::Predict), answer(&mut asked));
     assert_eq!(asked, ["folder: -"]);
-    insta::assert_snapshot!(story.lines(), @"");
+    insta::assert_snapshot!(story.lines(), @r#"
+    plain: possible "runs only in a run"
+    waited: possible "runs only in a run"
+    bounded: possible "runs only in a run"
+    begun: possible [d] "runs only in a run"
+    begun: possible [e] "runs only in a run"
+    begun: possible
+    folder: changed
+    asked: possible "has a loop that hangs on the result of another task"
+    folder asked: possible "`jid`: `ansible_job_id` is undefined"
+    end: Done
+    "#);
 }
 
 #[test]
 fn a_wrong_number_fails_the_task() {
     let text = "- hosts: all\n  gather_facts: false\n  vars: {word: soon}\n  tasks: [{command: /bin/a, async: '{{ word }}'}]\n";
-    insta::assert_snapshot!(story(text, &[]).lines(), @"");
+    insta::assert_snapshot!(story(text, &[]).lines(), @r#"
+    command: failed "`async` wants a whole number of seconds from 0, got "soon""
+    end: Failed { task: "command", message: "`async` wants a whole number of seconds from 0, got \"soon\"" }
+    "#);
 }

@@ -43,7 +43,10 @@ impl Parser<'_> {
         match number.filter(|number| *number >= 0) {
             Some(number) => Some(Value::Int(number)),
             None => {
-                self.error(node.wrong_type(&format!("`{key}`"), "a whole number of seconds from 0"));
+                let got =
+                    node.scalar_text().map_or_else(|| node.kind().to_owned(), |text| format!("\"{text}\""));
+                let text = format!("`{key}` wants a whole number of seconds from 0, got {got}");
+                self.error(Diagnostic::error(text).at(&node.span));
                 None
             }
         }
@@ -64,7 +67,7 @@ fn why_not(kind: &KindInfo) -> (&'static str, &'static str) {
             "the controller sends what it needs",
             "put the script on the node with `copy`, then run it with `command`",
         ),
-        "raw" => ("as in Ansible", "use `shell`"),
+        "raw" => ("nor with Ansible's", "use `shell`"),
         "copy" | "template" | "unarchive" | "fetch" => ("it needs the controller until its end", plain),
         _ => ("it is done at once", "leave it out"),
     }
