@@ -98,7 +98,11 @@ fn jobs_are_begun_asked_for_later_and_forgotten() {
       become_user: ops
       environment: {COLOUR: green}
       register: jobs
-    - assert: {that: [not jobs.results[0].finished, jobs.results[0].started, jobs.results[1].changed]}
+    - assert:
+        that:
+          - not jobs.results[0].finished
+          - jobs.results[0].started
+          - jobs.results[1].changed
     - name: wait
       async_status: {jid: '{{ item.ansible_job_id }}'}
       loop: '{{ jobs.results }}'
