@@ -35,7 +35,7 @@ fn told(mut arguments: impl Iterator<Item = String>) -> Result<Told, String> {
     match arguments.next().as_deref() {
         Some("serve") => options(arguments).map(Told::Serve),
         Some("job") => job(arguments).map(Told::Job),
-        _ => return Err("usage: gpufleet-node serve; gpufleet starts it by itself".to_owned()),
+        _ => Err("usage: gpufleet-node serve; gpufleet starts it by itself".to_owned()),
     }
 }
 
