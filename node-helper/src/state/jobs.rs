@@ -287,7 +287,7 @@ mod tests {
         jobs.begin(&jid).unwrap();
         jobs.prepare(&jid, &order()).unwrap();
         assert!(jobs.begin(&jid).is_err(), "never twice");
-        assert_eq!(jobs.running(), [jid.clone()]);
+        assert_eq!(jobs.running().as_slice(), std::slice::from_ref(&jid));
         drop(held);
         assert!(matches!(jobs.look(&jid).unwrap(), Look::Lost { boot_id: Some(boot) } if boot == "boot"));
         jobs.finish(&jid, &OpOutcome::new(OpStatus::Changed)).unwrap();
