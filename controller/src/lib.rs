@@ -10,6 +10,7 @@ pub mod engine;
 pub mod event;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod glob;
 pub mod interpreter;
 pub mod inventory;
 pub mod journal;

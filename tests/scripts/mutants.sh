@@ -91,11 +91,13 @@ for core in $cores; do
         GPUFLEET_SCHEDULES=${GPUFLEET_SCHEDULES:-500} measure rollout 'a_fleet_of_a_hundred_thousand' "$@"
         ;;
     interpreter)
-        dependencies='gpufleet-protocol|indexmap|insta|jiff|minijinja|minijinja-contrib|owo-colors|proptest|regex|rustix|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width'
-        cut interpreter diagnostic event playbook rollout template yaml
+        dependencies='aes|ctr|fancy-regex|getrandom|gpufleet-protocol|hmac|indexmap|insta|jiff|md5|minijinja|minijinja-contrib|owo-colors|pbkdf2|proptest|regex|rustix|secrecy|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width|uuid|zeroize'
+        cut interpreter diagnostic event playbook rollout template vault yaml
+        cp controller/src/glob.rs "$work/interpreter/src/"
+        echo 'mod glob;' >>"$work/interpreter/src/lib.rs"
         mkdir -p "$work/interpreter/src/engine"
-        cp controller/src/engine/convert.rs "$work/interpreter/src/engine/"
-        echo 'pub mod engine { pub(crate) mod convert; }' >>"$work/interpreter/src/lib.rs"
+        cp controller/src/engine/convert.rs controller/src/engine/learned.rs "$work/interpreter/src/engine/"
+        echo 'pub mod engine { pub(crate) mod convert; pub mod learned; }' >>"$work/interpreter/src/lib.rs"
         measure interpreter 'many_hosts_cost_little' "$@"
         ;;
     *)

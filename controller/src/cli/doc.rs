@@ -43,7 +43,7 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         let error = CommandError::user(format!("no task kind `{name}`"));
         return Err(match diagnostic::suggest(name, known) {
             Some(close) => error.hint(format!("did you mean `{close}`?")),
-            None => match gpufleet::migration::module_advice(name) {
+            None => match gpufleet::playbook::module_advice(name) {
                 Some(advice) => error.hint(advice.text()),
                 None => error.hint("`gpufleet doc` lists them all"),
             },

@@ -11,7 +11,6 @@
 mod address;
 mod constructed;
 mod draft;
-mod glob;
 mod ini;
 mod literal;
 mod load;
@@ -26,7 +25,6 @@ mod tree;
 mod var_files;
 mod words;
 
-pub(crate) use glob::Glob;
 pub use load::LoadOptions;
 pub use model::{HostName, HostVars, Inventory};
 pub use var_files::read_vars;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::address::parse_address;
 use super::draft::ALL;
-use super::glob::Glob;
 use super::load::{expands, read_file};
 use super::model::{HostName, Inventory};
 use super::name_regex::NameRegex;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, did_you_mean};
+use crate::glob::Glob;
 
 /// One part of a pattern.
 #[derive(Clone, Debug)]

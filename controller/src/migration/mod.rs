@@ -1,18 +1,16 @@
 //! What an existing Ansible playbook needs before it runs here.
 //!
-//! Owns the knowledge about commands and modules that a declarative kind replaces, and the report of `gpufleet import`.
+//! Owns the knowledge about commands that a declarative kind replaces, and the report of `gpufleet import`.
 //! Reads playbooks tolerantly: a file that the strict parser refuses is walked all the same. Must not contact hosts or
 //! render anything. Invariant: a task that is suggested parses with the registry's own parameters.
 
 mod commands;
 mod gpu_commands;
-mod modules;
 mod report;
 mod survey;
 mod walk;
 
 pub use commands::{Advice, Suggestion, advise, needs_shell};
-pub use modules::{ModuleAdvice, kind_names, module_advice};
 pub use report::report_text;
 pub(crate) use survey::command_text;
 pub use survey::{Survey, TaskReport, Totals, Verdict, survey};

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::commands::{Advice, Suggestion, advise, grub_line};
-use super::modules::module_advice;
 use super::walk::{FileRole, Recorder, TaskView, short, tasks_of};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::playbook::{Program, Reader};
+use crate::playbook::{Program, Reader, module_advice};
 use crate::vault::Keyring;
 use crate::yaml::{self, Node, Value as Yaml};
 

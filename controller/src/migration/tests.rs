@@ -133,17 +133,6 @@ fn edits_of_grub_become_words_of_the_command_line() {
     assert_eq!(commands::grub_line("GRUB_CMDLINE_LINUX=\"\\1 iommu=pt\""), None);
 }
 
-#[test]
-fn modules_have_their_ways() {
-    for name in kind_names() {
-        assert!(find(name).is_some(), "{name}");
-    }
-    assert_eq!(module_advice("my.collection.sysctl"), Some(ModuleAdvice::Renamed("sysctl")));
-    assert!(matches!(module_advice("community.general.ufw"), Some(ModuleAdvice::Instead(_))));
-    assert!(matches!(module_advice("win_service"), Some(ModuleAdvice::Instead(_))));
-    assert_eq!(module_advice("foo.bar.baz"), None);
-}
-
 fn survey_of(files: &[(&str, &str)]) -> Survey {
     let files: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();

@@ -7,6 +7,7 @@
 
 mod check;
 mod library;
+mod modules;
 mod names;
 mod params;
 mod parse;
@@ -18,6 +19,7 @@ mod tags;
 
 pub use check::Known;
 pub use library::{Included, Library, Site, Wanted};
+pub use modules::{ModuleAdvice, kind_names, module_advice};
 pub use params::{ParamProblem, read_params};
 pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, unavailable};
 pub use policy::{

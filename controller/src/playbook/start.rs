@@ -8,7 +8,7 @@ use super::{
     program::{Block, Item, Items, Play, Program, Task},
     tags::TagFilter,
 };
-use crate::inventory::Glob;
+use crate::glob::Glob;
 
 impl Program {
     /// The program from the first task on that `wanted` names, or matches as a glob; tasks that `tags` leaves out do

@@ -623,7 +623,7 @@ impl Parser<'_> {
                 let error = Diagnostic::error(format!("unknown task `{text}`"))
                     .at(&key.span)
                     .label("no task kind of this name");
-                match (crate::migration::module_advice(text), near_kind) {
+                match (crate::playbook::module_advice(text), near_kind) {
                     (Some(advice), _) => error.help(advice.text()),
                     (None, Some(name)) => {
                         error.help(format!("did you mean `{name}`? `gpufleet doc` lists all kinds"))

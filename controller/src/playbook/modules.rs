@@ -120,3 +120,19 @@ pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
 pub fn kind_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_have_their_ways() {
+        for name in kind_names() {
+            assert!(find(name).is_some(), "{name}");
+        }
+        assert_eq!(module_advice("my.collection.sysctl"), Some(ModuleAdvice::Renamed("sysctl")));
+        assert!(matches!(module_advice("community.general.ufw"), Some(ModuleAdvice::Instead(_))));
+        assert!(matches!(module_advice("win_service"), Some(ModuleAdvice::Instead(_))));
+        assert_eq!(module_advice("foo.bar.baz"), None);
+    }
+}
