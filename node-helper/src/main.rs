@@ -1,7 +1,7 @@
 //! The helper that gpufleet runs on a node.
 //!
-//! `gpufleet-node serve` talks to one controller on standard input and output, and ends with it. Everything else of the
-//! program is below [`serve`]; `main` only reads the few arguments and makes the environment safe.
+//! `gpufleet-node serve` talks to one controller on standard input and output, and ends with it; `gpufleet-node job`,
+//! which it starts, ends with the one operation that it does. Everything else of the program is below [`serve`]; `main` only reads the few arguments and makes the environment safe.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
@@ -24,16 +24,48 @@ use crate::{
     state::local,
 };
 
+/// What the program is told to do.
+enum Told {
+    Serve(serve::Options),
+    Job(serve::job::Options),
+}
+
 /// Reads the arguments behind the program's name.
-fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options, String> {
+fn told(mut arguments: impl Iterator<Item = String>) -> Result<Told, String> {
     match arguments.next().as_deref() {
-        Some("serve") => {}
-        _ => return Err("usage: gpufleet-node serve; gpufleet starts it by itself".to_owned()),
+        Some("serve") => options(arguments).map(Told::Serve),
+        Some("job") => job(arguments).map(Told::Job),
+        _ => Err("usage: gpufleet-node serve; gpufleet starts it by itself".to_owned()),
     }
-    let mut options = serve::Options::default();
-    if let Some(root) = std::env::var_os(roots::VARIABLE).filter(|root| !root.is_empty()) {
-        options.roots = roots::Roots::below(root);
+}
+
+fn node_roots() -> roots::Roots {
+    match std::env::var_os(roots::VARIABLE).filter(|root| !root.is_empty()) {
+        Some(root) => roots::Roots::below(root),
+        None => roots::Roots::real(),
     }
+}
+
+fn job(mut arguments: impl Iterator<Item = String>) -> Result<serve::job::Options, String> {
+    let (mut jid, mut state_dir) = (None, None);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{argument} needs a value"))?;
+        match argument.as_str() {
+            "--job" => jid = Some(value),
+            "--state-dir" => state_dir = Some(value.into()),
+            other => return Err(format!("unknown argument `{other}`")),
+        }
+    }
+    let missing = || "usage: gpufleet-node job --job ID --state-dir PATH".to_owned();
+    Ok(serve::job::Options {
+        roots: node_roots(),
+        jid: jid.ok_or_else(missing)?,
+        state_dir: state_dir.ok_or_else(missing)?,
+    })
+}
+
+fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options, String> {
+    let mut options = serve::Options { roots: node_roots(), ..serve::Options::default() };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
         match argument.as_str() {
@@ -57,8 +89,9 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options
 
 fn main() -> ExitCode {
     environment::sanitise();
-    match options(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())) {
-        Ok(options) => serve::serve(options),
+    match told(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())) {
+        Ok(Told::Serve(options)) => serve::serve(options),
+        Ok(Told::Job(options)) => serve::job::carry_out(&options),
         Err(message) => {
             use std::io::Write as _;
             let _ = writeln!(std::io::stderr(), "gpufleet-node: {message}");

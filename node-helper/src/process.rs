@@ -280,8 +280,16 @@ impl Run {
     /// # Errors
     /// It cannot be started.
     pub fn detach(&self) -> Result<(), ProcessError> {
+        self.detach_holding(None)
+    }
+
+    /// The same; an open file stays open as its standard input for as long as the process lives.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn detach_holding(&self, held: Option<fs::File>) -> Result<(), ProcessError> {
         let mut command = self.command(true)?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(held.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|source| self.spawn_error(source))?;
         // Why: somebody has to collect the status, or a zombie stays as long as the helper lives.
         let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait());

@@ -18,6 +18,8 @@ import tempfile
 
 WORK = tempfile.mkdtemp(prefix="compat-")
 os.environ.update(
+    # Why: else one half of it looks for jobs in the home of the password file, and the other in HOME.
+    ANSIBLE_ASYNC_DIR=os.path.join(WORK, "async"),
     ANSIBLE_CONFIG=os.path.join(WORK, "ansible.cfg"),
     ANSIBLE_DEPRECATION_WARNINGS="0",
     ANSIBLE_LOCALHOST_WARNING="0",

@@ -1,54 +1,158 @@
-//! What a node's task is started for, and what it leaves to read behind.
+//! `async`: a task that goes on by itself on the node, and is looked at until it ends.
+//!
+//! The job's id hangs on the operation's, so that whoever asks again, after a lost connection or in a resumed run, finds
+//! the one that began. While it goes on no connection has to hold: one that breaks is made anew.
 
-use gpufleet_protocol::message::Mode;
+use std::time::Duration;
 
-use super::{
-    node::{Cut, NodeTask},
-    run::MakeCursor,
+use gpufleet_protocol::{
+    FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
+    op::{JobStart, JobStatus},
 };
-use crate::event::NodeState;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
-/// What a node's task is started for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
-    /// Connect, read facts if asked, predict if asked.
-    Preflight {
-        facts: bool,
-        predict: bool,
-    },
-    Apply,
-    /// Look whether the node is still well.
-    Gate,
-}
+use super::node::{Cut, NodeTask};
+use crate::{
+    event::{NodeState, What},
+    interpreter::{Action, Fed, Job, RunAs},
+};
 
-/// What people at the scheduler read of a node that stays out.
-pub(super) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
-    let why = match result {
-        Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
-        Err(Cut::Stopped) => None,
-        Ok(()) => task.slot.message.as_ref(),
-    };
-    let why = why.filter(|_| task.slot.drain.is_some())?;
-    Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
-}
+/// How long one question may take beyond what it waits for.
+const ASKING: Duration = Duration::from_secs(30);
+/// How long a node that is lost is tried again at least.
+const REACHING: Duration = Duration::from_secs(60);
+/// How long between two tries.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a job may live beyond its time before nobody waits for it any more.
+const OVERDUE: Duration = Duration::from_secs(20);
+/// The longest that one question waits for the end of a job, in seconds.
+const LONGEST: u64 = 30;
+/// What the node says of a job that it stopped.
+const TIMED_OUT: &str = "Timeout exceeded";
 
-pub(super) async fn preflight(
-    task: &mut NodeTask,
-    make: &MakeCursor,
-    facts: bool,
-    predict: bool,
-) -> Result<(), Cut> {
-    task.state(NodeState::Preflight, None).await;
-    task.link().await?;
-    if facts {
-        task.facts().await?;
-    }
-    if predict {
-        let now = make(&task.slot, Mode::Predict, false);
-        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
-            return Err(Cut::Failed("the play is not there".to_owned()));
+impl NodeTask {
+    /// Begins a job, or finds it; waits for its end unless `poll` is 0.
+    pub(super) async fn job(&mut self, action: &Action, op: &NodeOp, job: Job) -> Result<Fed, Cut> {
+        if action.delegate.is_none() {
+            // Why first: a node that cannot be reached at all is not one that got lost.
+            self.link().await?;
+        }
+        let start = NodeOp::JobStart(JobStart { op: Box::new(op.clone()), limit_s: job.limit_s });
+        let begun = match self.reach_job(action, &start, Instant::now() + REACHING).await? {
+            Ok(begun) => begun,
+            Err(fed) => return Ok(fed),
         };
-        task.predict(now, deferred).await?;
+        self.judge(&begun);
+        let jid = begun.data.get("ansible_job_id").and_then(Value::as_str).map(ToOwned::to_owned);
+        let (Some(jid), OpStatus::Changed, 1..) = (jid, &begun.status, job.poll_s) else {
+            return Ok(Fed::Outcome(Box::new(begun)));
+        };
+        // Why its place goes: another host may use it meanwhile.
+        drop(self.place.take());
+        let ended = self.until_ended(action, &jid, job).await;
+        self.take_place().await;
+        let fed = ended?;
+        if let Fed::Outcome(outcome) = &fed {
+            self.judge(outcome);
+        }
+        Ok(fed)
     }
-    Ok(())
+
+    async fn until_ended(&mut self, action: &Action, jid: &str, job: Job) -> Result<Fed, Cut> {
+        let begin = Instant::now();
+        let last = begin + Duration::from_secs(job.limit_s) + OVERDUE;
+        loop {
+            let left = last.saturating_duration_since(Instant::now()).as_secs();
+            let wait_s = job.poll_s.min(LONGEST).min(left + 1);
+            let ask = NodeOp::JobStatus(JobStatus { jid: jid.to_owned(), forget: false, wait_s });
+            let until = last.max(Instant::now() + REACHING);
+            let mut outcome = match self.reach_job(action, &ask, until).await? {
+                Ok(outcome) => outcome,
+                Err(fed) => return Ok(fed),
+            };
+            let finished = outcome.data.get("finished") == Some(&Value::Bool(true));
+            let stopped = matches!(&outcome.status, OpStatus::Failed { message, .. } if message == TIMED_OUT);
+            if stopped || !finished && Instant::now() >= last {
+                let limit = job.limit_s;
+                let message = format!("async task did not complete within the requested time - {limit}s");
+                outcome.data.insert("msg".to_owned(), json!(message));
+                outcome.status = OpStatus::Failed { kind: FailureKind::TimedOut, message };
+            } else if !finished {
+                let text = format!("job {jid} goes on since {} s", begin.elapsed().as_secs());
+                self.emit(What::Progress { host: self.slot.name.clone(), text }).await;
+                continue;
+            }
+            return Ok(Fed::Outcome(Box::new(outcome)));
+        }
+    }
+
+    /// Asks until there is an answer; a connection that breaks is made anew until the moment has come.
+    async fn reach_job(
+        &mut self,
+        action: &Action,
+        op: &NodeOp,
+        until: Instant,
+    ) -> Result<Result<OpOutcome, Fed>, Cut> {
+        loop {
+            let reason = match self.ask_job(action, op).await? {
+                Ok(outcome) => return Ok(Ok(outcome)),
+                Err(reason) => reason,
+            };
+            if Instant::now() >= until {
+                return Ok(Err(Fed::Unreachable { reason }));
+            }
+            let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
+            self.state(state, Some(format!("lost, while its job goes on: {reason}"))).await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks once; the inner error is why there is no answer.
+    async fn ask_job(&mut self, action: &Action, op: &NodeOp) -> Result<Result<OpOutcome, String>, Cut> {
+        let (wait_s, op_id) = match op {
+            NodeOp::JobStatus(status) => (status.wait_s, String::new()),
+            _ => (0, action.id.to_string()),
+        };
+        let mut request = OpRequest {
+            op: op.clone(),
+            mode: action.mode,
+            permit: None,
+            run_as: self.run_as(&action.run_as),
+            timeout_s: wait_s + ASKING.as_secs(),
+            op_id,
+            secret: action.no_log,
+            environment: action.environment.clone(),
+        };
+        let Some(host) = &action.delegate else {
+            let link = match self.link().await {
+                Ok(link) => link,
+                Err(Cut::Unreachable(why)) => return Ok(Err(why)),
+                Err(cut) => return Err(cut),
+            };
+            return Ok(match link.call(request, Vec::new(), Box::new(|_| {})).await {
+                Ok(outcome) => Ok(outcome),
+                Err(error) => {
+                    self.slot.link = None;
+                    Err(error.why)
+                }
+            });
+        };
+        request.run_as = match &action.run_as {
+            RunAs::User(user) => Some(user.clone()),
+            RunAs::Login | RunAs::Root => None,
+        };
+        let r#become = action.run_as != RunAs::Login;
+        let link = match self.delegates.link(&*self.connector, host, r#become, self.purpose.writes).await {
+            Ok(link) => link,
+            Err(why) => return Ok(Err(format!("delegated to {host}: {why}"))),
+        };
+        Ok(match link.call(request, Vec::new(), Box::new(|_| {})).await {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => {
+                self.delegates.forget(host, r#become).await;
+                Err(format!("delegated to {host}: {error}"))
+            }
+        })
+    }
 }

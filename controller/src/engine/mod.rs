@@ -34,6 +34,7 @@ mod slot;
 mod start;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod verdict;
 mod waiting;
 

@@ -415,7 +415,7 @@ impl NodeTask {
     }
 
     /// What an outcome says of the node while it is out of service.
-    fn judge(&mut self, outcome: &OpOutcome) {
+    pub(super) fn judge(&mut self, outcome: &OpOutcome) {
         if !self.slot.out_of_service {
             return;
         }
@@ -460,7 +460,9 @@ impl NodeTask {
 
     async fn perform(&mut self, action: &Action, silent: bool, seen: &mut Seen) -> Result<Fed, Cut> {
         if !silent {
+            // Why not a job: asked for again, it is found and never begun twice.
             if self.left.ask_spool
+                && action.job.is_none()
                 && let Some(fed) = self.spooled(action).await?
             {
                 return Ok(fed);
@@ -483,7 +485,10 @@ impl NodeTask {
         };
         match &action.work {
             Work::Node { op, blobs } => {
-                let fed = self.operate(action, op, blobs).await?;
+                let fed = match action.job {
+                    Some(job) => self.job(action, op, job).await?,
+                    None => self.operate(action, op, blobs).await?,
+                };
                 if let Fed::Outcome(outcome) = &fed {
                     if let Some(class) = outcome.activated {
                         seen.prediction.class = seen.prediction.class.max(class);
@@ -550,7 +555,7 @@ impl NodeTask {
             kind: action.kind.to_owned(),
         };
         let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
-        if action.mode == Mode::Apply && (is_command || self.slot.out_of_service) {
+        if action.mode == Mode::Apply && (is_command || action.job.is_some() || self.slot.out_of_service) {
             self.durable(started).await?;
         } else {
             self.emit(started).await;

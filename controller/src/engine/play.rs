@@ -14,12 +14,12 @@ use tokio::{
 };
 
 use super::{
-    job::{Job, preflight, why_out},
     meeting::{Meeting, Over, Taken},
     message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
     run::{EngineError, PlayContext, Stop},
     slot::Slot,
+    turn::{Turn, preflight, why_out},
     waiting::{alarm, until},
 };
 use crate::{
@@ -158,7 +158,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         spare: usize,
     ) -> Result<(), EngineError> {
         for host in 0..self.slots.len() {
-            self.spawn(host, Job::Preflight { facts, predict });
+            self.spawn(host, Turn::Preflight { facts, predict });
         }
         while !self.running.is_empty() {
             let patience = self.patience(spare);
@@ -357,7 +357,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         Ok(())
     }
 
-    fn spawn(&mut self, host: usize, job: Job) {
+    fn spawn(&mut self, host: usize, turn: Turn) {
         let Some(slot) = self.slots.get_mut(host).and_then(Option::take) else { return };
         if !slot.is_alive() {
             self.slots[host] = Some(slot);
@@ -395,23 +395,23 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             // Why every node: of one that had just begun even that may not have reached the journal.
             left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },
         };
-        if job == Job::Gate {
+        if turn == Turn::Gate {
             self.checked.insert(host);
         }
         let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
         self.running.insert(host, Running { answers, connected });
         self.tasks.spawn(async move {
             task.place = forks.acquire_owned().await.ok();
-            let result = match job {
-                Job::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
-                Job::Gate => task.after_soak().await,
+            let result = match turn {
+                Turn::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
+                Turn::Gate => task.after_soak().await,
                 // Why not those: they have to get to a safe point.
-                Job::Apply if *task.pace.borrow() > Pace::Going && !task.is_out() => Err(Cut::Stopped),
-                Job::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
+                Turn::Apply if *task.pace.borrow() > Pace::Going && !task.is_out() => Err(Cut::Stopped),
+                Turn::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
                     Some(resumed) => task.take_up(*resumed).await,
                     None => Ok(()),
                 },
-                Job::Apply => {
+                Turn::Apply => {
                     let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
                     match make(&task.slot, Mode::Apply, defer) {
                         Some(cursor) => task.apply(cursor).await,
@@ -623,7 +623,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             Action::Start { host } => {
-                self.spawn(host, Job::Apply);
+                self.spawn(host, Turn::Apply);
                 // A host that dropped out before its wave came ends at once.
                 if let Some(Some(slot)) = self.slots.get(host) {
                     let end = match slot.verdict {
@@ -698,7 +698,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
             Action::CheckSoak { hosts, .. } => {
                 for host in hosts {
-                    self.spawn(host, Job::Gate);
+                    self.spawn(host, Turn::Gate);
                     if self.slots.get(host).is_some_and(Option::is_some) {
                         inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
                     }

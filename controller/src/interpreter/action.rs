@@ -85,6 +85,17 @@ pub struct Action {
     pub throttle: Option<u32>,
     /// Whether the play goes on where the host cannot be reached for it.
     pub forgives_loss: bool,
+    /// It goes on by itself on the node (`async`).
+    pub job: Option<Job>,
+}
+
+/// How an operation goes on by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// After so many seconds it is stopped and has failed.
+    pub limit_s: u64,
+    /// Seconds between two looks; 0 does not wait for it.
+    pub poll_s: u64,
 }
 
 /// Whose rights an operation has.

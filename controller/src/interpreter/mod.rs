@@ -18,7 +18,7 @@ mod placing;
 mod prepare;
 mod report;
 
-pub use action::{Action, BlobNeed, FetchFile, Mode, OpId, Phase, RunAs, Work};
+pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
 pub use board::{Board, Given};
 pub use check_files::check_files;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step, fact_vars};

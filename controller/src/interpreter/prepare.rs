@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::NodeOp;
-use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, Program as Run, UnpackArchive};
+use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Debug, IncludeRole, IncludeVars, MetaAction, Params, Pause, RebootWhen,
+    Assert, Class, Debug, IncludeRole, IncludeVars, JobMode, MetaAction, Params, Pause, RebootWhen,
 };
 use serde_json::{Map, Value as Json};
 
@@ -202,6 +202,10 @@ impl Surroundings<'_> {
             Params::Slurp(slurp) => node(NodeOp::Slurp(slurp.clone())),
             Params::WaitFor(wait) => node(NodeOp::WaitFor(wait.clone())),
             Params::Ping(ping) => node(NodeOp::Ping(ping.clone())),
+            Params::AsyncStatus(ask) => {
+                let forget = ask.mode == JobMode::Cleanup;
+                node(NodeOp::JobStatus(JobStatus { jid: ask.jid.clone(), forget, wait_s: 0 }))
+            }
             Params::Setup(setup) => {
                 node(NodeOp::Facts(FactsRequest { gpus: true, filter: setup.filter.clone() }))
             }

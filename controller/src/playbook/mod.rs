@@ -27,7 +27,7 @@ pub use policy::{
     RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 pub use program::{
-    Amount, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,
+    Amount, Async, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,
     Privilege, Program, Retry, Section, SectionName, Strategy, Task, Wave,
 };
 pub use role::Role;

@@ -28,7 +28,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("apt_key", "put the key into /etc/apt/keyrings with `copy`"),
     ("apt_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
     ("assemble", "write the file with `template`"),
-    ("async_status", "give the task a longer `timeout`: a long task survives a lost connection"),
     ("at", "use `command: at …`"),
     ("authorized_key", "use `lineinfile` on the user's ~/.ssh/authorized_keys"),
     ("blockinfile", "use `lineinfile`, or `copy` a file of its own"),

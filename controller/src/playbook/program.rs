@@ -180,6 +180,8 @@ pub struct Task {
     /// Folders in which its files are looked for, nearest first.
     pub search: Arc<[String]>,
     pub retry: Option<Retry>,
+    /// `async`: it goes on by itself on the node.
+    pub job: Option<Async>,
     /// The host on which it is done in place of the one that it is done for.
     pub delegate_to: Option<Value>,
     /// What it finds out and sets is that host's.
@@ -230,6 +232,15 @@ pub struct Retry {
     pub retries: Option<Value>,
     /// Seconds between two tries; none is five.
     pub delay: Option<Value>,
+}
+
+/// `async` and `poll`.
+#[derive(Clone, Debug)]
+pub struct Async {
+    /// How long it may go on.
+    pub seconds: Value,
+    /// Seconds between two looks; 0 does not wait for it.
+    pub poll: Option<Value>,
 }
 
 /// An entry of `vars_files` that hangs on variables.

@@ -47,6 +47,11 @@ pub enum NodeOp {
     PutFile(PutFile),
     /// `command`, `shell`, `script` and `raw`.
     Exec(Exec),
+    /// Begins another operation that goes on by itself, or finds the one of this id that has begun. Answered at once
+    /// with its `ansible_job_id`; asked again under the same id, it never begins twice.
+    JobStart(JobStart),
+    /// How such an operation is: `data.finished` tells whether the outcome is its own.
+    JobStatus(JobStatus),
     /// Reads hardware and software facts.
     Facts(FactsRequest),
     /// Tells whether anything works on the node, its GPUs first. Unknown counts as busy.
@@ -70,6 +75,7 @@ impl NodeOp {
                 | Self::ReadPiece(_)
                 | Self::WaitFor(_)
                 | Self::Ping(_)
+                | Self::JobStatus(JobStatus { forget: false, .. })
                 | Self::Facts(_)
                 | Self::Idle
                 | Self::Health(_)
@@ -279,6 +285,26 @@ impl Default for Program {
     fn default() -> Self {
         Self::Argv(Vec::new())
     }
+}
+
+/// An operation that outlives the helper that was asked for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStart {
+    /// Needs no content of the controller and no permit.
+    pub op: Box<NodeOp>,
+    /// After so many seconds it is stopped and has failed.
+    pub limit_s: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    pub jid: String,
+    /// Forgets what it has said, instead of telling it.
+    #[serde(default)]
+    pub forget: bool,
+    /// The answer may wait so many seconds for its end.
+    #[serde(default)]
+    pub wait_s: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 
 mod channel;
 mod clean;
+pub mod job;
 mod session;
 mod streams;
 

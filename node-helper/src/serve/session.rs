@@ -22,6 +22,7 @@ use gpufleet_protocol::{
 
 use super::{
     channel::Channel,
+    job,
     streams::{Asker, Streams},
 };
 use crate::{
@@ -36,6 +37,7 @@ use crate::{
     },
     state::{
         Record, dir,
+        jobs::Jobs,
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
@@ -171,6 +173,7 @@ impl Session {
         };
         if open.writes {
             Spool::of(&state_dir).prune(!open.guest);
+            Jobs::of(&state_dir).prune();
         }
         let record = Record::of(exists.then_some(state_dir.as_path()));
         Ok(Opening { open, state_dir, exists, lock, record })
@@ -204,7 +207,12 @@ impl Session {
     /// Whether the session may remove what the helper left on the node; gives the state directory.
     pub fn cleanable(&self) -> Result<PathBuf, String> {
         match self.opening() {
-            Some(opening) if opening.open.writes && !opening.open.guest => Ok(opening.state_dir.clone()),
+            Some(opening) if opening.open.writes && !opening.open.guest => {
+                match Jobs::of(&opening.state_dir).running().as_slice() {
+                    [] => Ok(opening.state_dir.clone()),
+                    jobs => Err(format!("jobs still run on it: {}", jobs.join(", "))),
+                }
+            }
             Some(_) => Err("the session was opened for reading only".to_owned()),
             None => Err("the session is not open".to_owned()),
         }
@@ -359,6 +367,18 @@ impl Session {
         }
     }
 
+    /// Does one operation for a session that has gone; the process of a job calls it.
+    pub fn alone(&self, open: Open, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
+        let state_dir = self.place.given.clone().unwrap_or_default();
+        let record = Record::of(Some(state_dir.as_path()));
+        *lock(&self.opening) = Some(Arc::new(Opening { open, state_dir, exists: true, lock: None, record }));
+        let work = std::panic::AssertUnwindSafe(|| self.perform(0, request, deadline));
+        let outcome = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+            OpOutcome::failed(FailureKind::Io, "the helper met a fault of its own; please report it")
+        });
+        settled(outcome, deadline)
+    }
+
     fn perform(&self, id: u64, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
         let Some(opening) = self.opening() else { return OpOutcome::failed(FailureKind::Refused, "closed") };
         let began = AtomicBool::new(false);
@@ -443,6 +463,22 @@ impl Session {
             NodeOp::Exec(task) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
                 exec::run(task, &node, request.mode, state_dir, &gate)
+            }
+            NodeOp::JobStart(task) => {
+                job::start(task, request, &opening.open, &opening.state_dir, &self.roots, &gate)
+            }
+            NodeOp::JobStatus(ask) => {
+                let state_dir = opening.exists.then_some(opening.state_dir.as_path());
+                let found = job::status(ask, &node, request.mode, state_dir)?;
+                match node.user.as_ref().filter(|_| job::is_missing(&found)) {
+                    // Why: an earlier play without `become` began its jobs as its user alone.
+                    Some(user) => {
+                        let theirs = dir::of_home(&user.home);
+                        let other = declared.act(|| job::status(ask, &node, request.mode, Some(&theirs)))?;
+                        Ok(if job::is_missing(&other) { found } else { other })
+                    }
+                    None => Ok(found),
+                }
             }
             NodeOp::GpuGroup(group) => {
                 if request.mode == Mode::Apply {
@@ -548,7 +584,7 @@ impl Session {
             && opening.open.writes
             && !request.op_id.is_empty()
             && !request.op.reads_only();
-        let once = matches!(request.op, NodeOp::Exec(_) | NodeOp::Reboot(_));
+        let once = matches!(request.op, NodeOp::Exec(_) | NodeOp::JobStart(_) | NodeOp::Reboot(_));
         let durability = if once { Durability::Disk } else { Durability::Process };
         keeps.then(|| (Spool::of(&opening.state_dir), durability))
     }

@@ -61,7 +61,12 @@ fn of_user(roots: &Roots) -> Result<PathBuf, StateDirError> {
         return Ok(system);
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    Ok(home.ok_or(StateDirError::NoPlace)?.join(".local/state/gpufleet-node"))
+    Ok(of_home(&home.ok_or(StateDirError::NoPlace)?))
+}
+
+/// The state directory of a user who is not root.
+pub fn of_home(home: &Path) -> PathBuf {
+    home.join(".local/state/gpufleet-node")
 }
 
 /// Whether the directory is there and safe to use.

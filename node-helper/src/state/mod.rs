@@ -1,6 +1,7 @@
-//! What the helper leaves on a node: the state directory with lock, spool and record.
+//! What the helper leaves on a node: the state directory with lock, spool, record and jobs.
 
 pub mod dir;
+pub mod jobs;
 pub mod local;
 pub mod lock;
 pub mod record;

@@ -95,6 +95,11 @@ fn place(node: &Node<'_>, chdir: Option<&str>, path: &str) -> PathBuf {
     };
     match chdir {
         Some(folder) if path.is_relative() => node.roots.path(Path::new(folder).join(path)),
+        // Why spelled out: a glob is looked for from the root of all paths.
+        None if path.is_relative() && node.roots.is_real() => {
+            let home = node.user.as_ref().map(|user| user.home.clone()).filter(|home| home.is_dir());
+            home.or_else(|| std::env::current_dir().ok()).unwrap_or_default().join(path)
+        }
         _ => node.roots.path(path),
     }
 }

@@ -11,7 +11,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
     health::{CheckResult, HealthReport, SystemState, Verdict},
     message::{IdleReport, IdleVerdict, Mode, Spooled},
-    op::Reboot,
+    op::{JobStart, Reboot},
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -48,6 +48,8 @@ pub(super) enum Fault {
     PowerCut,
     /// Its helper is killed in a command.
     HelperDies,
+    /// Every other look at a job breaks the connection.
+    Drops,
 }
 
 pub(super) struct Machine {
@@ -70,6 +72,8 @@ pub(super) struct Machine {
     hesitates: Option<u32>,
     up_at: Option<Instant>,
     spool: HashMap<String, Spooled>,
+    /// Jobs by the id of their operation: how many looks until their end, and what comes of them.
+    jobs: HashMap<String, (u32, OpOutcome)>,
     /// Command lines that ran, in order.
     pub(super) ran: Vec<String>,
 }
@@ -111,6 +115,7 @@ impl World {
             hesitates: None,
             up_at: None,
             spool: HashMap::new(),
+            jobs: HashMap::new(),
             ran: Vec::new(),
         };
         Arc::new(Self {
@@ -341,6 +346,36 @@ impl Wire {
         })
     }
 
+    fn begin_job(&self, request: &OpRequest, job: &JobStart) -> OpOutcome {
+        let known = self.world.with(&self.host, |machine| machine.jobs.contains_key(&request.op_id));
+        if !known {
+            let outcome = self.act(&OpRequest { op: (*job.op).clone(), ..request.clone() });
+            self.world.with(&self.host, |machine| machine.jobs.insert(request.op_id.clone(), (3, outcome)));
+        }
+        let mut outcome = OpOutcome::new(OpStatus::Changed);
+        let told = json!({"ansible_job_id": request.op_id, "started": true, "finished": false});
+        outcome.data = told.as_object().expect("a map").clone();
+        outcome
+    }
+
+    fn look_at_job(&self, jid: &str) -> Result<OpOutcome, LinkError> {
+        self.world.with(&self.host, |machine| {
+            let Some((left, outcome)) = machine.jobs.get_mut(jid) else {
+                let mut missing = OpOutcome::failed(FailureKind::Missing, "could not find job");
+                missing.data.insert("finished".to_owned(), json!(true));
+                return Ok(missing);
+            };
+            *left = left.saturating_sub(1);
+            if machine.fault == Fault::Drops && *left % 2 == 1 {
+                return Err(lost("connection lost"));
+            }
+            let finished = *left == 0;
+            let mut told = if finished { outcome.clone() } else { OpOutcome::new(OpStatus::Ok) };
+            told.data.insert("finished".to_owned(), json!(finished));
+            Ok(told)
+        })
+    }
+
     fn act(&self, request: &OpRequest) -> OpOutcome {
         let allowed = request.permit.as_ref().map_or(Disruption::Live, |permit| permit.class);
         self.world.with(&self.host, |machine| {
@@ -434,6 +469,11 @@ impl Link for Wire {
                     outcome.system = Some(self.world.with(&self.host, |machine| machine.system()));
                     self.world.looked_at(&self.host);
                     outcome
+                }
+                NodeOp::JobStart(job) => self.begin_job(&request, job),
+                NodeOp::JobStatus(ask) => {
+                    sleep(Duration::from_secs(ask.wait_s)).await;
+                    self.look_at_job(&ask.jid)?
                 }
                 NodeOp::Reboot(how) => {
                     assert!(request.permit.is_some(), "a reboot without a permit");

@@ -166,7 +166,9 @@ impl Cursor {
         let raw = self.raw_of(outcome);
         let mut place = None;
         // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
-        let here = action.delegate.is_none() && action.mode == self.mode;
+        // Nor one that nobody waits for: when it is done is not known.
+        let waited = action.job.is_none_or(|job| job.poll_s > 0);
+        let here = action.delegate.is_none() && action.mode == self.mode && waited;
         if let (true, Some(owner), Work::Node { op, blobs }) = (lasting && here, owner, action.work)
             && op.is_declarative()
         {

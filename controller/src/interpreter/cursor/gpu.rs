@@ -129,6 +129,7 @@ impl Cursor {
                 delegate: None,
                 throttle: None,
                 forgives_loss: tasks.iter().all(|task| task.ignore_unreachable),
+                job: None,
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {

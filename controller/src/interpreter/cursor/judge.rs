@@ -149,7 +149,8 @@ impl Cursor {
             if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                 latched.note(name, &end.result);
             }
-            if self.mode == Mode::Predict && end.report.status == Status::Changed {
+            // Why a job's too: the result of the run has an id that a prediction does not know.
+            if self.mode == Mode::Predict && (end.report.status == Status::Changed || task.job.is_some()) {
                 self.foretold.insert(Arc::clone(name));
             }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());

@@ -2,6 +2,7 @@
 
 mod feed;
 mod gpu;
+mod job;
 mod judge;
 mod looping;
 mod retry;

@@ -390,9 +390,11 @@ impl Cursor {
         item: Option<u32>,
     ) {
         let purpose = if matches!(work, Work::Reboot { .. }) { Purpose::Reboot } else { Purpose::Task };
-        let (delegate, throttle) = match (self.delegate(task, scope), Self::throttle(task, scope)) {
-            (Ok(delegate), Ok(throttle)) => (delegate, throttle),
-            (Err(message), _) | (_, Err(message)) => {
+        let mode = self.mode_of(task, scope).unwrap_or(self.mode);
+        let terms = (self.delegate(task, scope), Self::throttle(task, scope), self.job(task, scope, mode));
+        let (delegate, throttle, job) = match terms {
+            (Ok(delegate), Ok(throttle), Ok(job)) => (delegate, throttle, job),
+            (Err(message), ..) | (_, Err(message), _) | (.., Err(message)) => {
                 self.item_done(Raw::because(Status::Failed, message));
                 return;
             }
@@ -404,7 +406,7 @@ impl Cursor {
             kind: task.kind.name,
             file: Arc::from(task.span.file()),
             line: task.span.line,
-            mode: self.mode_of(task, scope).unwrap_or(self.mode),
+            mode,
             phase: Phase::Declared,
             timeout_s: task.timeout_s.or_else(|| own_timeout(&work)),
             work,
@@ -417,6 +419,7 @@ impl Cursor {
             delegate,
             throttle,
             forgives_loss: task.ignore_unreachable,
+            job,
         };
         self.pending = Some(Pending { action, purpose });
     }

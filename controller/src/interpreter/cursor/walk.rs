@@ -484,6 +484,7 @@ impl Cursor {
             delegate: None,
             throttle: None,
             forgives_loss: self.play.ignore_unreachable,
+            job: None,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
     }
@@ -519,6 +520,7 @@ impl Cursor {
             delegate: None,
             throttle: None,
             forgives_loss: false,
+            job: None,
         };
         self.pending = Some(Pending { action, purpose });
     }

@@ -2,6 +2,7 @@ mod ansible_kinds;
 mod answers;
 pub(crate) mod fake;
 mod files_of_tasks;
+mod jobs;
 mod ledger;
 mod looping;
 mod parameters;

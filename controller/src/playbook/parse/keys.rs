@@ -100,6 +100,8 @@ pub(super) const TASK: &[&str] = &[
     "until",
     "retries",
     "delay",
+    "async",
+    "poll",
     "on_interrupt",
 ];
 
@@ -107,8 +109,6 @@ pub(super) const TASK: &[&str] = &[
 pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("port", "set `ansible_port` in the inventory"),
     ("include", "use `import_tasks` or `include_tasks`"),
-    ("async", "give the task a longer `timeout`"),
-    ("poll", "give the task a longer `timeout`"),
     ("vars_prompt", "give the variables with `-e`"),
     ("debugger", "leave it out"),
     ("fact_path", "leave it out"),

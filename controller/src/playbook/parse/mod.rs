@@ -1,6 +1,7 @@
 //! From YAML trees to the program; every mistake is collected, none ends the parsing.
 
 mod include;
+mod job;
 mod keys;
 mod looping;
 mod parameters;

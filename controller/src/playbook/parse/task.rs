@@ -384,6 +384,7 @@ impl Parser<'_> {
         self.references.append(&mut after);
         let register = node.get("register").and_then(|value| self.name("register", value));
         let retry = self.retry(node, kind);
+        let job = self.job(node, kind);
         let listen = match node.entry("listen") {
             Some((key, _)) if own.section != SectionName::Handlers => {
                 self.error(Diagnostic::error("`listen` is a key of handlers").at(&key.span));
@@ -450,6 +451,7 @@ impl Parser<'_> {
             listen,
             on_interrupt,
             retry,
+            job,
             site,
             asks_for_others,
             references,
@@ -491,6 +493,7 @@ impl Parser<'_> {
             role: own.role.clone(),
             search: Arc::clone(&own.search),
             retry: None,
+            job: None,
             delegate_to: own.delegate_to.clone(),
             delegate_facts: own.delegate_facts,
             throttle: own.throttle.clone(),
@@ -518,6 +521,8 @@ impl Parser<'_> {
                     | "failed_when"
                     | "until"
                     | "retries"
+                    | "async"
+                    | "poll"
             );
             if applies {
                 let error =

@@ -1,6 +1,7 @@
 mod errors;
 mod errors_in_plays;
 mod errors_in_templates;
+mod jobs;
 mod language;
 mod mistakes;
 mod mistakes_in_tasks;

@@ -155,7 +155,7 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
             (any(), "A task that the controller does; `delegate_to: localhost` is the newer form.")
         }
         "action" => (any(), "The kind as a value; writing it as a key is the newer form."),
-        "async" => (number(), "Seconds that it may go on after the connection is lost."),
+        "async" => (number(), "Seconds that it may go on by itself on the node."),
         "poll" => (number(), "Seconds between two looks at it; 0 goes on at once."),
         "check_mode" => (boolean(), "Whether it only tells what it would do."),
         "diff" => (boolean(), "Whether the text changes of files are shown."),

@@ -10,6 +10,7 @@ mod control;
 mod facts;
 mod files;
 mod gpu;
+mod job;
 mod machine;
 mod packages;
 mod process;
@@ -34,6 +35,7 @@ pub use gpu::{
     GpuPower, GpuSelector, GpuSelectorItem, MigLayout, MigMode, MigPlacement, MigStrategy, MpsState,
     PersistenceMode,
 };
+pub use job::{AsyncStatus, JobMode};
 pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
@@ -368,6 +370,11 @@ kinds! {
         name: "raw", aliases: ["ansible.builtin.raw"], class: Command, disruption: Live, free_form: Some("cmd"), open_keys: false,
         summary: "Runs a line in a shell and gives its output as it comes.",
         example: "raw: uptime"
+    }
+    AsyncStatus(AsyncStatus) {
+        name: "async_status", aliases: ["ansible.builtin.async_status"], class: Node, disruption: Live, free_form: None, open_keys: false,
+        summary: "Asks how a task with `async` and `poll: 0` is, or forgets what it has said.",
+        example: "async_status: {jid: j482910375561.20417}"
     }
     Reboot(Reboot) {
         name: "reboot", aliases: ["ansible.builtin.reboot"], class: Session, disruption: Reboot, free_form: None, open_keys: false,

@@ -1,5 +1,7 @@
 //! The real binary over pipes: what a controller sees.
 
+mod jobs;
+
 use std::{
     collections::VecDeque,
     io::{Read, Write},

@@ -1,0 +1,54 @@
+//! What a node's task is started for, and what it leaves to read behind.
+
+use gpufleet_protocol::message::Mode;
+
+use super::{
+    node::{Cut, NodeTask},
+    run::MakeCursor,
+};
+use crate::event::NodeState;
+
+/// What a node's task is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Connect, read facts if asked, predict if asked.
+    Preflight {
+        facts: bool,
+        predict: bool,
+    },
+    Apply,
+    /// Look whether the node is still well.
+    Gate,
+}
+
+/// What people at the scheduler read of a node that stays out.
+pub(super) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
+    let why = match result {
+        Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
+        Err(Cut::Stopped) => None,
+        Ok(()) => task.slot.message.as_ref(),
+    };
+    let why = why.filter(|_| task.slot.drain.is_some())?;
+    Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
+}
+
+pub(super) async fn preflight(
+    task: &mut NodeTask,
+    make: &MakeCursor,
+    facts: bool,
+    predict: bool,
+) -> Result<(), Cut> {
+    task.state(NodeState::Preflight, None).await;
+    task.link().await?;
+    if facts {
+        task.facts().await?;
+    }
+    if predict {
+        let now = make(&task.slot, Mode::Predict, false);
+        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
+            return Err(Cut::Failed("the play is not there".to_owned()));
+        };
+        task.predict(now, deferred).await?;
+    }
+    Ok(())
+}

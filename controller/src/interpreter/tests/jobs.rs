@@ -1,0 +1,85 @@
+//! `async` and `poll` on one host.
+
+use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
+
+use super::*;
+
+const PLAY: &str = "
+- hosts: all
+  gather_facts: false
+  vars: {limit: 30, never: 0}
+  tasks:
+    - {name: plain, command: /bin/a, async: 0, poll: 0}
+    - {name: waited, command: /bin/b, async: 45}
+    - {name: bounded, command: /bin/c, async: 45, poll: 5, timeout: 20}
+    - {name: begun, command: '/bin/{{ item }}', async: '{{ limit }}', poll: '{{ never }}', loop: [d, e], register: jobs}
+    - {name: folder, file: {path: /srv/x, state: directory}, async: 9, poll: 0, register: folder}
+    - {name: asked, async_status: {jid: '{{ item.ansible_job_id }}'}, loop: '{{ jobs.results }}'}
+    - {name: folder asked, async_status: {jid: '{{ folder.ansible_job_id }}', mode: cleanup}}
+";
+
+fn answer(asked: &mut Vec<String>) -> impl FnMut(&Action) -> Fed {
+    |action| {
+        let Work::Node { op, .. } = &action.work else { return Fed::Done };
+        let job = action.job.map_or_else(|| "-".to_owned(), |job| format!("{}/{}", job.limit_s, job.poll_s));
+        let more = match &**op {
+            NodeOp::JobStatus(ask) => format!(" {} {}", ask.jid, ask.forget),
+            _ => String::new(),
+        };
+        asked.push(format!("{}: {job}{more}", action.task));
+        let mut outcome = OpOutcome::new(OpStatus::Changed);
+        if action.job.is_some() {
+            outcome.data.insert("ansible_job_id".to_owned(), json!(action.id.to_string()));
+        }
+        Fed::Outcome(Box::new(outcome))
+    }
+}
+
+#[test]
+fn tasks_say_how_long_and_how_often() {
+    let mut asked = Vec::new();
+    let story = run(&mut cursor(PLAY, json!({}), Mode::Apply), answer(&mut asked));
+    assert_eq!(story.end.state, EndState::Done);
+    assert_eq!(
+        asked,
+        [
+            "plain: -",
+            "waited: 45/15",
+            "bounded: 20/5",
+            "begun: 30/0",
+            "begun: 30/0",
+            "folder: 9/0",
+            "asked: - 0/tasks.3[0]@n1 false",
+            "asked: - 0/tasks.3[1]@n1 false",
+            "folder asked: - 0/tasks.4@n1 true",
+        ]
+    );
+}
+
+#[test]
+fn a_prediction_begins_nothing_and_what_asks_for_a_job_is_possible() {
+    let mut asked = Vec::new();
+    let story = run(&mut cursor(PLAY, json!({}), Mode::Predict), answer(&mut asked));
+    assert_eq!(asked, ["folder: -"]);
+    insta::assert_snapshot!(story.lines(), @r#"
+    plain: possible "runs only in a run"
+    waited: possible "runs only in a run"
+    bounded: possible "runs only in a run"
+    begun: possible [d] "runs only in a run"
+    begun: possible [e] "runs only in a run"
+    begun: possible
+    folder: changed
+    asked: possible "has a loop that hangs on the result of another task"
+    folder asked: possible "`jid`: `ansible_job_id` is undefined"
+    end: Done
+    "#);
+}
+
+#[test]
+fn a_wrong_number_fails_the_task() {
+    let text = "- hosts: all\n  gather_facts: false\n  vars: {word: soon}\n  tasks: [{command: /bin/a, async: '{{ word }}'}]\n";
+    insta::assert_snapshot!(story(text, &[]).lines(), @r#"
+    command: failed "`async` wants a whole number of seconds from 0, got "soon""
+    end: Failed { task: "command", message: "`async` wants a whole number of seconds from 0, got \"soon\"" }
+    "#);
+}

@@ -1,0 +1,74 @@
+//! `async` and `poll`: tasks that go on by themselves.
+
+use gpufleet_protocol::Disruption;
+use gpufleet_protocol::tasks::{Class, KindInfo};
+
+use super::Parser;
+use crate::diagnostic::Diagnostic;
+use crate::playbook::program::{Async, is_gpu};
+use crate::template::{Value, is_template};
+use crate::yaml::Node;
+
+impl Parser<'_> {
+    /// What a task says about going on by itself; `async: 0` is nothing.
+    pub(super) fn job(&mut self, node: &Node, kind: &KindInfo) -> Option<Async> {
+        let poll = node.get("poll").and_then(|value| self.whole_seconds("poll", value));
+        let (key, value) = node.entry("async")?;
+        let seconds = self.whole_seconds("async", value)?;
+        if matches!(seconds, Value::Int(0)) {
+            return None;
+        }
+        if !kind.runs_alone() {
+            let (label, help) = why_not(kind);
+            self.error(
+                Diagnostic::error(format!("`async` cannot be used with `{}`", kind.name))
+                    .at(&key.span)
+                    .label(label)
+                    .help(help),
+            );
+            return None;
+        }
+        Some(Async { seconds, poll })
+    }
+
+    /// A number of seconds from 0, or a template that gives one; nothing where nothing is said.
+    fn whole_seconds(&mut self, key: &str, node: &Node) -> Option<Value> {
+        if node.is_null() {
+            return None;
+        }
+        if node.as_str().is_some_and(is_template) {
+            return Some(self.value(node));
+        }
+        let number = node.scalar_text().and_then(|text| text.trim().parse::<i64>().ok());
+        match number.filter(|number| *number >= 0) {
+            Some(number) => Some(Value::Int(number)),
+            None => {
+                let got =
+                    node.scalar_text().map_or_else(|| node.kind().to_owned(), |text| format!("\"{text}\""));
+                let text = format!("`{key}` wants a whole number of seconds from 0, got {got}");
+                self.error(Diagnostic::error(text).at(&node.span));
+                None
+            }
+        }
+    }
+}
+
+/// Why a kind may not go on by itself, and what to do instead.
+fn why_not(kind: &KindInfo) -> (&'static str, &'static str) {
+    let plain = "leave it out; a task may take longer with `timeout`";
+    if matches!(kind.class, Class::Control) || kind.name == "pause" {
+        return ("the controller does it", "leave it out");
+    }
+    if is_gpu(kind) || kind.disruption > Disruption::Live || matches!(kind.class, Class::Session) {
+        return ("it may disturb the node, which is bounded only while somebody waits for it", plain);
+    }
+    match kind.name {
+        "script" => (
+            "the controller sends what it needs",
+            "put the script on the node with `copy`, then run it with `command`",
+        ),
+        "raw" => ("nor with Ansible's", "use `shell`"),
+        "copy" | "template" | "unarchive" | "fetch" => ("it needs the controller until its end", plain),
+        _ => ("it is done at once", "leave it out"),
+    }
+}

@@ -1,0 +1,325 @@
+//! Operations that outlive the helper which was asked for them: what is to be done, that it began, what came of it.
+//!
+//! A folder a job below `jobs`, named by an id that run and operation give, so that a resumed run finds the same one.
+//! `order.json` is what is to be done, until it begins; `began.json` is made once and never again, which is what keeps a
+//! job from beginning twice; `result.json` is its outcome. Its own process keeps `lock` for as long as it lives.
+//! Bounded by number and age; a job that runs is never removed. Only the helper's user can read any of it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use gpufleet_protocol::{OpOutcome, OpRequest, message::Open};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::os::files::{self, At, FileError, Ownership};
+
+const MOST: usize = 1000;
+const OLDEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// More than any outcome has, in bytes.
+const LIMIT: u64 = 64 * 1024 * 1024;
+
+/// What is to be done, and for whom.
+#[derive(Serialize, Deserialize)]
+pub struct Order {
+    pub open: Open,
+    pub request: OpRequest,
+    /// The boot in which it is begun.
+    pub boot_id: Option<String>,
+}
+
+/// That a job began.
+#[derive(Serialize, Deserialize)]
+struct Began {
+    pid: u32,
+    boot_id: Option<String>,
+}
+
+/// How a job is.
+#[derive(Debug)]
+pub enum Look {
+    /// Nothing is known of it.
+    Missing,
+    /// It was prepared, and has not begun.
+    Prepared,
+    Running,
+    Finished(Box<OpOutcome>),
+    /// It began, its process is gone, and left no result; with the boot that it began in.
+    Lost {
+        boot_id: Option<String>,
+    },
+}
+
+/// The jobs of a state directory.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    folder: PathBuf,
+}
+
+/// The id of an operation's job, in the form that Ansible's have.
+pub fn id(run: &str, op_id: &str) -> String {
+    let digest = Sha256::digest(format!("job\n{run}\n{op_id}").as_bytes());
+    let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    let (first, second) = digest.split_at(8);
+    let second = second.get(..8).unwrap_or_default();
+    format!("j{:012}.{:06}", number(first) % 1_000_000_000_000, number(second) % 1_000_000)
+}
+
+impl Jobs {
+    pub fn of(state_dir: &Path) -> Self {
+        Self { folder: state_dir.join("jobs") }
+    }
+
+    /// The folder of a job; none for a word that is no id, so that none can leave the place of jobs.
+    fn place(&self, jid: &str) -> Option<PathBuf> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '.';
+        let is_id = jid.starts_with(|c: char| c.is_ascii_alphanumeric()) && jid.chars().all(fits);
+        (is_id && jid.len() <= 64).then(|| self.folder.join(jid))
+    }
+
+    /// Where the outcome of a job is or would be.
+    pub fn results_file(&self, jid: &str) -> PathBuf {
+        self.place(jid).unwrap_or_else(|| self.folder.join("none")).join("result.json")
+    }
+
+    /// How a job is now.
+    ///
+    /// # Errors
+    /// It cannot be read, which is not the same as not being there.
+    pub fn look(&self, jid: &str) -> Result<Look, FileError> {
+        let Some(place) = self.place(jid).filter(|place| place.is_dir()) else { return Ok(Look::Missing) };
+        if let Some(outcome) = result(&place)? {
+            return Ok(Look::Finished(outcome));
+        }
+        if self.hold(jid)?.is_none() {
+            return Ok(Look::Running);
+        }
+        // Why again: it may have ended between the two looks.
+        if let Some(outcome) = result(&place)? {
+            return Ok(Look::Finished(outcome));
+        }
+        Ok(match files::read_bounded(&place.join("began.json"), LIMIT)? {
+            None => Look::Prepared,
+            Some(bytes) => {
+                let began: Option<Began> = serde_json::from_slice(&bytes).ok();
+                Look::Lost { boot_id: began.and_then(|began| began.boot_id) }
+            }
+        })
+    }
+
+    /// Writes down what is to be done, so that a process of its own can do it.
+    ///
+    /// # Errors
+    /// The disk is full or read-only; nothing begins.
+    pub fn prepare(&self, jid: &str, order: &Order) -> Result<(), FileError> {
+        let place = self.known(jid)?;
+        let mut make = fs::DirBuilder::new();
+        make.mode(0o700).recursive(true).create(&place).at("make", &place)?;
+        let path = place.join("order.json");
+        let bytes = serde_json::to_vec(order).map_err(|error| FileError::new("write", &path, error))?;
+        files::replace(&path, &bytes, private())
+    }
+
+    fn known(&self, jid: &str) -> Result<PathBuf, FileError> {
+        let none = || FileError::new("use", Path::new(jid), io::Error::from(io::ErrorKind::InvalidInput));
+        self.place(jid).ok_or_else(none)
+    }
+
+    /// The lock of a job, for whoever does it; none while another process has it.
+    ///
+    /// # Errors
+    /// The disk is full or read-only.
+    pub fn hold(&self, jid: &str) -> Result<Option<File>, FileError> {
+        let path = self.known(jid)?.join("lock");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .at("open", &path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(FileError::new("lock", path, error)),
+        }
+    }
+
+    /// Whether it has begun, however it went on.
+    pub fn has_begun(&self, jid: &str) -> bool {
+        self.place(jid).is_some_and(|place| place.join("began.json").exists())
+    }
+
+    /// Takes the order of a job; from here on it has begun, on disk, and nobody can begin it again.
+    ///
+    /// # Errors
+    /// It has begun before, there is no order, or the disk is full.
+    pub fn begin(&self, jid: &str) -> Result<Order, FileError> {
+        let place = self.known(jid)?;
+        let (path, order_path) = (place.join("began.json"), place.join("order.json"));
+        let bytes = files::read_bounded(&order_path, LIMIT)?
+            .ok_or_else(|| FileError::new("read", &order_path, io::Error::from(io::ErrorKind::NotFound)))?;
+        let order: Order =
+            serde_json::from_slice(&bytes).map_err(|error| FileError::new("read", &order_path, error))?;
+        let began = Began { pid: std::process::id(), boot_id: order.boot_id.clone() };
+        let bytes = serde_json::to_vec(&began).map_err(|error| FileError::new("write", &path, error))?;
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).at("make", &path)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).at("write", &path)?;
+        files::sync_folder(&path);
+        // Why: a command line may hold secrets, and nobody needs it any more.
+        let _ = fs::remove_file(order_path);
+        Ok(order)
+    }
+
+    /// Keeps what came of a job.
+    ///
+    /// # Errors
+    /// The disk is full or read-only.
+    pub fn finish(&self, jid: &str, outcome: &OpOutcome) -> Result<(), FileError> {
+        let path = self.known(jid)?.join("result.json");
+        let bytes = serde_json::to_vec(outcome).map_err(|error| FileError::new("write", &path, error))?;
+        files::replace(&path, &bytes, private())
+    }
+
+    /// Forgets a job that does not run.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget(&self, jid: &str) -> Result<(), FileError> {
+        let place = self.known(jid)?;
+        match fs::remove_dir_all(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(FileError::new("remove", &place, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Jobs that run now.
+    pub fn running(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|jid| matches!(self.look(jid), Ok(Look::Running))).collect()
+    }
+
+    /// Removes what is too old or too much of jobs that do not run.
+    pub fn prune(&self) {
+        let now = SystemTime::now();
+        let mut kept: Vec<(SystemTime, String)> = Vec::new();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let (Ok(jid), Ok(meta)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
+            let Ok(modified) = meta.modified() else { continue };
+            kept.push((modified, jid));
+        }
+        kept.sort();
+        let surplus = kept.len().saturating_sub(MOST);
+        for (index, (modified, jid)) in kept.into_iter().enumerate() {
+            let old = now.duration_since(modified).is_ok_and(|age| age > OLDEST);
+            if (old || index < surplus) && !matches!(self.look(&jid), Ok(Look::Running)) {
+                let _ = self.forget(&jid);
+            }
+        }
+    }
+}
+
+fn private() -> Ownership {
+    Ownership { mode: Some(0o600), ..Ownership::default() }
+}
+
+fn result(place: &Path) -> Result<Option<Box<OpOutcome>>, FileError> {
+    let path = place.join("result.json");
+    let Some(bytes) = files::read_bounded(&path, LIMIT)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| FileError::new("read", &path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpufleet_protocol::{NodeOp, OpStatus, RunEpoch, message::Mode, op::Exec};
+
+    use super::*;
+
+    fn order() -> Order {
+        let open = Open {
+            holder: RunEpoch { run: "run".into(), epoch: 1 },
+            who: "test".into(),
+            writes: true,
+            guest: true,
+            login_uid: None,
+        };
+        let request = OpRequest {
+            op: NodeOp::Exec(Exec::default()),
+            mode: Mode::Apply,
+            permit: None,
+            run_as: None,
+            timeout_s: 1,
+            op_id: String::new(),
+            secret: false,
+            environment: Vec::new(),
+        };
+        Order { open, request, boot_id: Some("boot".into()) }
+    }
+
+    #[test]
+    fn a_job_is_prepared_begun_once_and_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        let jid = id("run", "0/tasks.0@host");
+        assert!(jid.starts_with('j') && jid.len() == 20, "{jid}");
+        assert_ne!(jid, id("other", "0/tasks.0@host"));
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Missing));
+        jobs.prepare(&jid, &order()).unwrap();
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Prepared));
+        let held = jobs.hold(&jid).unwrap().unwrap();
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Running));
+        jobs.begin(&jid).unwrap();
+        jobs.prepare(&jid, &order()).unwrap();
+        assert!(jobs.begin(&jid).is_err(), "never twice");
+        assert_eq!(jobs.running().as_slice(), std::slice::from_ref(&jid));
+        drop(held);
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Lost { boot_id: Some(boot) } if boot == "boot"));
+        jobs.finish(&jid, &OpOutcome::new(OpStatus::Changed)).unwrap();
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Finished(_)));
+        let mode = fs::metadata(jobs.results_file(&jid)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        jobs.forget(&jid).unwrap();
+        assert!(matches!(jobs.look(&jid).unwrap(), Look::Missing));
+    }
+
+    #[test]
+    fn no_word_leaves_the_place_of_jobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        for word in ["..", ".", "", "../spool", "/etc", "a/b", "a b", "-x"] {
+            assert!(matches!(jobs.look(word).unwrap(), Look::Missing), "{word}");
+            assert!(jobs.forget(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
+    fn jobs_are_bounded_and_one_that_runs_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        fs::create_dir_all(dir.path().join("jobs/j0")).unwrap();
+        let held = jobs.hold("j0").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        for number in 1..MOST + 5 {
+            fs::create_dir_all(dir.path().join(format!("jobs/j{number}"))).unwrap();
+        }
+        jobs.prune();
+        assert!(held.is_some() && dir.path().join("jobs/j0").exists());
+        assert_eq!(fs::read_dir(dir.path().join("jobs")).unwrap().count(), MOST + 1);
+    }
+}
