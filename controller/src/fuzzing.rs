@@ -12,7 +12,7 @@ use crate::inventory::{Inventory, LoadOptions};
 use crate::migration;
 use crate::playbook::{Known, Program};
 use crate::template::{self, Dict, Scope};
-use crate::vault::Envelope;
+use crate::vault::{Envelope, age::AgeEnvelope};
 use crate::yaml;
 
 /// One reader of foreign input.
@@ -128,6 +128,9 @@ fn vault(bytes: &[u8]) {
     if let Ok(envelope) = Envelope::parse(&text) {
         let _ = envelope.open(b"password");
     }
+    let _ = AgeEnvelope::parse(&text);
+    let _ = AgeEnvelope::of(bytes);
+    let _ = text.parse::<crate::vault::age::Identity>();
 }
 
 fn scontrol(bytes: &[u8]) {

@@ -186,7 +186,7 @@ impl Step {
         let done = command.run();
         let ours = match (playbook, lists) {
             (true, false) => played(&done.stdout, home),
-            (true, true) => words_of_lines(&done.stdout),
+            (true, true) => hosts_sorted(words_of_lines(&done.stdout)),
             _ if words.first().is_some_and(|word| word == "hosts") => {
                 Value::from(done.stdout.lines().map(Value::from).collect::<Vec<_>>())
             }
@@ -196,7 +196,11 @@ impl Step {
         let their_code = theirs.map_or(0, |theirs| their_code(theirs, playbook, code));
         let data =
             if playbook { theirs.is_some_and(|theirs| theirs.get("output").is_some()) } else { code == 0 };
-        let same = code == their_code && (!data || theirs.is_some_and(|theirs| theirs["output"] == ours));
+        let their_output = |theirs: &Value| match playbook && lists {
+            true => hosts_sorted(theirs["output"].clone()),
+            false => theirs["output"].clone(),
+        };
+        let same = code == their_code && (!data || theirs.is_some_and(|theirs| their_output(theirs) == ours));
         let own = self.differs.is_some() || self.gpufleet_only;
         if let Some(missing) = self.says.iter().find(|part| !done.stderr.contains(*part)) {
             return Some(format!("does not say `{missing}`: {done}"));
@@ -280,6 +284,23 @@ fn words_of_lines(text: &str) -> Value {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let lines = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     Value::from(lines.collect::<Vec<_>>())
+}
+
+/// The lines below `hosts (N):` in one order.
+///
+/// Why: Ansible prints a set there, in another order each time.
+fn hosts_sorted(mut lines: Value) -> Value {
+    let lines_of = lines.as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+    let mut from = 0;
+    while let Some(line) = lines_of.get(from) {
+        let count = line.as_str().and_then(|line| line.strip_prefix("hosts (")?.strip_suffix("):"));
+        let count = count.and_then(|count| count.parse().ok()).unwrap_or(0_usize);
+        from += 1;
+        if let Some(hosts) = lines_of.get_mut(from..from + count) {
+            hosts.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+        }
+    }
+    lines
 }
 
 /// What a run did, in the normal form; nothing where it began nothing.

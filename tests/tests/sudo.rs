@@ -58,6 +58,62 @@ fn sudo_with_and_without_a_password() {
     }
 }
 
+/// Passwords of the command line, by a file, a program, a setting and a question, stand in nothing that is kept or shown.
+#[test]
+fn passwords_of_the_command_line_are_in_no_sink() {
+    let fleet =
+        Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, openssh: true, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("play.yaml", PLAY);
+    home.write("login.yaml", "gpu: {vars: {ansible_user: admin}}\n");
+    home.write("right", "lab\n");
+    home.write("wrong", "planted-sudo\n");
+    home.write("login", "planted-login\n");
+    let inventory = fleet.inventory();
+    let base = ["run", "play.yaml", "-i", &inventory, "-i", "login.yaml", "--yes", "-vvvv", "--diff"];
+    let wrong = ["--become-password-file", "wrong", "--connection-password-file", "login"];
+    let right = ["--become-password-file", "right", "--connection-password-file", "login"];
+    let hidden = |text: &str| ["planted-sudo", "planted-login"].iter().all(|secret| !text.contains(secret));
+    for format in ["human", "json", "jsonl", "ansible"] {
+        let done = home.gpufleet(base).args(wrong).args(["--format", format]).run().expect(4);
+        assert!(hidden(&done.to_string()), "{done}");
+    }
+    let done = home.gpufleet(base).env("GPUFLEET_BECOME_PASSWORD_FILE", "wrong").run().expect(4);
+    assert!(
+        done.to_string().contains("refuses the password of admin") && hidden(&done.to_string()),
+        "{done}"
+    );
+    home.gpufleet(base).args(right).run().expect(0);
+    // Why a second program: passwords are asked on a terminal only.
+    let gpufleet = gpufleet_tests::binary("gpufleet");
+    let line = format!("{} {} -K", gpufleet.display(), base.join(" "));
+    let asks = "mkfifo in; exec 3<>in; script -qefc \"$LINE\" screen <in >/dev/null & \
+                until grep -q 'sudo password' screen 2>/dev/null; do sleep 0.1; done; echo planted-sudo >&3; wait $!";
+    let shell = std::path::Path::new("/bin/sh");
+    home.program(shell, ["-c", asks]).env("LINE", &line).env("TERM", "dumb").run().expect(4);
+    let screen = std::fs::read_to_string(home.work().join("screen")).expect("what was on the terminal");
+    assert!(screen.contains("refuses the password of admin") && hidden(&screen), "{screen}");
+    for format in ["human", "json", "html", "jsonl"] {
+        let done = home.gpufleet(["report", "--format", format]).run().expect(0);
+        assert!(hidden(&done.to_string()), "{done}");
+    }
+    let mut folders = vec![home.runs()];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path => {
+                    files += 1;
+                    let bytes = std::fs::read(&path).expect("a file");
+                    assert!(hidden(&String::from_utf8_lossy(&bytes)), "{}", path.display());
+                }
+            }
+        }
+    }
+    assert!(files > 7, "each run has its files");
+}
+
 /// Without `become`, nothing is done as root, and what needs root says so.
 #[test]
 fn without_become_nobody_is_root() {

@@ -1,4 +1,4 @@
-//! What ansible-vault encrypted reaches the node, and no screen and no file of a run.
+//! What ansible-vault or age encrypted reaches the node, and no screen and no file of a run.
 
 use std::{
     path::Path,
@@ -10,6 +10,11 @@ use rustix::process::Signal;
 
 /// `db_password: planted-secret` and `port: 5432`, encrypted by ansible-vault of ansible-core 2.19 with `hunter2`.
 const ENCRYPTED: &str = include_str!("../../controller/src/vault/fixtures/default.vault");
+
+/// The same, encrypted by rage for the key below; once without its armour.
+const AGE: &str = include_str!("../../controller/src/vault/fixtures/age/two.age");
+const AGE_BINARY: &[u8] = include_bytes!("../../controller/src/vault/fixtures/age/binary.age");
+const IDENTITY: &str = include_str!("../../controller/src/vault/fixtures/age/identity.txt");
 
 const PLAY: &str = "
 - hosts: gpu
@@ -76,6 +81,92 @@ fn a_vault_value_is_in_no_sink() {
         assert!(!done.to_string().contains("planted-secret"), "{done}");
     }
     assert_eq!(holding(&home.runs(), "planted-secret"), Vec::<String>::new());
+}
+
+/// The same with age: a file without armour, a string in an inventory, a file that is sent; and who has no key.
+#[test]
+fn a_value_of_age_is_in_no_sink() {
+    let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });
+    let home = Home::new();
+    home.write("app.j2", "password={{ db_password }}\n");
+    home.write("files/whole.vault", AGE);
+    let folder = home.work().join("group_vars/gpu");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("secrets.yml"), AGE_BINARY).expect("a file");
+    home.write("key.txt", IDENTITY);
+    let recipient = IDENTITY.lines().find_map(|line| line.strip_prefix("# public key: ")).expect("a key");
+    let token = home
+        .gpufleet(["vault", "encrypt-string", "-r", recipient, "-n", "token", "planted-token"])
+        .run()
+        .expect(0);
+    home.write("group_vars/gpu/token.yml", &token.stdout);
+    home.write("play.yaml", &format!("{PLAY}    - copy: {{content: '{{{{ token }}}}', dest: /etc/token}}\n"));
+    let inventory = fleet.inventory();
+    let base = ["-i", inventory.as_str(), "-vvvv", "--diff"];
+    let done = home.gpufleet(["run", "play.yaml", "--yes"]).args(base).run().expect(1);
+    assert!(done.to_string().contains("--vault-identity"), "{done}");
+    let key = IDENTITY.lines().last().expect("a key");
+    let hidden = ["planted-secret", "planted-token", key];
+    for verb in [&["plan", "play.yaml"][..], &["run", "play.yaml", "--yes"], &["plan", "play.yaml"]] {
+        let done = home.gpufleet(verb).args(base).args(["--vault-identity", "key.txt"]).run();
+        assert!(hidden.iter().all(|text| !done.to_string().contains(text)), "{done}");
+    }
+    assert_eq!(fleet.read("gpu001", "cat /etc/app.conf"), "url=db://planted-secret@host");
+    assert_eq!(fleet.read("gpu001", "cat /etc/app2.conf"), "password=planted-secret");
+    assert!(fleet.read("gpu001", "cat /etc/app3.conf").starts_with("db_password: planted-secret"));
+    assert_eq!(fleet.read("gpu001", "cat /etc/token"), "planted-token");
+    for format in ["human", "json", "html", "jsonl"] {
+        let done = home.gpufleet(["report", "--format", format]).run().expect(0);
+        assert!(hidden.iter().all(|text| !done.to_string().contains(text)), "{done}");
+    }
+    for text in hidden {
+        assert_eq!(holding(&home.runs(), text), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn files_are_encrypted_for_people_and_opened_by_them() {
+    let home = Home::new();
+    let made = home.gpufleet(["vault", "keygen", "-o", "anne.key"]).run().expect(0);
+    let anne = made.stdout.trim().to_owned();
+    assert!(anne.starts_with("age1"), "{made}");
+    home.gpufleet(["vault", "keygen", "-o", "anne.key"]).run().expect(1).says(&["is there already"]);
+    let bob = home.gpufleet(["vault", "keygen", "-o", "bob.key"]).run().expect(0).stdout.trim().to_owned();
+    home.write("people", &format!("# the team\n{anne}\n{bob}\n"));
+    home.write("secrets.yml", "token: planted\n");
+    home.gpufleet(["vault", "encrypt", "-R", "people", "secrets.yml"]).run().expect(0);
+    let text = std::fs::read_to_string(home.work().join("secrets.yml")).expect("a file");
+    assert!(text.starts_with("-----BEGIN AGE ENCRYPTED FILE-----\n") && !text.contains("planted"));
+    home.gpufleet(["vault", "encrypt", "-r", &anne, "secrets.yml"])
+        .run()
+        .expect(1)
+        .says(&["encrypted already"]);
+    for key in ["anne.key", "bob.key"] {
+        let done = home.gpufleet(["vault", "view", "--vault-identity", key, "secrets.yml"]).run().expect(0);
+        assert_eq!(done.stdout, "token: planted\n");
+    }
+    home.gpufleet(["vault", "view", "secrets.yml"]).run().expect(1).says(&["no identity is given"]);
+    home.gpufleet(["vault", "rekey", "--vault-identity", "bob.key", "-r", &anne, "secrets.yml"])
+        .run()
+        .expect(0);
+    home.gpufleet(["vault", "view", "--vault-identity", "bob.key", "secrets.yml"])
+        .run()
+        .expect(1)
+        .says(&["it is encrypted for others"]);
+    // By settings alone, both ways.
+    home.write("gpufleet.toml", "vault_identity = \"anne.key\"\nvault_recipients = \"people\"\n");
+    home.gpufleet(["vault", "view", "secrets.yml"]).run().expect(0);
+    home.gpufleet(["vault", "rekey", "secrets.yml"]).run().expect(0);
+    home.gpufleet(["vault", "decrypt", "secrets.yml"])
+        .env("GPUFLEET_VAULT_IDENTITY", "bob.key")
+        .run()
+        .expect(0);
+    let text = std::fs::read_to_string(home.work().join("secrets.yml")).expect("a file");
+    assert_eq!(text, "token: planted\n");
+    home.gpufleet(["vault", "encrypt", "-r", "age1nobody", "secrets.yml"])
+        .run()
+        .expect(1)
+        .says(&["names nobody"]);
 }
 
 #[test]

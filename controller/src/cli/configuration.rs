@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     args::{
-        ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, Escalation, Format,
-        InventorySource, TaskChoice, VaultCommand, VaultSource,
+        AgeRecipients, ColorChoice, Command, ConfigArgs, Connection, ConnectionKind, Documents, EncryptWith,
+        Escalation, Format, InventorySource, TaskChoice, VaultCommand, VaultSource,
     },
     environment::Environment,
     error::CommandError,
@@ -172,17 +172,55 @@ impl Configuration {
 
     fn vault(&self, source: &mut VaultSource) {
         // Why one for all: to Ansible each of the options stands for itself, and the ids are tried first.
-        if let ([], Some(files)) =
-            (source.vault_password_file.as_slice(), self.settings.list("vault_password_file"))
-        {
-            self.uses("vault_password_file");
-            source.vault_password_file = files.iter().map(PathBuf::from).collect();
-        }
+        self.paths(&mut source.vault_password_file, "vault_password_file");
         if let ([], Some(ids)) = (source.vault_id.as_slice(), self.settings.list("vault_id")) {
             self.uses("vault_id");
             source.vault_id = ids.to_vec();
         }
         self.flag(&mut source.ask_vault_pass, "ask_vault_pass");
+        self.paths(&mut source.vault_identity, "vault_identity");
+    }
+
+    fn paths(&self, slot: &mut Vec<PathBuf>, name: &'static str) {
+        if let ([], Some(files)) = (slot.as_slice(), self.settings.list(name)) {
+            self.uses(name);
+            *slot = files.iter().map(PathBuf::from).collect();
+        }
+    }
+
+    /// For whom `vault` encrypts, where the command line names nobody.
+    fn recipients(&self, recipients: &mut AgeRecipients) {
+        if recipients.is_empty() {
+            self.paths(&mut recipients.recipients_file, "vault_recipients");
+        }
+    }
+
+    fn encrypts(&self, with: &mut EncryptWith) {
+        self.vault(&mut with.vault);
+        if with.encrypt_vault_id.is_none() {
+            self.recipients(&mut with.age);
+        }
+    }
+
+    fn vaults(&self, command: &mut VaultCommand) {
+        match command {
+            VaultCommand::View(args) => self.vault(&mut args.vault),
+            VaultCommand::Encrypt(args) => self.encrypts(&mut args.with),
+            VaultCommand::Decrypt(args) => self.vault(&mut args.vault),
+            VaultCommand::EncryptString(args) => self.encrypts(&mut args.with),
+            VaultCommand::Create(args) => self.encrypts(&mut args.with),
+            VaultCommand::Edit(args) => {
+                self.vault(&mut args.vault);
+                self.recipients(&mut args.age);
+            }
+            VaultCommand::Rekey(args) => {
+                self.vault(&mut args.vault);
+                if args.new_vault_id.is_none() && args.new_vault_password_file.is_none() {
+                    self.recipients(&mut args.age);
+                }
+            }
+            VaultCommand::Keygen(_) => {}
+        }
     }
 
     fn connection(&self, connection: &mut Connection) {
@@ -192,7 +230,13 @@ impl Configuration {
         }
         self.text(&mut connection.user, "user");
         self.path(&mut connection.private_key, "private_key");
-        self.flag(&mut connection.ask_pass, "ask_pass");
+        // Why: an option is for the one as well as for the other.
+        if connection.connection_password_file.is_none() && !connection.ask_pass {
+            self.path(&mut connection.connection_password_file, "connection_password_file");
+        }
+        if connection.connection_password_file.is_none() {
+            self.flag(&mut connection.ask_pass, "ask_pass");
+        }
         self.choice(&mut connection.transport, "transport");
         if let (false, Some(checked)) = (connection.accept_new, self.settings.flag("host_key_checking")) {
             self.uses("host_key_checking");
@@ -214,7 +258,12 @@ impl Configuration {
         self.flag(&mut escalation.r#become, "become");
         self.text(&mut escalation.become_user, "become_user");
         self.text(&mut escalation.become_method, "become_method");
-        self.flag(&mut escalation.ask_become_pass, "become_ask_pass");
+        if escalation.become_password_file.is_none() && !escalation.ask_become_pass {
+            self.path(&mut escalation.become_password_file, "become_password_file");
+        }
+        if escalation.become_password_file.is_none() {
+            self.flag(&mut escalation.ask_become_pass, "become_ask_pass");
+        }
     }
 
     fn roles(&self, slot: &mut Vec<String>) {
@@ -307,15 +356,7 @@ impl Configuration {
                 self.roles(&mut args.roles_path);
             }
             Command::Import(args) => self.roles(&mut args.roles_path),
-            Command::Vault(command) => self.vault(match command {
-                VaultCommand::View(args) => &mut args.vault,
-                VaultCommand::Encrypt(args) => &mut args.with.vault,
-                VaultCommand::Decrypt(args) => &mut args.vault,
-                VaultCommand::EncryptString(args) => &mut args.with.vault,
-                VaultCommand::Create(args) => &mut args.with.vault,
-                VaultCommand::Edit(args) => &mut args.vault,
-                VaultCommand::Rekey(args) => &mut args.vault,
-            }),
+            Command::Vault(command) => self.vaults(command),
             _ => {}
         }
     }

@@ -74,6 +74,8 @@ pub enum SchemaName {
     Inventory,
     /// The document of `--format json`.
     Report,
+    /// The settings in `gpufleet.toml`.
+    Config,
 }
 
 pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
@@ -81,6 +83,7 @@ pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
         SchemaName::Playbook => reference::playbook_schema(),
         SchemaName::Tasks => reference::tasks_schema(),
         SchemaName::Inventory => reference::inventory_schema(),
+        SchemaName::Config => reference::config_schema(),
         SchemaName::Report => {
             output.data(reference::REPORT_SCHEMA)?;
             return Ok(0);

@@ -1,6 +1,11 @@
 //! The engine's way to nodes: sessions over the transport.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use gpufleet::{
@@ -29,6 +34,7 @@ use super::{
     args::{self, ConnectionKind, TransportChoice},
     environment::Environment,
     error::CommandError,
+    secret_files,
 };
 
 /// Simultaneous handshakes over the whole fleet: more only makes each slower.
@@ -65,12 +71,15 @@ impl Fleet {
         environment: &Environment,
     ) -> Result<Self, CommandError> {
         let Login { connection, escalation } = login;
-        let password = |wanted: bool, text: &str| match wanted {
-            true => ask_password(text, environment).map(Some),
-            false => Ok(None),
+        let password = |file: Option<&PathBuf>, asks: bool, what: &str| match file {
+            Some(file) => password_in(file, what).map(Some),
+            None if asks => ask_password(what, environment).map(Some),
+            None => Ok(None),
         };
-        let login_password = password(connection.ask_pass, "SSH password: ")?;
-        let become_password = password(escalation.ask_become_pass, "sudo password: ")?;
+        let login_password =
+            password(connection.connection_password_file.as_ref(), connection.ask_pass, "SSH password")?;
+        let become_password =
+            password(escalation.become_password_file.as_ref(), escalation.ask_become_pass, "sudo password")?;
         let defaults = TargetDefaults {
             transport: match connection.transport {
                 None | Some(TransportChoice::Russh) => transport::Transport::Russh,
@@ -318,13 +327,19 @@ impl Prompt for Terminal {
     }
 }
 
-fn ask_password(text: &str, environment: &Environment) -> Result<SecretString, CommandError> {
+fn password_in(file: &Path, what: &str) -> Result<SecretString, CommandError> {
+    let bytes = secret_files::password(file, &format!("the {what}"), &[])?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| CommandError::user(format!("the {what} of {} is not UTF-8 text", file.display())))?;
+    Ok(SecretString::from(text))
+}
+
+fn ask_password(what: &str, environment: &Environment) -> Result<SecretString, CommandError> {
     if !environment.stdin_is_terminal {
-        return Err(CommandError::user(format!(
-            "there is no terminal to ask for the {}",
-            text.trim_end_matches(": ")
-        ))
-        .hint("set `ansible_password` or `ansible_become_password` for the hosts instead"));
+        return Err(CommandError::user(format!("there is no terminal to ask for the {what}")).hint(
+            "name a file with it: `--connection-password-file`, `--become-password-file`; or set \
+             `ansible_password` or `ansible_become_password` for the hosts",
+        ));
     }
-    rpassword::prompt_password(text).map(SecretString::from).map_err(CommandError::internal)
+    rpassword::prompt_password(format!("{what}: ")).map(SecretString::from).map_err(CommandError::internal)
 }

@@ -24,6 +24,7 @@ mod output;
 mod prompt;
 mod resume;
 mod schedulers;
+mod secret_files;
 mod sinks;
 mod sources;
 mod vault;

@@ -136,9 +136,9 @@ pub fn extra_vars(given: &[String], keyring: &Keyring) -> Result<Map<String, Val
     for text in given {
         let vars = match text.strip_prefix('@') {
             Some(file) => {
-                let content = fs::read_to_string(file)
+                let content = fs::read(file)
                     .map_err(|e| CommandError::user(format!("cannot read the variables in {file}: {e}")))?;
-                mapping(&SourceFile::new(file, content), keyring)?
+                mapping(&vault::decode(file, &content)?, keyring)?
             }
             None if text.trim_start().starts_with('{') => {
                 mapping(&SourceFile::new("--extra-vars", text.clone()), keyring)?

@@ -1,19 +1,27 @@
-//! `vault`: files and strings as ansible-vault keeps them.
+//! `vault`: files and strings as ansible-vault and age keep them.
 
 use std::{
     fs,
     io::{Read as _, Write as _},
     path::Path,
+    sync::Arc,
 };
 
 use gpufleet::{
     diagnostic::{Diagnostics, SourceFile, Span},
-    vault::{Key, Keyring, is_encrypted},
+    vault::{
+        Key, Keyring,
+        age::{Identity, Recipient, armored, seal_to},
+        encrypted_text,
+    },
 };
 use zeroize::Zeroizing;
 
 use super::{
-    args::{VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs},
+    args::{
+        EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
+        VaultKeygenArgs, VaultViewArgs,
+    },
     environment::Environment,
     error::CommandError,
     output::Output,
@@ -31,8 +39,58 @@ pub fn vault(command: &VaultCommand, environment: &Environment, output: &Output)
         VaultCommand::Create(args) => vault_edit::create(args, environment),
         VaultCommand::Edit(args) => vault_edit::edit(args, environment, output),
         VaultCommand::Rekey(args) => vault_edit::rekey(args, environment, output),
+        VaultCommand::Keygen(args) => keygen(args, output),
     }?;
     Ok(0)
+}
+
+/// What encrypts: a password, or the recipients of age.
+pub(super) enum Sealer {
+    Password { keyring: Arc<Keyring>, id: Option<String> },
+    Age(Vec<Recipient>),
+}
+
+impl Sealer {
+    /// # Errors
+    /// Those of reading passwords and recipients; a password that is not clear.
+    pub fn of(with: &EncryptWith, environment: &Environment) -> Result<Self, CommandError> {
+        if !with.age.is_empty() {
+            return Ok(Self::Age(vault_passwords::recipients(&with.age)?));
+        }
+        let keyring = vault_passwords::keyring_to_encrypt(&with.vault, environment)?;
+        let id = with.encrypt_vault_id.clone();
+        key(&keyring, id.as_deref())?;
+        Ok(Self::Password { keyring, id })
+    }
+
+    pub fn seal(&self, plain: &[u8]) -> Result<String, CommandError> {
+        match self {
+            Self::Password { keyring, id } => {
+                key(keyring, id.as_deref())?.seal(plain).map_err(CommandError::internal)
+            }
+            Self::Age(recipients) => {
+                let sealed = seal_to(plain, recipients);
+                Ok(armored(&sealed.map_err(|error| CommandError::user(format!("cannot encrypt: {error}")))?))
+            }
+        }
+    }
+}
+
+fn keygen(args: &VaultKeygenArgs, output: &Output) -> Result<(), CommandError> {
+    let identity = Identity::generate().map_err(CommandError::internal)?;
+    let recipient = identity.recipient();
+    let text = Zeroizing::new(format!("# public key: {recipient}\n{}\n", *identity.secret_text()));
+    match args.output.as_deref().filter(|path| *path != Path::new("-")) {
+        None => output.bytes(text.as_bytes()),
+        Some(path) if path.exists() => {
+            Err(CommandError::user(format!("{} is there already", path.display()))
+                .hint("a key that is overwritten opens nothing any more: name another file"))
+        }
+        Some(path) => {
+            replace(path, text.as_bytes())?;
+            output.data(&recipient.to_string())
+        }
+    }
 }
 
 fn view(args: &VaultViewArgs, environment: &Environment, output: &Output) -> Result<(), CommandError> {
@@ -44,13 +102,12 @@ fn view(args: &VaultViewArgs, environment: &Environment, output: &Output) -> Res
 }
 
 fn encrypt(args: &VaultEncryptArgs, environment: &Environment, output: &Output) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring_to_encrypt(&args.with.vault, environment)?;
-    let key = key(&keyring, args.with.encrypt_vault_id.as_deref())?;
+    let sealer = Sealer::of(&args.with, environment)?;
     each(&args.files, args.output.as_deref(), output, |file, bytes| {
-        if std::str::from_utf8(bytes).is_ok_and(is_encrypted) {
+        if encrypted_text(bytes).is_some() {
             return Err(CommandError::user(format!("{} is encrypted already", file.display())));
         }
-        Ok(Zeroizing::new(key.seal(bytes).map_err(CommandError::internal)?.into_bytes()))
+        Ok(Zeroizing::new(sealer.seal(bytes)?.into_bytes()))
     })
 }
 
@@ -64,8 +121,7 @@ fn encrypt_string(
     environment: &Environment,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let keyring = vault_passwords::keyring_to_encrypt(&args.with.vault, environment)?;
-    let key = key(&keyring, args.with.encrypt_vault_id.as_deref())?;
+    let key = &Sealer::of(&args.with, environment)?;
     let mut blocks = Vec::new();
     if args.strings.is_empty() {
         let name = args.stdin_name.as_ref().or_else(|| args.name.first());
@@ -86,8 +142,8 @@ fn encrypt_string(
 }
 
 /// `name: !vault |` and the text below it, as ansible-vault writes it.
-fn block(key: &Key, name: Option<&str>, plain: &[u8]) -> Result<String, CommandError> {
-    let text = key.seal(plain).map_err(CommandError::internal)?;
+fn block(key: &Sealer, name: Option<&str>, plain: &[u8]) -> Result<String, CommandError> {
+    let text = key.seal(plain)?;
     let mut block = name.map_or_else(String::new, |name| format!("{name}: "));
     block.push_str("!vault |\n");
     for line in text.lines() {
@@ -143,11 +199,11 @@ fn each(
 
 pub(super) fn opened(file: &Path, bytes: &[u8], keyring: &Keyring) -> Result<Bytes, CommandError> {
     let shown = file.display();
-    let text = std::str::from_utf8(bytes).ok().filter(|text| is_encrypted(text));
-    let text = text.ok_or_else(|| {
-        CommandError::user(format!("{shown} is not encrypted")).hint("it would begin with `$ANSIBLE_VAULT;`")
+    let text = encrypted_text(bytes).ok_or_else(|| {
+        CommandError::user(format!("{shown} is not encrypted"))
+            .hint("it would begin with `$ANSIBLE_VAULT;`, or be a file of age")
     })?;
-    keyring.open_bytes(text).map_err(|error| {
+    keyring.open_bytes(&text).map_err(|error| {
         let source = SourceFile::secret(shown.to_string(), "");
         Diagnostics::from(error.at(&Span::new(&source, 1, 1, 0))).into()
     })
@@ -201,14 +257,29 @@ mod tests {
 
     #[test]
     fn a_string_comes_as_a_block_that_reads_back() {
-        let keyring = ring(&["prod"]);
-        let block = block(&keyring.keys()[0], Some("db"), b"planted").unwrap();
+        let keyring = Arc::new(ring(&["prod"]));
+        let sealer = Sealer::Password { keyring: Arc::clone(&keyring), id: None };
+        let block = block(&sealer, Some("db"), b"planted").unwrap();
         assert!(
             block.starts_with("db: !vault |\n          $ANSIBLE_VAULT;1.2;AES256;prod\n          "),
             "{block}"
         );
         let mut value = gpufleet::yaml::parse("a", &block).unwrap().to_json();
         keyring.reveal(&mut value).unwrap();
+        assert_eq!(gpufleet::vault::unsealed(value), serde_json::json!({"db": "planted"}));
+    }
+
+    #[test]
+    fn a_string_of_age_is_a_block_that_reads_back() {
+        let identity = Identity::generate().unwrap();
+        let sealer = Sealer::Age(vec![identity.recipient()]);
+        let block = block(&sealer, Some("db"), b"planted").unwrap();
+        assert!(
+            block.starts_with("db: !vault |\n          -----BEGIN AGE ENCRYPTED FILE-----\n          "),
+            "{block}"
+        );
+        let mut value = gpufleet::yaml::parse("a", &block).unwrap().to_json();
+        Keyring::default().with_identities(vec![identity]).reveal(&mut value).unwrap();
         assert_eq!(gpufleet::vault::unsealed(value), serde_json::json!({"db": "planted"}));
     }
 

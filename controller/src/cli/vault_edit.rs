@@ -12,15 +12,15 @@ use std::{
 };
 
 use clap::Args;
-use gpufleet::vault::Envelope;
+use gpufleet::vault::{Envelope, Keyring, age::AgeEnvelope, encrypted_text};
 use zeroize::Zeroizing;
 
 use super::{
-    args::{EncryptWith, VaultSource},
+    args::{AgeRecipients, EncryptWith, VaultSource},
     environment::Environment,
     error::CommandError,
     output::Output,
-    vault::{Bytes, key, opened, read, replace},
+    vault::{Bytes, Sealer, opened, read, replace},
     vault_passwords,
 };
 
@@ -39,6 +39,8 @@ pub struct VaultEditArgs {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     #[command(flatten)]
+    pub age: AgeRecipients,
+    #[command(flatten)]
     pub vault: VaultSource,
 }
 
@@ -51,13 +53,20 @@ pub struct VaultRekeyArgs {
     #[arg(
         long,
         value_name = "[ID@]SOURCE",
-        conflicts_with = "new_vault_password_file",
+        conflicts_with_all = ["new_vault_password_file", "recipient", "recipients_file"],
         help_heading = "Vault"
     )]
     pub new_vault_id: Option<String>,
     /// File with the new password, or a program that prints it; without either a person is asked.
-    #[arg(long, value_name = "FILE", help_heading = "Vault")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["recipient", "recipients_file"],
+        help_heading = "Vault"
+    )]
     pub new_vault_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub age: AgeRecipients,
     #[command(flatten)]
     pub vault: VaultSource,
 }
@@ -68,10 +77,9 @@ pub fn create(args: &VaultCreateArgs, environment: &Environment) -> Result<(), C
         return Err(CommandError::user(format!("{shown} is there already"))
             .hint(format!("change it with `gpufleet vault edit {shown}`")));
     }
-    let keyring = vault_passwords::keyring_to_encrypt(&args.with.vault, environment)?;
-    let key = key(&keyring, args.with.encrypt_vault_id.as_deref())?;
+    let sealer = Sealer::of(&args.with, environment)?;
     let written = edited(&args.file, b"", environment)?;
-    let sealed = key.seal(&written).map_err(CommandError::internal)?;
+    let sealed = sealer.seal(&written)?;
     replace(&args.file, sealed.as_bytes())
 }
 
@@ -80,19 +88,54 @@ pub fn edit(args: &VaultEditArgs, environment: &Environment, output: &Output) ->
     for file in &args.files {
         let bytes = read(file)?;
         let plain = opened(file, &bytes, &keyring)?;
+        let text = encrypted_text(&bytes).unwrap_or_default();
+        // Why before the editor: what somebody wrote must not be lost for want of a recipient.
+        let sealer = age_again(file, &text, args, &keyring)?;
         let written = edited(file, &plain, environment)?;
         if *written == *plain {
             output.status(&format!("{} is as it was.", file.display()));
             continue;
         }
-        let text = String::from_utf8_lossy(&bytes);
-        let key =
-            keyring.fitting(&text).ok_or_else(|| CommandError::internal("no password opens it any more"))?;
-        let id = Envelope::parse(&text).ok().and_then(|envelope| envelope.id);
-        let sealed = key.seal_as(&written, id.as_deref()).map_err(CommandError::internal)?;
+        let sealed = match sealer {
+            Some(sealer) => sealer.seal(&written)?,
+            None => {
+                let key = keyring
+                    .fitting(&text)
+                    .ok_or_else(|| CommandError::internal("no password opens it any more"))?;
+                let id = Envelope::parse(&text).ok().and_then(|envelope| envelope.id);
+                key.seal_as(&written, id.as_deref()).map_err(CommandError::internal)?
+            }
+        };
         replace(file, sealed.as_bytes())?;
     }
     Ok(())
+}
+
+/// What encrypts a file of age again; none for a file that is none.
+///
+/// Why a question: a file of age does not tell for whom it is, but it does tell for how many.
+fn age_again(
+    file: &Path,
+    text: &str,
+    args: &VaultEditArgs,
+    keyring: &Keyring,
+) -> Result<Option<Sealer>, CommandError> {
+    let Ok(envelope) = AgeEnvelope::parse(text) else { return Ok(None) };
+    if !args.age.is_empty() {
+        return Ok(Some(Sealer::Age(vault_passwords::recipients(&args.age)?)));
+    }
+    let own = keyring.fitting_identity(text).filter(|_| envelope.recipients() == 1);
+    match own {
+        Some(identity) => Ok(Some(Sealer::Age(vec![identity.recipient()]))),
+        None => {
+            let why = match envelope.wants_passphrase() {
+                true => "is encrypted with a passphrase of age".to_owned(),
+                false => format!("is encrypted for {} recipients", envelope.recipients()),
+            };
+            Err(CommandError::user(format!("{} {why}, and no recipient is named", file.display()))
+                .hint("name all whom it is for from now on: `-R FILE`, `-r age1…`"))
+        }
+    }
 }
 
 pub fn rekey(args: &VaultRekeyArgs, environment: &Environment, output: &Output) -> Result<(), CommandError> {
@@ -103,24 +146,27 @@ pub fn rekey(args: &VaultRekeyArgs, environment: &Environment, output: &Output) 
         .iter()
         .map(|file| Ok((file.as_path(), opened(file, &read(file)?, &keyring)?)))
         .collect::<Result<_, CommandError>>()?;
-    let asks = args.new_vault_id.is_none() && args.new_vault_password_file.is_none();
-    let source = VaultSource {
+    let for_people = !args.age.is_empty();
+    let asks = args.new_vault_id.is_none() && args.new_vault_password_file.is_none() && !for_people;
+    let vault = VaultSource {
         vault_password_file: args.new_vault_password_file.iter().cloned().collect(),
         vault_id: args.new_vault_id.iter().cloned().collect(),
         ask_vault_pass: asks,
+        ..VaultSource::default()
     };
     if asks {
         output.status("The new password:");
     }
-    let new = vault_passwords::keyring_to_encrypt(&source, environment)?;
-    let key = key(&new, None)?;
+    let with = EncryptWith { vault, age: args.age.clone(), encrypt_vault_id: None };
+    let sealer = Sealer::of(&with, environment)?;
     let sealed: Vec<(&Path, String)> = plain
         .iter()
-        .map(|(file, plain)| Ok((*file, key.seal(plain).map_err(CommandError::internal)?)))
+        .map(|(file, plain)| Ok((*file, sealer.seal(plain)?)))
         .collect::<Result<_, CommandError>>()?;
+    let what = if for_people { "is encrypted for the new recipients" } else { "has the new password" };
     for (file, text) in sealed {
         replace(file, text.as_bytes())?;
-        output.status(&format!("{} has the new password.", file.display()));
+        output.status(&format!("{} {what}.", file.display()));
     }
     Ok(())
 }
@@ -209,7 +255,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secrets.yml");
         let prod = source(folder.path(), "prod", "hunter2");
-        let with = EncryptWith { encrypt_vault_id: None, vault: prod.clone() };
+        let with = EncryptWith { vault: prod.clone(), ..EncryptWith::default() };
         let environment = environment(&editor(
             folder.path(),
             "stat -c %a \"$1\" \"$(dirname \"$1\")\" >&2; echo planted: 1 >> \"$1\"",
@@ -221,8 +267,12 @@ mod tests {
         assert!(create(&args, &environment).is_err(), "it is there already");
 
         let keyring = vault_passwords::keyring(&prod, &environment).unwrap();
-        edit(&VaultEditArgs { files: vec![file.clone()], vault: prod.clone() }, &environment, &output())
-            .unwrap();
+        let edits = |vault: VaultSource| VaultEditArgs {
+            files: vec![file.clone()],
+            age: AgeRecipients::default(),
+            vault,
+        };
+        edit(&edits(prod.clone()), &environment, &output()).unwrap();
         let plain = opened(&file, &read(&file).unwrap(), &keyring).unwrap();
         assert_eq!(*plain, b"planted: 1\nplanted: 1\n");
 
@@ -231,11 +281,57 @@ mod tests {
             files: vec![file.clone()],
             new_vault_id: Some(format!("new@{}", folder.path().join("new").display())),
             new_vault_password_file: None,
+            age: AgeRecipients::default(),
             vault: prod,
         };
         rekey(&rekeyed, &environment, &output()).unwrap();
         assert!(fs::read_to_string(&file).unwrap().starts_with("$ANSIBLE_VAULT;1.2;AES256;new\n"));
         assert!(opened(&file, &read(&file).unwrap(), &keyring).is_err(), "the old password is of no use");
+    }
+
+    #[test]
+    fn a_file_of_age_is_edited_and_rekeyed() {
+        use gpufleet::vault::age::{Identity, seal_to};
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secrets.yml");
+        let person = |name: &str| {
+            let identity = Identity::generate().unwrap();
+            let path = folder.path().join(name);
+            fs::write(&path, format!("{}\n", *identity.secret_text())).unwrap();
+            (identity.recipient(), VaultSource { vault_identity: vec![path], ..VaultSource::default() })
+        };
+        let ((anne, by_anne), (bob, by_bob)) = (person("anne"), person("bob"));
+        let to = |people: &[&gpufleet::vault::age::Recipient]| AgeRecipients {
+            recipient: people.iter().map(ToString::to_string).collect(),
+            ..AgeRecipients::default()
+        };
+        let environment = environment(&editor(folder.path(), "echo planted: 1 >> \"$1\""));
+        let edits = |vault: &VaultSource, age| {
+            let args = VaultEditArgs { files: vec![file.clone()], age, vault: vault.clone() };
+            edit(&args, &environment, &output())
+        };
+        let plain = |vault: &VaultSource| {
+            let keyring = vault_passwords::keyring(vault, &environment).unwrap();
+            opened(&file, &read(&file).unwrap(), &keyring).map(|bytes| bytes.len())
+        };
+        fs::write(&file, seal_to(b"", std::slice::from_ref(&anne)).unwrap()).unwrap();
+        edits(&by_anne, AgeRecipients::default()).unwrap();
+        assert_eq!(plain(&by_anne).unwrap(), 11);
+        assert!(plain(&by_bob).is_err());
+
+        let rekeyed = |age, vault: &VaultSource| VaultRekeyArgs {
+            files: vec![file.clone()],
+            new_vault_id: None,
+            new_vault_password_file: None,
+            age,
+            vault: vault.clone(),
+        };
+        rekey(&rekeyed(to(&[&anne, &bob]), &by_anne), &environment, &output()).unwrap();
+        assert_eq!((plain(&by_anne).unwrap(), plain(&by_bob).unwrap()), (11, 11));
+        assert!(edits(&by_bob, AgeRecipients::default()).is_err(), "for two, and none is named");
+        edits(&by_bob, to(&[&bob])).unwrap();
+        assert_eq!(plain(&by_bob).unwrap(), 22);
+        assert!(plain(&by_anne).is_err());
     }
 
     #[test]
@@ -259,7 +355,9 @@ mod tests {
         let keyring = vault_passwords::keyring(&prod, &environment).unwrap();
         fs::write(&file, keyring.keys()[0].seal(b"x").unwrap()).unwrap();
         let before = fs::read(&file).unwrap();
-        edit(&VaultEditArgs { files: vec![file.clone()], vault: prod }, &environment, &output()).unwrap();
+        let age = AgeRecipients::default();
+        edit(&VaultEditArgs { files: vec![file.clone()], age, vault: prod }, &environment, &output())
+            .unwrap();
         assert_eq!(fs::read(&file).unwrap(), before);
     }
 }

@@ -1,10 +1,15 @@
-//! Vault passwords: files, programs, questions.
+//! Vault passwords and the keys of age: files, programs, questions.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
-use gpufleet::vault::{DEFAULT_ID, Key, Keyring};
+use gpufleet::vault::{DEFAULT_ID, Key, Keyring, age, encrypted_text};
 
-use super::{args::VaultSource, environment::Environment, error::CommandError};
+use super::{
+    args::{AgeRecipients, VaultSource},
+    environment::Environment,
+    error::CommandError,
+    secret_files,
+};
 
 /// The passwords that the options name, in the order in which they are tried.
 ///
@@ -56,7 +61,78 @@ fn read(source: &VaultSource, ask: Ask<'_>) -> Result<Arc<Keyring>, CommandError
     if source.ask_vault_pass {
         keys.push(Key::new(DEFAULT_ID, ask("Vault password: ")?));
     }
-    Ok(Arc::new(Keyring::new(keys)))
+    let mut identities = Vec::new();
+    for file in &source.vault_identity {
+        identities.extend(identities_of(file, ask)?);
+    }
+    Ok(Arc::new(Keyring::new(keys).with_identities(identities)))
+}
+
+/// The secret keys in a file of age, which may be encrypted with a passphrase itself.
+fn identities_of(path: &Path, ask: Ask<'_>) -> Result<Vec<age::Identity>, CommandError> {
+    let shown = path.display();
+    let mut bytes = secret_files::content(path, "the age identity", &[])?;
+    if let Some(text) = encrypted_text(&bytes) {
+        let passphrase = ask(&format!("Passphrase of {shown}: "))?;
+        let opened = age::AgeEnvelope::parse(&text).and_then(|file| file.open_with_passphrase(&passphrase));
+        let opened = opened.map_err(|error| CommandError::user(format!("cannot open {shown}: {error}")))?;
+        bytes = opened;
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| no_key(path, 1, age::KeyError::NotAKey))?;
+    let found: Vec<age::Identity> = keys_of(text, path)?;
+    match found.is_empty() {
+        true => Err(CommandError::user(format!("there is no key in {shown}"))
+            .hint("`gpufleet vault keygen -o FILE` makes one")),
+        false => Ok(found),
+    }
+}
+
+/// Everybody that options of `vault` name.
+///
+/// # Errors
+/// Files that cannot be read, and what is no recipient.
+pub fn recipients(args: &AgeRecipients) -> Result<Vec<age::Recipient>, CommandError> {
+    let mut found: Vec<age::Recipient> = Vec::new();
+    for text in &args.recipient {
+        found.push(text.trim().parse().map_err(|error| {
+            CommandError::user(format!("`--recipient` names nobody: {error}")).hint(
+                "a recipient looks like `age1…`; `gpufleet vault keygen` makes a key and tells its recipient",
+            )
+        })?);
+    }
+    for path in &args.recipients_file {
+        let text = fs::read_to_string(path).map_err(|error| {
+            CommandError::user(format!("cannot read the recipients in {}: {error}", path.display()))
+        })?;
+        let named: Vec<age::Recipient> = keys_of(&text, path)?;
+        if named.is_empty() {
+            return Err(CommandError::user(format!("{} names no recipient", path.display()))
+                .hint("write one a line: `age1…`"));
+        }
+        found.extend(named);
+    }
+    let mut once: Vec<age::Recipient> = Vec::new();
+    for recipient in found {
+        if !once.contains(&recipient) {
+            once.push(recipient);
+        }
+    }
+    Ok(once)
+}
+
+/// Keys, one a line; empty lines and those with `#` in front do not count.
+fn keys_of<T: std::str::FromStr<Err = age::KeyError>>(
+    text: &str,
+    path: &Path,
+) -> Result<Vec<T>, CommandError> {
+    let lines = text.lines().map(str::trim).enumerate();
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|(at, line)| line.parse().map_err(|error| no_key(path, at + 1, error))).collect()
+}
+
+/// Why without the line: it may be a secret.
+fn no_key(path: &Path, line: usize, error: age::KeyError) -> CommandError {
+    CommandError::user(format!("{}:{line} is no key of age: {error}", path.display()))
 }
 
 fn asked(text: &str, environment: &Environment) -> Result<Vec<u8>, CommandError> {
@@ -66,53 +142,22 @@ fn asked(text: &str, environment: &Environment) -> Result<Vec<u8>, CommandError>
         ));
     }
     let password = rpassword::prompt_password(text).map_err(CommandError::internal)?;
-    password_of(password.as_bytes(), "the vault password is empty")
+    secret_files::trimmed(password.as_bytes())
+        .ok_or_else(|| CommandError::user("the vault password is empty"))
 }
 
-/// Blanks and line breaks around a password do not count, as in Ansible.
-fn password_of(bytes: &[u8], empty: &str) -> Result<Vec<u8>, CommandError> {
-    let password = bytes.trim_ascii();
-    if password.is_empty() {
-        return Err(CommandError::user(empty));
-    }
-    Ok(password.to_vec())
-}
-
+/// The password of an id in a file, or printed by a program.
 fn from_file(path: &Path, id: &str) -> Result<Vec<u8>, CommandError> {
-    let shown = path.display();
-    let unreadable = |error: std::io::Error| {
-        CommandError::user(format!("cannot read the vault password in {shown}: {error}"))
-    };
-    let data = fs::metadata(path).map_err(unreadable)?;
-    if data.is_dir() {
-        return Err(CommandError::user(format!("the vault password file {shown} is a folder")));
-    }
-    if data.permissions().mode() & 0o111 == 0 {
-        let bytes = fs::read(path).map_err(unreadable)?;
-        return password_of(&bytes, &format!("the vault password file {shown} is empty"));
-    }
-    // Why absolute: a name without a folder would be looked for in PATH.
-    let program = std::path::absolute(path).map_err(unreadable)?;
-    let mut command = Command::new(program);
     // Why by the name: so Ansible knows programs that take an id.
-    if path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("-client")) {
-        command.args(["--vault-id", id]);
-    }
-    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|error| {
-        let error = CommandError::user(format!("cannot run the vault password program {shown}: {error}"));
-        error.hint("a file that holds a password itself must not be executable")
-    })?;
-    if !output.status.success() {
-        return Err(CommandError::user(format!(
-            "the vault password program {shown} failed ({})",
-            output.status
-        )));
-    }
-    password_of(&output.stdout, &format!("the vault password program {shown} printed nothing"))
+    let client = path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("-client"));
+    let arguments: &[&str] = if client { &["--vault-id", id] } else { &[] };
+    secret_files::password(path, "the vault password", arguments)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn message(error: CommandError) -> String {
@@ -138,10 +183,49 @@ mod tests {
         let client = put("pw-client.sh", "#!/bin/sh\necho \"$1 $2\"\n", 0o700);
         assert_eq!(from_file(&client, "prod").unwrap(), b"--vault-id prod");
         let failing = put("bad.sh", "#!/bin/sh\nexit 3\n", 0o700);
-        assert!(message(from_file(&failing, "prod").unwrap_err()).contains("failed (exit status: 3)"));
+        assert!(message(from_file(&failing, "prod").unwrap_err()).ends_with("failed (exit status: 3)"));
         let empty = put("empty", "\n", 0o600);
         assert!(message(from_file(&empty, "prod").unwrap_err()).ends_with("is empty"));
         assert!(message(from_file(&folder.path().join("no"), "prod").unwrap_err()).contains("cannot read"));
         assert!(message(from_file(folder.path(), "prod").unwrap_err()).ends_with("is a folder"));
+    }
+
+    #[test]
+    fn files_and_programs_give_keys_of_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let ask: Ask<'_> = &|_| Err(CommandError::user("nobody is there"));
+        let own = age::Identity::generate().unwrap();
+        let secret = own.secret_text();
+        let text = format!("# created: today\n\n{}\n", *secret);
+        let key = put("key", &text);
+        assert_eq!(identities_of(&key, ask).unwrap()[0].recipient(), own.recipient());
+        let program = put("key.sh", &format!("#!/bin/sh\necho {}\n", *secret));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(identities_of(&program, ask).unwrap()[0].recipient(), own.recipient());
+
+        let last = secret.len() - 1;
+        let wrong = put("wrong", &format!("# a\n{}Q\n", &secret[..last].replace('Q', "P")));
+        let error = message(identities_of(&wrong, ask).unwrap_err());
+        assert!(error.contains("wrong:2 is no key of age: ") && !error.contains("AGE-SECRET"), "{error}");
+        let none = put("none", "# nothing\n");
+        assert!(message(identities_of(&none, ask).unwrap_err()).starts_with("there is no key in"));
+
+        let named = |recipient: &[String], files: &[&Path]| {
+            recipients(&AgeRecipients {
+                recipient: recipient.to_vec(),
+                recipients_file: files.iter().map(|path| path.to_path_buf()).collect(),
+            })
+        };
+        let other = age::Identity::generate().unwrap().recipient();
+        let file = put("people", &format!("# us\n{}\n{other}\n", own.recipient()));
+        let all = named(&[own.recipient().to_string()], &[&file]).unwrap();
+        assert_eq!(all, [own.recipient(), other], "each once");
+        assert!(message(named(&[secret.to_string()], &[]).unwrap_err()).contains("it is a secret key"));
+        assert!(message(named(&[], &[&none]).unwrap_err()).ends_with("names no recipient"));
     }
 }

@@ -31,7 +31,11 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .filter(|(distance, candidate)| {
             *distance <= limit && *distance < candidate.chars().count().min(length)
         })
-        .min_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)))
+        // Why letters: who writes `taks` means `tasks`, where all of them are, rather than `tags`.
+        .min_by_key(|(distance, candidate)| {
+            let there = normalise(candidate);
+            (*distance, wanted.chars().filter(|c| !there.contains(*c)).count(), *candidate)
+        })
         .map(|(_, candidate)| candidate)
 }
 

@@ -114,6 +114,7 @@ fn ordinary_keys_are_not_secret() {
 
 #[test]
 fn suggestions_are_close_or_absent() {
+    assert_eq!(suggest("taks", ["tags", "tasks"]), Some("tasks"));
     assert_eq!(suggest("whne", ["when", "with_items"]), Some("when"));
     assert_eq!(suggest("max-unavailable", ["max_unavailable"]), Some("max_unavailable"));
     assert_eq!(suggest("Hosts", ["hosts", "host"]), Some("hosts"));

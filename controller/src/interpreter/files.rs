@@ -9,7 +9,7 @@ use sha2::Digest as _;
 use super::outside::{Answers, Machine};
 use crate::playbook::Reader;
 use crate::template::Outside;
-use crate::vault::{Keyring, is_encrypted};
+use crate::vault::{Keyring, encrypted_text};
 
 /// Where a task looks for its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,10 +145,10 @@ impl<R: Reader> CachedFiles<R> {
 
     /// What an encrypted file holds; any other as it is.
     fn opened(&self, path: &str, bytes: Vec<u8>) -> Result<FileContent, String> {
-        let Some(text) = std::str::from_utf8(&bytes).ok().filter(|text| is_encrypted(text)) else {
+        let Some(text) = encrypted_text(&bytes) else {
             return Ok(FileContent::new(path, bytes));
         };
-        let plain = self.keyring.open_bytes(text).map_err(|error| format!("{path}: {}", error.message))?;
+        let plain = self.keyring.open_bytes(&text).map_err(|error| format!("{path}: {}", error.message))?;
         Ok(FileContent { secret: true, ..FileContent::new(path, plain.as_slice()) })
     }
 

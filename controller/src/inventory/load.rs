@@ -215,14 +215,14 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Diagnostic {
 
 /// Reads a text file; its name in messages is `path` as given.
 pub(super) fn read_file(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
-    yaml::decode(&path.display().to_string(), &read_bytes(path)?)
+    vault::decode(&path.display().to_string(), &read_bytes(path)?)
 }
 
 /// Reads an inventory; lines that are comments may be in any encoding.
 fn read_inventory_text(path: &Path) -> Result<Arc<SourceFile>, Diagnostics> {
     let bytes = read_bytes(path)?;
     let name = path.display().to_string();
-    yaml::decode(&name, &bytes).or_else(|errors| {
+    vault::decode(&name, &bytes).or_else(|errors| {
         let plain = |line: &[u8]| std::str::from_utf8(line).is_ok();
         let lines: Vec<&[u8]> = bytes
             .split(|byte| *byte == b'\n')

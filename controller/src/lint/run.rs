@@ -8,7 +8,7 @@ use super::{noqa, tasks, unused};
 use crate::diagnostic::{self, Diagnostic, Diagnostics, Severity as DiagnosticSeverity};
 use crate::migration::{FileRole, Recorder, tasks_of};
 use crate::playbook::{Known, Program, Reader};
-use crate::vault::{Keyring, is_encrypted};
+use crate::vault::{self, Keyring, is_encrypted};
 use crate::yaml::{self, Node};
 
 /// One thing that a rule found.
@@ -144,7 +144,7 @@ pub fn check(paths: &[String], reader: &dyn Reader, keyring: &Arc<Keyring>, role
     files.extend(recorder.names().into_iter().filter(|name| !paths.contains(name)));
     for path in &files {
         let Ok(bytes) = recorder.read(path) else { continue };
-        let Ok(source) = yaml::decode(path, &bytes) else { continue };
+        let Ok(source) = vault::decode(path, &bytes) else { continue };
         // Why: nothing of what is encrypted may be shown, and no playbook is.
         if is_encrypted(source.text()) {
             continue;

@@ -83,6 +83,16 @@ pub const KEYS: &[Key] = &[
         ..key("ask_pass", Kind::Flag, "ask for the login password (-k)", "false")
     },
     Key {
+        ansible_variables: &["ANSIBLE_CONNECTION_PASSWORD_FILE"],
+        ansible_keys: &[("defaults", "connection_password_file")],
+        ..key(
+            "connection_password_file",
+            Kind::Path,
+            "file with the login password (--connection-password-file)",
+            "none",
+        )
+    },
+    Key {
         ansible_variables: &["ANSIBLE_HOST_KEY_CHECKING"],
         ansible_keys: &[("defaults", "host_key_checking"), ("ssh_connection", "host_key_checking")],
         ..key(
@@ -150,6 +160,16 @@ pub const KEYS: &[Key] = &[
         ..key("become_ask_pass", Kind::Flag, "ask for the password that sudo wants (-K)", "false")
     },
     Key {
+        ansible_variables: &["ANSIBLE_BECOME_PASSWORD_FILE"],
+        ansible_keys: &[("defaults", "become_password_file")],
+        ..key(
+            "become_password_file",
+            Kind::Path,
+            "file with the password that sudo wants (--become-password-file)",
+            "none",
+        )
+    },
+    Key {
         ansible_variables: &["ANSIBLE_VAULT_PASSWORD_FILE"],
         ansible_keys: &[("defaults", "vault_password_file")],
         ..key(
@@ -164,6 +184,13 @@ pub const KEYS: &[Key] = &[
         ansible_keys: &[("defaults", "vault_identity_list")],
         ..key("vault_id", Kind::Paths, "vault passwords with ids, each `ID@FILE` (--vault-id)", "none")
     },
+    key("vault_identity", Kind::Paths, "files with secret keys of age (--vault-identity)", "none"),
+    key(
+        "vault_recipients",
+        Kind::Paths,
+        "files with recipients of age, for whom `vault` encrypts (-R); none encrypts with a password",
+        "none",
+    ),
     Key {
         ansible_variables: &["ANSIBLE_ASK_VAULT_PASS"],
         ansible_keys: &[("defaults", "ask_vault_pass")],

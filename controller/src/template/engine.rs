@@ -9,7 +9,7 @@ use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, filters, frame, lookups};
+use super::{Scope, Syntax, TemplateError, Truth, filters, frame, lookups, minus};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -32,6 +32,9 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_debug(false);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, _, value| {
+        if let Some(text) = filters::dates::written(value) {
+            return Ok(out.write_str(&text)?);
+        }
         let text = match value.as_str() {
             Some(text) => return Ok(out.write_str(text)?),
             None => frame::collect(value).map_err(|error| error.into_engine())?.to_text(),
@@ -82,7 +85,7 @@ fn cached(
 
 fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
     ENVIRONMENT
-        .compile_expression_owned(scan::dotted(&scan::unqualified(source)).into_owned())
+        .compile_expression_owned(minus::rewritten(&scan::dotted(&scan::unqualified(source))).into_owned())
         .map_err(|error| TemplateError::from_engine(&error, source))
 }
 
@@ -165,14 +168,18 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
     let compiled = template(source)?;
     frame::evaluate(scope, |root| match &*compiled {
         Compiled::Pieces(parts) => match parts.as_slice() {
-            [Part::Expression { code, start }] => run_part(code, *start, root, source),
+            [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
             parts => {
                 let mut out = String::new();
                 for part in parts {
                     match part {
                         Part::Text(text) => out.push_str(text),
                         Part::Expression { code, start } => {
-                            out.push_str(&run_part(code, *start, root.clone(), source)?.to_text());
+                            let value = run_part(code, *start, root.clone(), source)?;
+                            match filters::dates::written(&value) {
+                                Some(text) => out.push_str(&text),
+                                None => out.push_str(&frame::collect(&value)?.to_text()),
+                            }
                         }
                     }
                 }
@@ -253,11 +260,10 @@ fn run_part(
     start: usize,
     root: minijinja::Value,
     source: &str,
-) -> Result<Value, TemplateError> {
-    let value = code.eval(root).map_err(|error| {
+) -> Result<minijinja::Value, TemplateError> {
+    code.eval(root).map_err(|error| {
         TemplateError::from_engine(&error, source.get(start..).unwrap_or_default()).shifted(start)
-    })?;
-    frame::collect(&value)
+    })
 }
 
 /// The value with every template in it rendered.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
+use super::filters::dates;
 use super::value::{Dict, List, Value};
 use super::{Scope, TemplateError, engine};
 
@@ -188,6 +189,14 @@ pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
         }
         let items: Result<_, _> = list.items().iter().map(|item| collect(&expose(item, ""))).collect();
         return Ok(Value::list(items?));
+    }
+    if let Some(text) = dates::kept_text(value) {
+        return Ok(Value::from(text));
+    }
+    if dates::is_span(value) {
+        return Err(TemplateError::new(
+            "a span of time is no value to keep; take its `total_seconds()`, `days` or `seconds`",
+        ));
     }
     if value.downcast_object_ref::<Omit>().is_some() {
         return Ok(Value::Omit);

@@ -11,6 +11,7 @@ mod error;
 mod filters;
 mod frame;
 mod lookups;
+mod minus;
 mod outside;
 mod scan;
 mod scope;

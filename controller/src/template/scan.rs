@@ -69,7 +69,7 @@ fn expression_end(bytes: &[u8], start: usize, close: &[u8]) -> Option<usize> {
 }
 
 /// Where the string that begins at `start` ends: its closing quote.
-fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+pub(super) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let quote = *bytes.get(start)?;
     let mut at = start + 1;
     loop {
@@ -271,7 +271,8 @@ pub(super) fn dotted_template(source: &str) -> String {
         };
         let Some(end) = expression_end(bytes, at + 2, close) else { break };
         out.push_str(source.get(copied..at + 2).unwrap_or_default());
-        out.push_str(&dotted(&unqualified(source.get(at + 2..end).unwrap_or_default())));
+        let code = source.get(at + 2..end).unwrap_or_default();
+        out.push_str(&super::minus::rewritten(&dotted(&unqualified(code))));
         copied = end;
         at = end + 2;
     }

@@ -20,10 +20,12 @@ const LINE: usize = 80;
 /// Why an encrypted text cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VaultError {
-    #[error("it does not begin with `$ANSIBLE_VAULT;`")]
+    #[error("it begins neither with `$ANSIBLE_VAULT;` nor as an armoured file of age")]
     NotEncrypted,
     #[error("version `{0}` of the format is not known, only 1.1 and 1.2 are")]
     UnknownVersion(String),
+    #[error("version `{0}` of the format of age is not known, only v1 is")]
+    UnknownAge(String),
     #[error("the cipher `{0}` is not known, only AES256 is")]
     UnknownCipher(String),
     #[error("it is damaged: {0}")]
@@ -34,11 +36,6 @@ pub enum VaultError {
     NotText,
     #[error("this machine gives no random numbers")]
     NoRandomness,
-}
-
-/// Whether a text is encrypted as a whole.
-pub fn is_encrypted(text: &str) -> bool {
-    text.starts_with("$ANSIBLE_VAULT;")
 }
 
 /// An encrypted text, taken apart.

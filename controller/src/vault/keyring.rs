@@ -1,4 +1,4 @@
-//! The passwords of a command, and what they open.
+//! The passwords and identities of a command, and what they open.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 use serde_json::Value as Json;
 
+use super::age::{AgeEnvelope, Identity, is_armored};
 use super::envelope::{Envelope, VaultError, seal};
 use super::mark;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
@@ -47,6 +48,7 @@ impl Key {
 #[derive(Default)]
 pub struct Keyring {
     keys: Vec<Key>,
+    identities: Vec<Identity>,
     /// Where each encrypted string stands that was read so far.
     places: Mutex<HashMap<String, Span>>,
     opened: Mutex<HashMap<String, Arc<SecretString>>>,
@@ -55,7 +57,7 @@ pub struct Keyring {
 /// Why: it holds passwords and secrets.
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyring({} passwords)", self.keys.len())
+        write!(f, "Keyring({} passwords, {} identities)", self.keys.len(), self.identities.len())
     }
 }
 
@@ -64,8 +66,21 @@ impl Keyring {
         Self { keys, ..Self::default() }
     }
 
+    /// The same, which opens files of age too.
+    #[must_use]
+    pub fn with_identities(mut self, identities: Vec<Identity>) -> Self {
+        self.identities = identities;
+        self
+    }
+
     pub fn keys(&self) -> &[Key] {
         &self.keys
+    }
+
+    /// The identity that opens a file of age in its armour; none where none does.
+    pub fn fitting_identity(&self, text: &str) -> Option<&Identity> {
+        let envelope = AgeEnvelope::parse(text).ok()?;
+        self.identities.iter().find(|identity| envelope.open(identity).is_ok())
     }
 
     /// The password that opens an encrypted text; none where none does.
@@ -77,11 +92,14 @@ impl Keyring {
         keys.find(|key| envelope.open(key.password.expose_secret()).is_ok())
     }
 
-    /// Opens an encrypted text with the password of its id, else with any other.
+    /// Opens an encrypted text with the password of its id, else with any other; one of age with an identity.
     ///
     /// # Errors
     /// An error without a place.
     pub fn open_bytes(&self, text: &str) -> Result<zeroize::Zeroizing<Vec<u8>>, Box<Diagnostic>> {
+        if is_armored(text.trim_start()) {
+            return self.open_age(text).map_err(|error| Box::new(error.without_excerpt()));
+        }
         let parsed = Envelope::parse(text);
         if self.keys.is_empty() {
             return Err(Box::new(no_password(parsed.ok().and_then(|envelope| envelope.id).as_deref())));
@@ -102,6 +120,38 @@ impl Keyring {
             }
         }
         Err(Box::new(self.none_fits(envelope.id.as_deref())))
+    }
+
+    fn open_age(&self, text: &str) -> Result<zeroize::Zeroizing<Vec<u8>>, Diagnostic> {
+        let unreadable =
+            |error: VaultError| Diagnostic::error(format!("this file of age cannot be read: {error}"));
+        let envelope = AgeEnvelope::parse(text).map_err(unreadable)?;
+        let passphrase = envelope.wants_passphrase();
+        let keys = self.keys.iter().filter(|_| passphrase);
+        let by_passphrase = keys.map(|key| envelope.open_with_passphrase(key.password.expose_secret()));
+        let identities = self.identities.iter().filter(|_| !passphrase);
+        let by_identity = identities.map(|identity| envelope.open(identity));
+        for opened in by_passphrase.chain(by_identity) {
+            match opened {
+                Ok(plain) => return Ok(plain),
+                Err(VaultError::WrongPassword) => {}
+                Err(error) => return Err(unreadable(error)),
+            }
+        }
+        Err(match (passphrase, self.keys.len(), self.identities.len()) {
+            (true, 0, _) => Diagnostic::error("this is encrypted with a passphrase of age, and none is given").help(
+                "give it as a vault password: `--vault-password-file FILE`, or `--ask-vault-pass` to be asked",
+            ),
+            (true, ..) => Diagnostic::error("no vault password opens this: each is wrong"),
+            (false, _, 0) => Diagnostic::error("this is encrypted with age, and no identity is given")
+                .help("name the file of your secret key with `--vault-identity FILE`"),
+            (false, ..) => {
+                let tried: Vec<String> =
+                    self.identities.iter().map(|identity| identity.recipient().to_string()).collect();
+                Diagnostic::error("no identity opens this: it is encrypted for others")
+                    .note(format!("identities tried are those of {}", tried.join(", ")))
+            }
+        })
     }
 
     fn none_fits(&self, id: Option<&str>) -> Diagnostic {

@@ -41,6 +41,14 @@ pub(super) fn unclear_key(node: &Node) -> Diagnostic {
     Diagnostic::error(format!("{} cannot be the key of a mapping", node.kind())).at(&node.span)
 }
 
+/// Why: braces of a template end a mapping in braces, and no mistake is made more often.
+fn unquoted(error: Diagnostic, line: &str) -> Diagnostic {
+    match line.contains("{{") {
+        true => error.help("between braces and brackets, a value with `{{ … }}` in it must stand in quotes"),
+        false => error,
+    }
+}
+
 /// The message for an error of the parser.
 pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &ScanError) -> Diagnostic {
     let line_number = error.marker().line().max(1);
@@ -99,8 +107,8 @@ pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &Scan
         ErrorKind::MismatchedFlowCollectionEnd { open, close } => {
             at(&format!("`{close}` closes what `{open}` opened"))
         }
-        ErrorKind::ExpectedFlowMappingSeparator => at("`,` or `}` was expected"),
-        ErrorKind::ExpectedFlowSequenceSeparator => at("`,` or `]` was expected"),
+        ErrorKind::ExpectedFlowMappingSeparator => unquoted(at("`,` or `}` was expected"), line),
+        ErrorKind::ExpectedFlowSequenceSeparator => unquoted(at("`,` or `]` was expected"), line),
         ErrorKind::InvalidColonPlacement => {
             at("a `:` is not allowed here").help("is a `[` or `{` above never closed?")
         }

@@ -44,6 +44,10 @@ pub struct Connection {
     /// Asks for the login password.
     #[arg(short = 'k', long)]
     pub ask_pass: bool,
+    /// File with the login password, or a program that prints it.
+    #[arg(long, value_name = "FILE", visible_alias = "conn-pass-file", conflicts_with = "ask_pass")]
+    #[serde(default)]
+    pub connection_password_file: Option<PathBuf>,
     /// `ssh` or `local`, where the inventory does not say.
     #[arg(short = 'c', long = "connection", value_name = "TYPE", hide_possible_values = true)]
     #[serde(default)]
@@ -119,6 +123,10 @@ pub struct Escalation {
     #[arg(short = 'K', long)]
     #[serde(default)]
     pub ask_become_pass: bool,
+    /// File with the password that sudo wants, or a program that prints it.
+    #[arg(long, value_name = "FILE", visible_alias = "become-pass-file", conflicts_with = "ask_become_pass")]
+    #[serde(default)]
+    pub become_password_file: Option<PathBuf>,
 }
 
 /// Methods other than sudo are told at once, with what to do.

@@ -23,7 +23,8 @@ pub use self::{
     run::{AdoptArgs, AuditArgs, Bounds, Documents, Listing, LocksArgs, Overruling, PlanArgs, RunArgs},
     sources::{AskedPlaybooks, InventorySource, PlaybookSource, TaskChoice, VaultSource},
     vault::{
-        EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs, VaultViewArgs,
+        AgeRecipients, EncryptWith, VaultCommand, VaultDecryptArgs, VaultEncryptArgs, VaultEncryptStringArgs,
+        VaultKeygenArgs, VaultViewArgs,
     },
 };
 
@@ -129,7 +130,7 @@ pub enum Command {
     Config(ConfigArgs),
     /// Removes every trace of gpufleet from nodes.
     Clean(CleanArgs),
-    /// Shows, encrypts and decrypts files and strings as `ansible-vault` does.
+    /// Shows, encrypts and decrypts files and strings as `ansible-vault` does, or with age.
     #[command(subcommand)]
     Vault(VaultCommand),
     /// Prints completions for a shell.

@@ -43,7 +43,7 @@ impl InventorySource {
     }
 }
 
-/// Where the passwords of encrypted files and strings come from.
+/// Where the passwords and keys of encrypted files and strings come from.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Vault")]
 pub struct VaultSource {
@@ -56,6 +56,10 @@ pub struct VaultSource {
     /// Asks for the vault password.
     #[arg(short = 'J', long, visible_alias = "ask-vault-password")]
     pub ask_vault_pass: bool,
+    /// File with secret keys of age, or a program that prints them; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    #[serde(default)]
+    pub vault_identity: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]

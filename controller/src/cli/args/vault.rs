@@ -22,8 +22,10 @@ pub enum VaultCommand {
     Create(VaultCreateArgs),
     /// Opens encrypted files in an editor, and encrypts them again with the password they had.
     Edit(VaultEditArgs),
-    /// Encrypts files anew with another password.
+    /// Encrypts files anew with another password, or for other recipients.
     Rekey(VaultRekeyArgs),
+    /// Makes a secret key of age, and prints the recipient that it opens files for.
+    Keygen(VaultKeygenArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -47,14 +49,42 @@ pub struct VaultEncryptArgs {
     pub with: EncryptWith,
 }
 
-/// Which password encrypts.
-#[derive(Clone, Debug, Args)]
+/// Which password encrypts, or for whom.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Vault")]
 pub struct EncryptWith {
+    #[command(flatten)]
+    pub age: AgeRecipients,
     /// Id of the password to encrypt with, where several are given.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["recipient", "recipients_file"])]
     pub encrypt_vault_id: Option<String>,
     #[command(flatten)]
     pub vault: VaultSource,
+}
+
+/// For whom age encrypts; for nobody where none is named.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Vault")]
+pub struct AgeRecipients {
+    /// Encrypts with age for this recipient, `age1…`; may be given several times.
+    #[arg(short, long, value_name = "RECIPIENT")]
+    pub recipient: Vec<String>,
+    /// Encrypts with age for the recipients in this file, one a line; may be given several times.
+    #[arg(short = 'R', long, value_name = "FILE")]
+    pub recipients_file: Vec<PathBuf>,
+}
+
+impl AgeRecipients {
+    pub fn is_empty(&self) -> bool {
+        self.recipient.is_empty() && self.recipients_file.is_empty()
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct VaultKeygenArgs {
+    /// Writes the key to this new file, which only its owner reads; without it, to standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -234,7 +234,7 @@ impl<'a> Parser<'a> {
                         return None;
                     }
                 };
-                let mut source = self.errors.absorb(yaml::decode(path, &bytes))?;
+                let mut source = self.errors.absorb(vault::decode(path, &bytes))?;
                 if vault::is_encrypted(source.text()) {
                     source = self.errors.absorb(self.keyring.open_file(&source))?;
                 }

@@ -121,6 +121,15 @@ impl Parser<'_> {
                     .err()
                     .is_none_or(|error| !error.message.starts_with("unknown field"))
         };
+        // Why not these: their text is a shell's, with comments and documents in it that quote nothing.
+        if !matches!(kind.name, "shell" | "raw")
+            && let Some(at) = words::open_quote(text)
+        {
+            let error = Diagnostic::error("a quote is opened and never closed")
+                .at(&part(node, at..at + 1))
+                .help(format!("close it, or write the parameters as a mapping: `{}`", kind.example));
+            return self.error(error);
+        }
         let mut free = String::new();
         let mut copied = 0;
         let all = words::split(text);
@@ -170,17 +179,20 @@ impl Parser<'_> {
                 });
             }
             None => {
+                let example = format!("for example `{}`", kind.example);
                 let mut error =
                     Diagnostic::error(format!("`{}` wants a mapping of parameters, got text", kind.name))
                         .at(&node.span);
+                let mut near = None;
                 if let Some((at, word)) =
                     all.iter().find(|(_, word)| words::pair(word).is_some_and(|(key, _)| !known(key)))
                     && let Some((key, _)) = words::pair(word)
                 {
                     error = Diagnostic::error(format!("`{}` has no parameter `{key}`", kind.name))
                         .at(&part(node, *at..at + key.len()));
+                    near = check_one(kind, key, &serde_json::Value::Null).and_then(|problem| problem.help);
                 }
-                self.error(error.help(format!("for example `{}`", kind.example)));
+                self.error(error.help(near.unwrap_or(example)));
             }
         }
     }

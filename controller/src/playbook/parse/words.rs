@@ -2,7 +2,7 @@
 
 /// Splits `text` into words, quotes kept together, and tells for each where it begins (in bytes).
 ///
-/// Template braces hold a word together, as in `msg={{ a + b }}`.
+/// Template braces hold a word together, as in `msg={{ a + b }}`; a quote after a backslash is none.
 pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
     let mut words = Vec::new();
     let mut start = None;
@@ -13,7 +13,7 @@ pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
         match (quote, c) {
             (Some(open), c) if c == open && previous != '\\' => quote = None,
             (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(c),
+            (None, '\'' | '"') if previous != '\\' => quote = Some(c),
             (None, '{') if previous == '{' => braces += 1,
             (None, '}') if previous == '}' => braces = braces.saturating_sub(1),
             _ => {}
@@ -31,6 +31,23 @@ pub(super) fn split(text: &str) -> Vec<(usize, &str)> {
         words.push((start, text.get(start..).unwrap_or_default()));
     }
     words
+}
+
+/// Where a quote is opened that nothing closes (in bytes).
+pub(super) fn open_quote(text: &str) -> Option<usize> {
+    let mut open = None;
+    let mut previous = '\0';
+    for (at, c) in text.char_indices() {
+        if matches!(c, '\'' | '"') && previous != '\\' {
+            open = match open {
+                Some((quote, _)) if quote == c => None,
+                None => Some((c, at)),
+                open => open,
+            };
+        }
+        previous = c;
+    }
+    open.map(|(_, at)| at)
 }
 
 /// `key=value` as its parts, the quotes around the value taken away.
@@ -61,5 +78,14 @@ mod tests {
         assert_eq!(words, ["chdir=/tmp", "msg='a b'", "x={{ a + b }}", "rest"]);
         assert_eq!(pair("msg='a b'"), Some(("msg", "a b".to_owned())));
         assert_eq!(pair("--opt=1"), None);
+        assert_eq!(split(r"it\'s two").len(), 2);
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_found() {
+        assert_eq!(open_quote("msg=\"a 'b\" x='c'"), None);
+        assert_eq!(open_quote(r"echo it\'s"), None);
+        assert_eq!(open_quote("msg='a' \"b"), Some(8));
+        assert_eq!(open_quote("it's \"b\""), Some(2));
     }
 }

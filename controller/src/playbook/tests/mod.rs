@@ -1,4 +1,6 @@
 mod errors;
+mod errors_in_plays;
+mod errors_in_templates;
 mod jobs;
 mod language;
 mod mistakes;

@@ -2,11 +2,13 @@
 //!
 //! Derived from the registry of kinds and the parser's own lists of keys; a key without a description fails a test.
 
+mod config;
 mod inventory;
 mod kinds;
 mod playbook;
 mod words;
 
+pub use config::config_schema;
 pub use inventory::inventory_schema;
 pub use playbook::{playbook_schema, tasks_schema};
 

@@ -127,9 +127,49 @@ fn wrong_playbooks_are_refused() {
 }
 
 #[test]
+fn settings_are_valid_as_gpufleet_reads_them() {
+    let validator = validator(&config_schema());
+    let read = |text: &str| {
+        let toml = Some(crate::settings::File { path: "gpufleet.toml", text });
+        crate::settings::Settings::read(&crate::settings::Sources { toml, ..Default::default() })
+    };
+    let valid = |text: &str| {
+        let document: Json = toml::from_str(text).unwrap();
+        validator.is_valid(&document)
+    };
+    for right in [
+        "",
+        "inventory = [\"a\", \"b/\"]\nforks = 7\nbecome = true\ncolor = \"never\"\n",
+        "inventory = \"a\"\nconnect_timeout = \"20s\"\ntask_timeout = 90\nuser = \"ops\"\n",
+        "connect_timeout = \"2 min\"\nvault_identity = \"~/.age\"\nvault_recipients = [\"people\"]\n",
+    ] {
+        assert!(valid(right), "{right}");
+        assert!(read(right).is_ok(), "{right}");
+    }
+    for wrong in [
+        "fork = 7\n",
+        "forks = 0\n",
+        "forks = \"7\"\n",
+        "become = \"yes\"\n",
+        "color = \"blue\"\n",
+        "inventory = [1]\n",
+        "connect_timeout = \"soon\"\n",
+        "user = 7\n",
+    ] {
+        assert!(!valid(wrong), "{wrong}");
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn schema_files_are_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema");
-    let all = [("playbook", playbook_schema()), ("tasks", tasks_schema()), ("inventory", inventory_schema())];
+    let all = [
+        ("playbook", playbook_schema()),
+        ("tasks", tasks_schema()),
+        ("inventory", inventory_schema()),
+        ("config", config_schema()),
+    ];
     for (name, schema) in all {
         let path = folder.join(format!("{name}.schema.json"));
         let wanted = format!("{}\n", serde_json::to_string_pretty(&schema).unwrap());

@@ -4,6 +4,7 @@ mod addresses;
 pub(super) mod chance;
 mod collections;
 mod data;
+pub(super) mod dates;
 mod numbers;
 mod paths;
 mod patterns;
@@ -187,6 +188,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
             });
         }
     }
+    dates::register(environment);
     environment.add_filter("default", default);
     environment.add_filter("d", default);
     environment.add_filter("mandatory", mandatory);
@@ -302,6 +304,7 @@ pub(super) fn known(test: bool) -> Vec<&'static str> {
         "d",
         "mandatory",
         "ternary",
+        "to_datetime",
         "map",
         "safe",
         "length",

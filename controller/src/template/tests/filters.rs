@@ -45,7 +45,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("expandvars", "the library looks at no environment; use a variable"),
     ("password_hash", "known, and refused: its salt would be another one at each evaluation"),
     ("realpath", "it depends on the folder of the controller's process"),
-    ("to_datetime", "templates have no dates; `strftime` writes them from seconds"),
     ("unvault", "vault text is decrypted where it is read"),
     ("urlize", "it makes HTML"),
     ("vault", "vault text is made by Ansible's tools"),
@@ -102,6 +101,8 @@ fn reference() -> String {
          - `random` and `shuffle` need a `seed`, and give what Python gives for it: a run that goes on after a crash has to get \
          the same values.\n\
          - `strftime` needs the seconds and `utc=true`, for the same reason.\n\
+         - Dates of `to_datetime` live within an expression: a variable keeps the text of a date, which `-` takes for one. A date \
+         without a time zone counts as UTC in `timestamp()`.\n\
          - Regular expressions that look around or refer back may take a million steps a match.\n\
          - There is no `%` between a text and values; `format` does it.\n\
          - `exists`, `file`, `directory` and `fileglob` look at the controller's disk once a run; a run that is resumed looks again.\n\
