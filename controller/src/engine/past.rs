@@ -378,7 +378,7 @@ impl PastPlay {
         loop {
             match cursor.next() {
                 Step::End(_) => return,
-                Step::Run(_) | Step::Latch { .. } => {
+                Step::Run(_) | Step::Latch { .. } | Step::Ask { .. } => {
                     let Some(Some(fed_now)) = next.take() else { return };
                     next = fed.next();
                     cursor.feed(fed_now);
