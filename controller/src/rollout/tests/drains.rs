@@ -481,3 +481,42 @@ fn outages_elsewhere_count_in_their_domain() {
     assert!(play.step(Input::Tick).contains(&Action::Survey));
     assert!(play.step(told(&[])).contains(&Action::ProveIdle { host: 0 }));
 }
+
+#[test]
+fn who_turned_out_to_be_others_while_a_survey_was_under_way_counts_as_out() {
+    let policy = Policy { budget: 2, surveys: true, patience_s: 0, ..drains() };
+    let mut play = Play::begun(4, &[], policy);
+    play.wants(0);
+    assert!(matches!(play.step(surveyed(vec![], 0)).as_slice(), [Action::Drain { host: 0, .. }]));
+    play.now = 5;
+    assert_eq!(play.wants(1), [Action::Survey]);
+    play.step(Input::DrainRefused { host: 0, by: "alice".into() });
+    let why = Denial::BudgetSpent { out: vec![0, 2], budget: 2 };
+    assert_eq!(play.step(surveyed(vec![2], 0)), [Action::Deny { host: 1, why }]);
+}
+
+/// What neighbours outside of the play have out, by rack.
+fn neighbour(racks: &[(usize, usize)]) -> Input {
+    Input::Surveyed { out: vec![], elsewhere: 0, domains: racks.iter().copied().collect() }
+}
+
+#[test]
+fn the_patience_for_a_domain_begins_anew_with_each_outage() {
+    let domains = Domains { of: vec![1, 1, 0], names: vec!["a".into(), "b".into()], limit: 1 };
+    let policy =
+        Policy { budget: 1, domains: Some(domains), surveys: true, patience_s: 15, ..Policy::default() };
+    let mut play = Play::begun(3, &[], policy);
+    play.wants(0);
+    let hopes = [Action::Waits { host: 0, out: vec![] }, Action::WakeAt { at: at(10) }];
+    assert_eq!(play.step(neighbour(&[(1, 1)])), hopes);
+    // The neighbour is back, but the fleet's only place is taken by then.
+    play.now = 8;
+    assert_eq!(play.wants(2), [Action::Survey]);
+    assert!(play.step(neighbour(&[(1, 1)])).contains(&Action::ProveIdle { host: 2 }));
+    play.step(Input::Idle { host: 2 });
+    play.now = 12;
+    play.step(neighbour(&[]));
+    play.now = 20;
+    assert_eq!(play.step(Input::Released { host: 2 }), [Action::Survey]);
+    assert_eq!(play.step(neighbour(&[(1, 1)])), [Action::WakeAt { at: at(30) }]);
+}

@@ -306,3 +306,18 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     ];
     prop::collection::vec(batch, 0..4)
 }
+
+#[test]
+fn the_wave_that_is_on_is_told() {
+    let mut play = Play::new(3, &[Batch::Of(Amount::Count(1)), Batch::Of(Amount::Count(2))], budget(1));
+    assert_eq!(play.rollout.current_wave(), None);
+    play.step(Input::Begin);
+    assert_eq!(
+        (play.rollout.current_wave(), play.rollout.wave(0), play.rollout.wave(1)),
+        (Some(0), &[0][..], &[1, 2][..])
+    );
+    assert_eq!(play.rollout.wave(2), &[] as &[usize]);
+    // Who waits for its wave was never lost, and cannot return.
+    assert!(!play.rollout.is_in_no_wave(1));
+    assert!(play.rollout.step(at(0), Input::Returned { host: 1 }).is_err());
+}

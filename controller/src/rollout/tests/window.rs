@@ -96,6 +96,8 @@ fn a_window_without_a_zone_is_told_what_to_write() {
 fn bad_texts_say_what_to_write() {
     insta::assert_snapshot!(refusal(" "), @"a window without times; write for example `Sat 02:00-06:00 Europe/Berlin`");
     insta::assert_snapshot!(refusal("always"), @"`always` is no window; write days, times and time zone, for example `Sat 02:00-06:00 Europe/Berlin`, `Mon-Fri 22:00-04:00 UTC` or `daily 01:00-05:00 UTC`");
+    let two_words = Window::parse("Sat Europe/Berlin").unwrap_err();
+    assert!(matches!(two_words, WindowError::Shape { .. }), "{two_words}");
     insta::assert_snapshot!(refusal("Sat 02:00-06:00 UTC,"), @"`` is no window; write days, times and time zone, for example `Sat 02:00-06:00 Europe/Berlin`, `Mon-Fri 22:00-04:00 UTC` or `daily 01:00-05:00 UTC`");
     insta::assert_snapshot!(refusal("Sta 02:00-06:00 UTC"), @"`Sta` is no day (did you mean `Sat`?); write `Mon` to `Sun`, a range such as `Mon-Fri`, or `daily`");
     insta::assert_snapshot!(refusal("Sat 02:00-02:00 UTC"), @"`02:00-02:00` opens and closes at once; the whole day is `00:00-24:00`");
