@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::names::{FACTS, MAGIC, Reference};
+use super::names::{FACTS, MAGIC, Reference, is_fact};
 use super::policy::Drain;
 use super::program::{Play, Program, Task};
 use crate::diagnostic::{Diagnostic, Diagnostics, suggest};
@@ -89,7 +89,8 @@ fn check_play(play: &Play, known: &BTreeSet<&str>, facts: bool, errors: &mut Dia
     let mut reported: BTreeSet<(String, u32, u32)> = BTreeSet::new();
     let mut check = |references: &[Reference], known: &BTreeSet<&str>| {
         for reference in references {
-            if reference.guarded || known.contains(reference.name.as_str()) {
+            let name = reference.name.as_str();
+            if reference.guarded || known.contains(name) || facts && is_fact(name) {
                 continue;
             }
             let place = (reference.span.file().to_owned(), reference.span.line, reference.span.column);
@@ -140,7 +141,7 @@ fn undefined(reference: &Reference, known: &BTreeSet<&str>, facts: bool) -> Diag
     let error = Diagnostic::error(format!("the variable `{name}` is not defined"))
         .at(&reference.span)
         .label("no inventory, play or earlier task sets it");
-    if !facts && FACTS.contains(&name) {
+    if !facts && is_fact(name) {
         return error.help("set `gather_facts: true` in the play");
     }
     if name == "item" {

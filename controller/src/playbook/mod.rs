@@ -20,6 +20,7 @@ mod tags;
 pub use check::Known;
 pub use library::{Included, Library, Site, Wanted};
 pub use modules::{ModuleAdvice, kind_names, module_advice};
+pub(crate) use names::is_fact;
 pub use params::{ParamProblem, read_params};
 pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, unavailable};
 pub use policy::{

@@ -58,24 +58,104 @@ pub(super) const MAGIC: &[&str] = &[
     "omit",
 ];
 
-/// Variables that gathering facts sets: Ansible's common names, and `gpufleet_facts` with all of them.
+/// Variables that gathering facts sets: Ansible's names, and `gpufleet_facts` with all of them.
 pub(super) const FACTS: &[&str] = &[
     "gpufleet_facts",
-    "ansible_hostname",
-    "ansible_nodename",
-    "ansible_fqdn",
-    "ansible_kernel",
+    "ansible_all_ipv4_addresses",
+    "ansible_all_ipv6_addresses",
+    "ansible_apparmor",
     "ansible_architecture",
-    "ansible_distribution",
-    "ansible_distribution_version",
-    "ansible_distribution_major_version",
-    "ansible_os_family",
-    "ansible_system",
-    "ansible_memtotal_mb",
-    "ansible_processor_vcpus",
-    "ansible_default_ipv4",
+    "ansible_bios_date",
+    "ansible_bios_vendor",
+    "ansible_bios_version",
+    "ansible_board_asset_tag",
+    "ansible_board_name",
+    "ansible_board_serial",
+    "ansible_board_vendor",
+    "ansible_board_version",
+    "ansible_chassis_asset_tag",
+    "ansible_chassis_serial",
+    "ansible_chassis_vendor",
+    "ansible_chassis_version",
     "ansible_cmdline",
-    "ansible_uptime_seconds",
+    "ansible_date_time",
+    "ansible_default_ipv4",
+    "ansible_distribution",
+    "ansible_distribution_major_version",
+    "ansible_distribution_minor_version",
+    "ansible_distribution_release",
+    "ansible_distribution_version",
+    "ansible_dns",
+    "ansible_domain",
+    "ansible_effective_group_id",
+    "ansible_effective_user_id",
+    "ansible_env",
+    "ansible_fips",
+    "ansible_fqdn",
+    "ansible_hostname",
+    "ansible_interfaces",
+    "ansible_kernel",
+    "ansible_kernel_version",
+    "ansible_loadavg",
+    "ansible_local",
+    "ansible_lsb",
+    "ansible_machine",
+    "ansible_machine_id",
+    "ansible_memfree_mb",
+    "ansible_memory_mb",
+    "ansible_memtotal_mb",
+    "ansible_mounts",
+    "ansible_nodename",
+    "ansible_os_family",
+    "ansible_pkg_mgr",
+    "ansible_proc_cmdline",
+    "ansible_processor",
+    "ansible_processor_cores",
+    "ansible_processor_count",
+    "ansible_processor_nproc",
+    "ansible_processor_threads_per_core",
+    "ansible_processor_vcpus",
+    "ansible_product_name",
+    "ansible_product_serial",
+    "ansible_product_uuid",
+    "ansible_product_version",
+    "ansible_real_group_id",
+    "ansible_real_user_id",
+    "ansible_selinux",
     "ansible_service_mgr",
+    "ansible_swapfree_mb",
+    "ansible_swaptotal_mb",
+    "ansible_system",
+    "ansible_system_vendor",
+    "ansible_uptime_seconds",
+    "ansible_user_dir",
+    "ansible_user_gecos",
+    "ansible_user_gid",
+    "ansible_user_id",
+    "ansible_user_shell",
+    "ansible_user_uid",
+    "ansible_userspace_architecture",
+    "ansible_userspace_bits",
+    "ansible_virtualization_role",
     "ansible_virtualization_type",
 ];
+
+/// How the names of network interfaces begin, whose facts have their names.
+const INTERFACES: &[&str] =
+    &["bond", "br", "docker", "en", "eth", "ib", "mlx", "team", "usb", "veth", "virbr", "vlan", "wl"];
+
+/// Whether gathering facts may set a variable of this name.
+pub(crate) fn is_fact(name: &str) -> bool {
+    let is_interface = |name: &str| {
+        name == "lo"
+            || name.contains(|c: char| c.is_ascii_digit())
+                && INTERFACES.iter().any(|kind| name.starts_with(kind))
+    };
+    FACTS.contains(&name) || name.strip_prefix("ansible_").is_some_and(is_interface)
+}
+
+/// Whether a text may ask for a fact.
+pub(super) fn mentions_fact(text: &str) -> bool {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .any(|word| word == "ansible_facts" || is_fact(word))
+}

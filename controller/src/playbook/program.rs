@@ -9,7 +9,7 @@ use gpufleet_protocol::tasks::{KindInfo, Params};
 use serde::{Deserialize, Serialize};
 
 use super::library::{Library, Site};
-use super::names::{OF_OTHERS, Reference};
+use super::names::{OF_OTHERS, Reference, is_fact};
 use super::policy::{OnInterrupt, Policy};
 use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
@@ -556,12 +556,10 @@ impl Play {
         found
     }
 
-    /// Whether anything in it asks for one of these variables, as far as the text tells.
-    pub(super) fn asks_for(&self, names: &[&str]) -> bool {
+    /// Whether anything in it asks for a fact, as far as the text tells.
+    pub(super) fn asks_for_facts(&self) -> bool {
         let asks = |references: &[Reference]| {
-            references.iter().any(|reference| {
-                names.contains(&reference.name.as_str()) || reference.name == "ansible_facts"
-            })
+            references.iter().any(|reference| is_fact(&reference.name) || reference.name == "ansible_facts")
         };
         let of_plays = asks(&self.var_references) || asks(&self.block_references);
         of_plays || self.tasks().iter().any(|task| asks(&task.references))

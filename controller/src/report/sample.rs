@@ -217,6 +217,7 @@ pub(crate) fn facts(model: &str, mig: bool) -> Facts {
             version: "24.04".to_owned(),
             pretty: "Ubuntu 24.04.3 LTS".to_owned(),
             like: vec!["debian".to_owned()],
+            ..OsFacts::default()
         },
         cpus: 192,
         numa_nodes: 2,

@@ -1,5 +1,7 @@
 //! Hardware and software facts of a node.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// What one reading of a node gave; what could not be read is `None` or has an entry in `errors`.
@@ -22,9 +24,103 @@ pub struct Facts {
     /// IPv4 address of the default route, where there is one.
     pub address: Option<String>,
     pub gpu: GpuSystem,
+    /// What playbooks ask of a machine beside that.
+    #[serde(default)]
+    pub machine: MachineFacts,
     /// What could not be read, one sentence each.
     #[serde(default)]
     pub errors: Vec<String>,
+}
+
+/// What playbooks ask of a machine under Ansible's names; what cannot be read is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineFacts {
+    pub id: Option<String>,
+    /// The kernel's build, as `uname -v` says.
+    pub kernel_build: String,
+    /// Who reads the facts.
+    pub user: UserFacts,
+    /// Variables of that user's environment that hold no secret: names, folders, language.
+    pub environment: BTreeMap<String, String>,
+    /// When they were read, in microseconds since 1970.
+    pub time_us: i64,
+    /// Name of the time zone, such as `Europe/Berlin`.
+    pub zone: Option<String>,
+    /// `apt`, `dnf`, `zypper`, …
+    pub package_manager: Option<String>,
+    /// What the firmware says of board and product, by its name below /sys/class/dmi/id.
+    pub firmware: BTreeMap<String, String>,
+    pub memory: MemoryFacts,
+    pub processors: ProcessorFacts,
+    pub interfaces: Vec<InterfaceFacts>,
+    /// Interface and gateway of the default route.
+    pub default_route: Option<(String, String)>,
+    pub name_servers: Vec<String>,
+    pub search_domains: Vec<String>,
+    pub mounts: Vec<MountFacts>,
+    /// Over 1, 5 and 15 minutes.
+    pub load: Option<(f64, f64, f64)>,
+    pub selinux: bool,
+    pub apparmor: bool,
+    pub fips: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserFacts {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub comment: String,
+    pub home: String,
+    pub shell: String,
+}
+
+/// In MiB.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryFacts {
+    pub free: u64,
+    /// Free, or given up by caches at once.
+    pub available: u64,
+    pub swap_total: u64,
+    pub swap_free: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessorFacts {
+    pub vendor: String,
+    pub model: String,
+    pub sockets: u32,
+    pub cores_per_socket: u32,
+    pub threads_per_core: u32,
+}
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InterfaceFacts {
+    pub name: String,
+    pub mac: Option<String>,
+    pub mtu: Option<u32>,
+    pub up: bool,
+    /// Address and prefix length.
+    pub ipv4: Vec<(String, u8)>,
+    pub ipv6: Vec<(String, u8)>,
+}
+
+/// A mounted file system on a device or a server; sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MountFacts {
+    pub device: String,
+    pub mount: String,
+    pub fstype: String,
+    pub options: String,
+    pub size_total: u64,
+    pub size_available: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +129,12 @@ pub struct OsFacts {
     pub id: String,
     pub version: String,
     pub pretty: String,
+    /// `VERSION_CODENAME`, such as `noble`.
+    #[serde(default)]
+    pub codename: String,
+    /// What /etc/debian_version says where there is one: point releases stand only there.
+    #[serde(default)]
+    pub debian_version: Option<String>,
     /// `ID_LIKE`, split.
     pub like: Vec<String>,
 }

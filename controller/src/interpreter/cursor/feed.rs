@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::facts::Facts;
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
 
@@ -11,6 +10,7 @@ use super::state::{Failure, Frame, Pending, Purpose};
 use super::task::Raw;
 use super::{Copied, Cursor, EndState, Fed, Given};
 use crate::interpreter::action::{Action, Mode, Work};
+use crate::interpreter::facts::fact_vars;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::report::{Status, TaskReport};
 use crate::template::Dict;
@@ -450,56 +450,4 @@ fn matches_glob(pattern: &str, name: &str) -> bool {
                 )
         }),
     }
-}
-
-/// Facts under the names that Ansible gives the common ones, and all of them as `gpufleet_facts`.
-pub fn fact_vars(facts: &Facts) -> Dict {
-    let family = |id: &str| match id {
-        "ubuntu" | "debian" => "Debian",
-        "rhel" | "centos" | "rocky" | "almalinux" | "fedora" | "ol" | "amzn" => "RedHat",
-        "sles" | "opensuse" | "opensuse-leap" => "Suse",
-        _ => "Linux",
-    };
-    let os_family = match family(&facts.os.id) {
-        "Linux" => facts.os.like.iter().map(|id| family(id)).find(|name| *name != "Linux").unwrap_or("Linux"),
-        name => name,
-    };
-    let distribution = match facts.os.id.as_str() {
-        "ubuntu" => "Ubuntu",
-        "debian" => "Debian",
-        "rhel" => "RedHat",
-        "centos" => "CentOS",
-        "rocky" => "Rocky",
-        "almalinux" => "AlmaLinux",
-        "fedora" => "Fedora",
-        other => other,
-    };
-    let short = facts.hostname.split('.').next().unwrap_or_default();
-    let major = facts.os.version.split('.').next().unwrap_or_default();
-    let names = json!({
-        "hostname": short,
-        "nodename": facts.hostname,
-        "fqdn": facts.hostname,
-        "kernel": facts.kernel,
-        "architecture": facts.arch,
-        "distribution": distribution,
-        "distribution_version": facts.os.version,
-        "distribution_major_version": major,
-        "os_family": os_family,
-        "system": "Linux",
-        "memtotal_mb": facts.memory_mib,
-        "processor_vcpus": facts.cpus,
-        "default_ipv4": { "address": facts.address },
-        "cmdline": facts.cmdline,
-        "uptime_seconds": facts.uptime_s,
-        "service_mgr": facts.init,
-        "virtualization_type": facts.virtualization,
-    });
-    let mut vars = serde_json::Map::new();
-    for (name, value) in names.as_object().into_iter().flatten() {
-        vars.insert(format!("ansible_{name}"), value.clone());
-    }
-    vars.insert("ansible_facts".to_owned(), names);
-    vars.insert("gpufleet_facts".to_owned(), serde_json::to_value(facts).unwrap_or_default());
-    Dict::literal(&vars)
 }

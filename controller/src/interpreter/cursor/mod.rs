@@ -11,8 +11,6 @@ mod steer;
 mod task;
 mod walk;
 
-pub use feed::fact_vars;
-
 use std::sync::Arc;
 
 use gpufleet_protocol::{Disruption, OpOutcome};

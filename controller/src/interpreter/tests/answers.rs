@@ -176,9 +176,9 @@ fn families_of_distributions() {
         ("debian", "Debian Debian"),
         ("rhel", "RedHat RedHat"),
         ("rocky", "RedHat Rocky"),
-        ("amzn", "RedHat amzn"),
-        ("sles", "Suse sles"),
-        ("opensuse-leap", "Suse opensuse-leap"),
+        ("amzn", "RedHat Amazon"),
+        ("sles", "Suse SLES"),
+        ("opensuse-leap", "Suse openSUSE Leap"),
         ("arch", "Linux arch"),
     ] {
         assert_eq!(facts(id, &[]), expected);

@@ -7,7 +7,6 @@ use gpufleet_protocol::Disruption;
 use super::task::Inherited;
 use super::{Base, Parser, join, keys};
 use crate::diagnostic::{Diagnostic, suggest};
-use crate::playbook::names::FACTS;
 use crate::playbook::program::{
     Amount, Flag, Item, Items, LateFile, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
 };
@@ -190,7 +189,7 @@ impl Parser<'_> {
             playbook: self.given_file,
         };
         // Why not always: a play that has no use for facts need not wait for them.
-        play.gather_facts |= gather.is_none() && (play.asks_for(FACTS) || templates_ask);
+        play.gather_facts |= gather.is_none() && (play.asks_for_facts() || templates_ask);
         let tasks = play.tasks();
         let disruption = tasks.iter().map(|task| task.kind.disruption).max().unwrap_or_default();
         let has_gpu_tasks = tasks.iter().any(|task| task.is_gpu());

@@ -8,7 +8,7 @@ use super::play::said;
 use super::values::settle;
 use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
-use crate::playbook::names::{FACTS, OF_OTHERS, Reference};
+use crate::playbook::names::{OF_OTHERS, Reference, mentions_fact};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
     Block, Condition, Flag, Item, Items, Loop, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
@@ -413,8 +413,7 @@ impl Parser<'_> {
             let text = self.template_text(&params, &own);
             let mentions = |word: &str| text.as_ref().is_none_or(|text| text.contains(word));
             asks_for_others |= OF_OTHERS.iter().any(|word| mentions(word));
-            self.templates_ask |=
-                text.is_some() && (mentions("ansible_facts") || FACTS.iter().any(|fact| mentions(fact)));
+            self.templates_ask |= text.as_deref().is_some_and(mentions_fact);
         }
         if kind.name == "include_vars" {
             self.names_of_file(&params, &own);

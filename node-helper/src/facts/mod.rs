@@ -2,6 +2,9 @@
 //!
 //! What cannot be read is left out and named in `errors`; no reading fails the whole.
 
+mod machine;
+mod network;
+
 use std::{collections::HashMap, fs, path::Path};
 
 use gpufleet_protocol::facts::{Facts, OsFacts};
@@ -70,6 +73,7 @@ pub fn read(roots: &Roots) -> Facts {
         virtualization: virtualization(roots),
         address: address(roots),
         gpu: Default::default(),
+        machine: machine::read(roots),
         errors: reader.errors,
     }
 }
@@ -79,7 +83,8 @@ fn os_release(reader: &mut Reader<'_>) -> OsFacts {
     let Some(text) = fs::read_to_string(etc).ok().or_else(|| reader.text(&usr)) else {
         return OsFacts::default();
     };
-    parse_os_release(&text)
+    let debian_version = fs::read_to_string(reader.roots.etc("debian_version")).ok();
+    OsFacts { debian_version: debian_version.map(|text| text.trim().to_owned()), ..parse_os_release(&text) }
 }
 
 fn parse_os_release(text: &str) -> OsFacts {
@@ -93,6 +98,8 @@ fn parse_os_release(text: &str) -> OsFacts {
         id: get("ID"),
         version: get("VERSION_ID"),
         pretty: get("PRETTY_NAME"),
+        codename: get("VERSION_CODENAME"),
+        debian_version: None,
         like: get("ID_LIKE").split_whitespace().map(str::to_owned).collect(),
     }
 }

@@ -1,0 +1,506 @@
+//! Facts of a node as variables, under the names that Ansible gives them.
+//!
+//! Pure: the same facts give the same variables, on this machine and on any other, so that a resumed run sees the same.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use gpufleet_protocol::facts::{Facts, InterfaceFacts, MachineFacts, OsFacts};
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::{Map, Value as Json, json};
+
+use crate::{playbook::is_fact, template::Dict};
+
+/// The variables of a host that come from its facts: `ansible_…`, `ansible_facts` and `gpufleet_facts`.
+pub fn fact_vars(facts: &Facts) -> Dict {
+    let mut names = named(facts);
+    let mut vars = Map::new();
+    for (name, value) in &names {
+        vars.insert(format!("ansible_{name}"), value.clone());
+    }
+    names.insert("gather_subset".to_owned(), json!(["all"]));
+    names.insert("module_setup".to_owned(), json!(true));
+    vars.insert("ansible_facts".to_owned(), Json::Object(names));
+    vars.insert("gpufleet_facts".to_owned(), serde_json::to_value(facts).unwrap_or_default());
+    Dict::literal(&vars)
+}
+
+fn named(facts: &Facts) -> Map<String, Json> {
+    let mut names = Map::new();
+    let mut put = |all: Json| {
+        if let Json::Object(all) = all {
+            names.extend(all);
+        }
+    };
+    put(system(facts));
+    put(distribution(&facts.os));
+    put(machine(facts));
+    put(user(&facts.machine));
+    put(network(facts));
+    put(json!({ "date_time": date_time(&facts.machine).unwrap_or_default() }));
+    names
+}
+
+fn system(facts: &Facts) -> Json {
+    let (short, domain) = facts.hostname.split_once('.').unwrap_or((&facts.hostname, ""));
+    let (one, every) = cmdline(&facts.cmdline);
+    let (kind, role) = virtualization(facts.virtualization.as_deref());
+    let switched = |on: bool| if on { "enabled" } else { "disabled" };
+    let machine = &facts.machine;
+    json!({
+        "hostname": short,
+        "nodename": facts.hostname,
+        "fqdn": facts.hostname,
+        "domain": domain,
+        "kernel": facts.kernel,
+        "kernel_version": machine.kernel_build,
+        "architecture": facts.arch,
+        "machine": facts.arch,
+        "userspace_architecture": facts.arch,
+        "userspace_bits": "64",
+        "system": "Linux",
+        "cmdline": one,
+        "proc_cmdline": every,
+        "uptime_seconds": facts.uptime_s,
+        "service_mgr": facts.init,
+        "pkg_mgr": machine.package_manager.as_deref().unwrap_or("unknown"),
+        "virtualization_type": kind,
+        "virtualization_role": role,
+        "machine_id": machine.id.as_deref().unwrap_or_default(),
+        "selinux": { "status": switched(machine.selinux) },
+        "apparmor": { "status": switched(machine.apparmor) },
+        "fips": machine.fips,
+        "loadavg": machine.load.map(|(one, five, fifteen)| json!({ "1m": one, "5m": five, "15m": fifteen })),
+        "local": {},
+    })
+}
+
+/// The kernel's command line: each name with its last value, and each with all of them.
+fn cmdline(text: &str) -> (Json, Json) {
+    let (mut last, mut all) = (Map::new(), Map::new());
+    for word in text.split_whitespace() {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, json!(value)),
+            None => (word, json!(true)),
+        };
+        last.insert(name.to_owned(), value.clone());
+        match all.get_mut(name) {
+            None => _ = all.insert(name.to_owned(), value),
+            Some(Json::Array(values)) => values.push(value),
+            Some(one) => *one = json!([one.clone(), value]),
+        }
+    }
+    (Json::Object(last), Json::Object(all))
+}
+
+/// Type and role.
+///
+/// Source: lib/ansible/module_utils/facts/virtual/linux.py of ansible-core 2.19.
+fn virtualization(found: Option<&str>) -> (&str, &'static str) {
+    let kind = match found {
+        None => return ("NA", "NA"),
+        Some("amazon" | "google" | "qemu" | "unknown") => "kvm",
+        Some("oracle") => "virtualbox",
+        Some("microsoft") => "VirtualPC",
+        Some("vmware") => "VMware",
+        Some("systemd-nspawn") => "container",
+        Some(other) => other,
+    };
+    (kind, "guest")
+}
+
+fn family(id: &str) -> Option<&'static str> {
+    Some(match id {
+        "ubuntu" | "debian" => "Debian",
+        "rhel" | "centos" | "rocky" | "almalinux" | "fedora" | "ol" | "amzn" => "RedHat",
+        "sles" | "opensuse" | "opensuse-leap" => "Suse",
+        _ => return None,
+    })
+}
+
+fn distribution(os: &OsFacts) -> Json {
+    let family = family(&os.id).or_else(|| os.like.iter().find_map(|id| family(id))).unwrap_or("Linux");
+    let name = match os.id.as_str() {
+        "ubuntu" => "Ubuntu",
+        "debian" => "Debian",
+        "rhel" => "RedHat",
+        "centos" => "CentOS",
+        "rocky" => "Rocky",
+        "almalinux" => "AlmaLinux",
+        "fedora" => "Fedora",
+        "ol" => "OracleLinux",
+        "amzn" => "Amazon",
+        "sles" => "SLES",
+        "opensuse-leap" => "openSUSE Leap",
+        other => other,
+    };
+    // Why: os-release of Debian has no point releases. `trixie/sid` is no version.
+    let point = os
+        .debian_version
+        .as_deref()
+        .filter(|text| os.id == "debian" && text.starts_with(|c: char| c.is_ascii_digit()));
+    let version = point.unwrap_or(&os.version);
+    let (major, minor) = version.split_once('.').unwrap_or((version, ""));
+    let lsb_major = os.version.split('.').next().unwrap_or_default();
+    json!({
+        "distribution": name,
+        "distribution_version": version,
+        "distribution_major_version": major,
+        "distribution_minor_version": minor,
+        "distribution_release": if os.codename.is_empty() { "NA" } else { &os.codename },
+        "os_family": family,
+        "lsb": {
+            "id": name,
+            "codename": os.codename,
+            "release": os.version,
+            "major_release": lsb_major,
+            "description": os.pretty,
+        },
+    })
+}
+
+fn machine(facts: &Facts) -> Json {
+    let MachineFacts { memory, processors, firmware, mounts, .. } = &facts.machine;
+    let total = facts.memory_mib;
+    let mounts: Vec<Json> = mounts
+        .iter()
+        .map(|mount| {
+            json!({
+                "mount": mount.mount,
+                "device": mount.device,
+                "fstype": mount.fstype,
+                "options": mount.options,
+                "size_total": mount.size_total,
+                "size_available": mount.size_available,
+                "dump": 0,
+                "passno": 0,
+            })
+        })
+        .collect();
+    let mut names = Map::new();
+    for (ours, theirs) in FIRMWARE {
+        let value = firmware.get(*ours).map_or("NA", String::as_str);
+        names.insert((*theirs).to_owned(), json!(value));
+    }
+    let rest = json!({
+        "memtotal_mb": total,
+        "memfree_mb": memory.free,
+        "swaptotal_mb": memory.swap_total,
+        "swapfree_mb": memory.swap_free,
+        "memory_mb": {
+            "real": { "total": total, "free": memory.free, "used": total.saturating_sub(memory.free) },
+            "nocache": { "free": memory.available, "used": total.saturating_sub(memory.available) },
+            "swap": {
+                "total": memory.swap_total,
+                "free": memory.swap_free,
+                "used": memory.swap_total.saturating_sub(memory.swap_free),
+                "cached": 0,
+            },
+        },
+        "processor": ["0", processors.vendor, processors.model],
+        "processor_count": processors.sockets,
+        "processor_cores": processors.cores_per_socket,
+        "processor_threads_per_core": processors.threads_per_core,
+        "processor_vcpus": facts.cpus,
+        "processor_nproc": facts.cpus,
+        "mounts": mounts,
+    });
+    if let Json::Object(rest) = rest {
+        names.extend(rest);
+    }
+    Json::Object(names)
+}
+
+/// Names below /sys/class/dmi/id, and Ansible's.
+const FIRMWARE: &[(&str, &str)] = &[
+    ("bios_date", "bios_date"),
+    ("bios_vendor", "bios_vendor"),
+    ("bios_version", "bios_version"),
+    ("board_asset_tag", "board_asset_tag"),
+    ("board_name", "board_name"),
+    ("board_serial", "board_serial"),
+    ("board_vendor", "board_vendor"),
+    ("board_version", "board_version"),
+    ("chassis_asset_tag", "chassis_asset_tag"),
+    ("chassis_serial", "chassis_serial"),
+    ("chassis_vendor", "chassis_vendor"),
+    ("chassis_version", "chassis_version"),
+    ("product_name", "product_name"),
+    ("product_serial", "product_serial"),
+    ("product_uuid", "product_uuid"),
+    ("product_version", "product_version"),
+    ("sys_vendor", "system_vendor"),
+];
+
+fn user(machine: &MachineFacts) -> Json {
+    let user = &machine.user;
+    json!({
+        "user_id": user.name,
+        "user_uid": user.uid,
+        "user_gid": user.gid,
+        "user_gecos": user.comment,
+        "user_dir": user.home,
+        "user_shell": user.shell,
+        "real_user_id": user.uid,
+        "effective_user_id": user.uid,
+        "real_group_id": user.gid,
+        "effective_group_id": user.gid,
+        "env": machine.environment,
+    })
+}
+
+fn network(facts: &Facts) -> Json {
+    let machine = &facts.machine;
+    let mut names = Map::new();
+    let list: Vec<&str> = machine.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    names.insert("interfaces".to_owned(), json!(list));
+    let outside = |address: &&String| !address.starts_with("127.") && *address != "::1";
+    let all = |of: fn(&InterfaceFacts) -> &Vec<(String, u8)>| -> Vec<&String> {
+        machine.interfaces.iter().flat_map(of).map(|(address, _)| address).filter(outside).collect()
+    };
+    let (four, six) = (all(|interface| &interface.ipv4), all(|interface| &interface.ipv6));
+    names.insert("all_ipv4_addresses".to_owned(), json!(four));
+    names.insert("all_ipv6_addresses".to_owned(), json!(six));
+    names.insert("default_ipv4".to_owned(), default_ipv4(facts));
+    let mut dns = Map::new();
+    for (name, values) in [("nameservers", &machine.name_servers), ("search", &machine.search_domains)] {
+        if !values.is_empty() {
+            dns.insert(name.to_owned(), json!(values));
+        }
+    }
+    names.insert("dns".to_owned(), Json::Object(dns));
+    for interface in &machine.interfaces {
+        let name = interface.name.replace(['-', ':'], "_");
+        // Why: an interface may be called `host` or `user`, and must not take the place of a connection's variable.
+        if is_fact(&format!("ansible_{name}")) {
+            names.entry(name).or_insert_with(|| one_interface(interface));
+        }
+    }
+    Json::Object(names)
+}
+
+fn one_interface(interface: &InterfaceFacts) -> Json {
+    let mut found = link(interface);
+    found.insert("device".to_owned(), json!(interface.name));
+    found.insert("active".to_owned(), json!(interface.up));
+    if let Some((address, prefix)) = interface.ipv4.first() {
+        found.insert("ipv4".to_owned(), Json::Object(ipv4(address, *prefix)));
+    }
+    if !interface.ipv6.is_empty() {
+        let six: Vec<Json> = interface
+            .ipv6
+            .iter()
+            .map(|(address, prefix)| json!({ "address": address, "prefix": prefix.to_string(), "scope": scope(address) }))
+            .collect();
+        found.insert("ipv6".to_owned(), json!(six));
+    }
+    Json::Object(found)
+}
+
+fn scope(address: &str) -> &'static str {
+    match address {
+        "::1" => "host",
+        link if link.starts_with("fe80:") => "link",
+        _ => "global",
+    }
+}
+
+fn link(interface: &InterfaceFacts) -> Map<String, Json> {
+    let mut found = Map::new();
+    if let Some(mac) = &interface.mac {
+        found.insert("macaddress".to_owned(), json!(mac));
+    }
+    if let Some(mtu) = interface.mtu {
+        found.insert("mtu".to_owned(), json!(mtu));
+    }
+    let kind = match interface.mac.as_deref().map(str::len) {
+        None => "loopback",
+        // Why: an InfiniBand address has 20 bytes.
+        Some(59) => "infiniband",
+        Some(_) => "ether",
+    };
+    found.insert("type".to_owned(), json!(kind));
+    found
+}
+
+fn ipv4(address: &str, prefix: u8) -> Map<String, Json> {
+    let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0);
+    let own = address.parse::<Ipv4Addr>().map_or(0, u32::from);
+    let text = |number: u32| json!(Ipv4Addr::from(number).to_string());
+    let is_loopback = address.starts_with("127.");
+    Map::from_iter([
+        ("address".to_owned(), json!(address)),
+        ("netmask".to_owned(), text(mask)),
+        ("network".to_owned(), text(own & mask)),
+        ("broadcast".to_owned(), if is_loopback { json!("") } else { text(own | !mask) }),
+        ("prefix".to_owned(), json!(prefix.to_string())),
+    ])
+}
+
+/// Address and interface of the default route; empty without one.
+fn default_ipv4(facts: &Facts) -> Json {
+    let Some(address) = &facts.address else { return json!({}) };
+    let mut found = Map::from_iter([("address".to_owned(), json!(address))]);
+    let has = |interface: &&InterfaceFacts| interface.ipv4.iter().any(|(own, _)| own == address);
+    if let Some(interface) = facts.machine.interfaces.iter().find(has) {
+        let prefix = interface.ipv4.iter().find(|(own, _)| own == address).map_or(32, |(_, prefix)| *prefix);
+        found.extend(ipv4(address, prefix));
+        found.extend(link(interface));
+        found.insert("interface".to_owned(), json!(interface.name));
+        found.insert("alias".to_owned(), json!(interface.name));
+    }
+    if let Some((_, gateway)) = &facts.machine.default_route {
+        found.insert("gateway".to_owned(), json!(gateway));
+    }
+    Json::Object(found)
+}
+
+/// The moment at which the facts were read; none where that is not known.
+fn date_time(machine: &MachineFacts) -> Option<Json> {
+    let at = Timestamp::from_microsecond(machine.time_us).ok().filter(|_| machine.time_us > 0)?;
+    let zone = machine.zone.as_deref().and_then(|name| TimeZone::get(name).ok()).unwrap_or(TimeZone::UTC);
+    let (local, utc) = (at.to_zoned(zone.clone()), at.to_zoned(TimeZone::UTC));
+    // Why looked for: Ansible gives the zone's second name, whatever time of the year it is.
+    let half = jiff::SignedDuration::from_hours(24 * 182);
+    let summer =
+        [at, at + half].into_iter().map(|at| zone.to_offset_info(at)).find(|info| info.dst().is_dst());
+    let second_name =
+        summer.map_or_else(|| local.strftime("%Z").to_string(), |info| info.abbreviation().to_owned());
+    let mut found: BTreeMap<&str, String> = [
+        ("date", "%Y-%m-%d"),
+        ("day", "%d"),
+        ("hour", "%H"),
+        ("iso8601_basic", "%Y%m%dT%H%M%S%6f"),
+        ("iso8601_basic_short", "%Y%m%dT%H%M%S"),
+        ("minute", "%M"),
+        ("month", "%m"),
+        ("second", "%S"),
+        ("time", "%H:%M:%S"),
+        ("tz", "%Z"),
+        ("tz_offset", "%z"),
+        ("weekday", "%A"),
+        ("weekday_number", "%w"),
+        ("weeknumber", "%W"),
+        ("year", "%Y"),
+    ]
+    .into_iter()
+    .map(|(name, format)| (name, local.strftime(format).to_string()))
+    .collect();
+    found.insert("iso8601", utc.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    found.insert("iso8601_micro", utc.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string());
+    found.insert("epoch", at.as_second().to_string());
+    found.insert("epoch_int", at.as_second().to_string());
+    found.insert("tz_dst", second_name);
+    Some(json!(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::facts::UserFacts;
+
+    use super::*;
+
+    fn facts() -> Facts {
+        let machine = MachineFacts {
+            user: UserFacts { name: "root".to_owned(), home: "/root".to_owned(), ..UserFacts::default() },
+            environment: BTreeMap::from([("HOME".to_owned(), "/root".to_owned())]),
+            time_us: 1_795_319_549_370_780,
+            interfaces: vec![InterfaceFacts {
+                name: "br-1".to_owned(),
+                mac: Some("02:fc:00:00:00:01".to_owned()),
+                mtu: Some(1400),
+                up: true,
+                ipv4: vec![("192.0.2.2".to_owned(), 24)],
+                ipv6: vec![("fe80::1".to_owned(), 64)],
+            }],
+            default_route: Some(("br-1".to_owned(), "192.0.2.1".to_owned())),
+            ..MachineFacts::default()
+        };
+        let os = OsFacts {
+            id: "debian".to_owned(),
+            version: "12".to_owned(),
+            codename: "bookworm".to_owned(),
+            debian_version: Some("12.11".to_owned()),
+            ..OsFacts::default()
+        };
+        let (address, cmdline) =
+            (Some("192.0.2.2".to_owned()), "quiet console=ttyS0 console=tty0".to_owned());
+        Facts { os, address, cmdline, machine, ..Facts::default() }
+    }
+
+    fn get(names: &Map<String, Json>, name: &str) -> Json {
+        names.get(name).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn every_name_is_known_to_the_check_of_playbooks() {
+        for name in named(&facts()).keys() {
+            assert!(is_fact(&format!("ansible_{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_interface_takes_no_other_place() {
+        let mut odd = facts();
+        odd.machine.interfaces[0].name = "user".to_owned();
+        assert_eq!(get(&named(&odd), "user"), Json::Null);
+    }
+
+    /// The texts are those of ansible-core 2.19 for the same moment.
+    #[test]
+    fn the_moment_has_all_its_names() {
+        let names = named(&facts());
+        assert_eq!(
+            get(&names, "date_time"),
+            json!({
+                "date": "2026-11-22", "day": "22", "epoch": "1795319549", "epoch_int": "1795319549", "hour": "03",
+                "iso8601": "2026-11-22T03:52:29Z", "iso8601_basic": "20261122T035229370780",
+                "iso8601_basic_short": "20261122T035229", "iso8601_micro": "2026-11-22T03:52:29.370780Z",
+                "minute": "52", "month": "11", "second": "29", "time": "03:52:29", "tz": "UTC", "tz_dst": "UTC",
+                "tz_offset": "+0000", "weekday": "Sunday", "weekday_number": "0", "weeknumber": "46", "year": "2026"
+            })
+        );
+        let mut there = facts();
+        there.machine.zone = Some("Europe/Berlin".to_owned());
+        let moment = get(&named(&there), "date_time");
+        for (name, text) in [("hour", "04"), ("tz", "CET"), ("tz_dst", "CEST"), ("tz_offset", "+0100")] {
+            assert_eq!(moment.get(name), Some(&json!(text)), "{name}");
+        }
+        assert_eq!(get(&named(&Facts::default()), "date_time"), Json::Null);
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_default_route() {
+        let names = named(&facts());
+        assert_eq!(
+            get(&names, "default_ipv4"),
+            json!({
+                "address": "192.0.2.2", "alias": "br-1", "broadcast": "192.0.2.255", "gateway": "192.0.2.1",
+                "interface": "br-1", "macaddress": "02:fc:00:00:00:01", "mtu": 1400, "netmask": "255.255.255.0",
+                "network": "192.0.2.0", "prefix": "24", "type": "ether"
+            })
+        );
+        let own = get(&names, "br_1");
+        assert_eq!(own.pointer("/ipv6/0/scope"), Some(&json!("link")));
+        assert_eq!(get(&names, "all_ipv4_addresses"), json!(["192.0.2.2"]));
+        assert_eq!(get(&named(&Facts::default()), "default_ipv4"), json!({}));
+    }
+
+    #[test]
+    fn releases_and_users_are_named() {
+        let names = named(&facts());
+        for (name, value) in [
+            ("distribution", json!("Debian")),
+            ("distribution_version", json!("12.11")),
+            ("distribution_major_version", json!("12")),
+            ("distribution_release", json!("bookworm")),
+            ("user_id", json!("root")),
+            ("env", json!({"HOME": "/root"})),
+            ("virtualization_type", json!("NA")),
+            ("cmdline", json!({"quiet": true, "console": "tty0"})),
+            ("proc_cmdline", json!({"quiet": true, "console": ["ttyS0", "tty0"]})),
+        ] {
+            assert_eq!(get(&names, name), value, "{name}");
+        }
+    }
+}
