@@ -73,6 +73,8 @@ lint: targets
 ## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback
 bench: setup
 	$(CARGO) build --locked --release -p gpufleet
+	$(CARGO) test --locked --release -p gpufleet --lib -- --ignored --nocapture in_numbers
+	$(CARGO) test --locked --release -p gpufleet --test transport -- --ignored --nocapture memory
 	tests/bench/run.sh
 
 ## release: the binaries that are handed out; the NVML worker asks for glibc 2.17 only

@@ -1,7 +1,8 @@
 //! The helper that gpufleet runs on a node.
 //!
 //! `gpufleet-node serve` talks to one controller on standard input and output, and ends with it; `gpufleet-node job`,
-//! which it starts, ends with the one operation that it does. Everything else of the program is below [`serve`]; `main` only reads the few arguments and makes the environment safe.
+//! which it starts, ends with the one operation that it does. Everything else of the program is below [`serve`]; `main`
+//! only reads the few arguments and makes the environment safe.
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -12,10 +12,13 @@ use gpufleet_protocol::{
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::node::{Cut, NodeTask};
+use super::{
+    node::{Cut, NodeTask},
+    play::Pace,
+};
 use crate::{
     event::{NodeState, What},
-    interpreter::{Action, Fed, Job, RunAs},
+    interpreter::{Action, Fed, Job},
 };
 
 /// How long one question may take beyond what it waits for.
@@ -59,6 +62,7 @@ impl NodeTask {
         Ok(fed)
     }
 
+    /// Why a stop ends the waiting: the job goes on by itself, and the run that is resumed finds it again.
     async fn until_ended(&mut self, action: &Action, jid: &str, job: Job) -> Result<Fed, Cut> {
         let begin = Instant::now();
         let last = begin + Duration::from_secs(job.limit_s) + OVERDUE;
@@ -67,7 +71,13 @@ impl NodeTask {
             let wait_s = job.poll_s.min(LONGEST).min(left + 1);
             let ask = NodeOp::JobStatus(JobStatus { jid: jid.to_owned(), forget: false, wait_s });
             let until = last.max(Instant::now() + REACHING);
-            let mut outcome = match self.reach_job(action, &ask, until).await? {
+            let mut pace = self.pace.clone();
+            let may_stop = !self.slot.out_of_service;
+            let answered = tokio::select! {
+                answered = self.reach_job(action, &ask, until) => answered?,
+                Ok(_) = pace.wait_for(|pace| *pace == Pace::Stopping), if may_stop => return Err(Cut::Stopped),
+            };
+            let mut outcome = match answered {
                 Ok(outcome) => outcome,
                 Err(fed) => return Ok(fed),
             };
@@ -110,48 +120,22 @@ impl NodeTask {
 
     /// Asks once; the inner error is why there is no answer.
     async fn ask_job(&mut self, action: &Action, op: &NodeOp) -> Result<Result<OpOutcome, String>, Cut> {
-        let (wait_s, op_id) = match op {
-            NodeOp::JobStatus(status) => (status.wait_s, String::new()),
-            _ => (0, action.id.to_string()),
-        };
-        let mut request = OpRequest {
-            op: op.clone(),
-            mode: action.mode,
-            permit: None,
-            run_as: self.run_as(&action.run_as),
-            timeout_s: wait_s + ASKING.as_secs(),
-            op_id,
-            secret: action.no_log,
-            environment: action.environment.clone(),
-        };
-        let Some(host) = &action.delegate else {
-            let link = match self.link().await {
-                Ok(link) => link,
-                Err(Cut::Unreachable(why)) => return Ok(Err(why)),
-                Err(cut) => return Err(cut),
-            };
-            return Ok(match link.call(request, Vec::new(), Box::new(|_| {})).await {
-                Ok(outcome) => Ok(outcome),
-                Err(error) => {
-                    self.slot.link = None;
-                    Err(error.why)
-                }
-            });
-        };
-        request.run_as = match &action.run_as {
-            RunAs::User(user) => Some(user.clone()),
-            RunAs::Login | RunAs::Root => None,
-        };
-        let r#become = action.run_as != RunAs::Login;
-        let link = match self.delegates.link(&*self.connector, host, r#become, self.purpose.writes).await {
+        let wait_s = if let NodeOp::JobStatus(status) = op { status.wait_s } else { 0 };
+        let timeout_s = wait_s + ASKING.as_secs();
+        if let Some(host) = &action.delegate {
+            return Ok(self.on_another(action, host, op, &[], timeout_s).await);
+        }
+        let link = match self.link().await {
             Ok(link) => link,
-            Err(why) => return Ok(Err(format!("delegated to {host}: {why}"))),
+            Err(Cut::Unreachable(why)) => return Ok(Err(why)),
+            Err(cut) => return Err(cut),
         };
+        let request = OpRequest { permit: None, ..self.request_for(action, op, timeout_s) };
         Ok(match link.call(request, Vec::new(), Box::new(|_| {})).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => {
-                self.delegates.forget(host, r#become).await;
-                Err(format!("delegated to {host}: {error}"))
+                self.slot.link = None;
+                Err(error.why)
             }
         })
     }

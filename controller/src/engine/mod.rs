@@ -28,6 +28,7 @@ mod play;
 mod power;
 mod reboot;
 mod recorder;
+mod request;
 mod resume;
 mod run;
 mod slot;

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     drain::Scheduler,
     event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
-    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, RunAs, Step, Work},
+    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
     rollout::Input,
 };
 
@@ -585,44 +585,13 @@ impl NodeTask {
         Ok(())
     }
 
-    /// The task is done on another host, which is not disturbed by it.
-    async fn delegated(
-        &mut self,
-        action: &Action,
-        host: &str,
-        op: &NodeOp,
-        blobs: &[BlobNeed],
-    ) -> Result<Fed, Cut> {
-        let r#become = action.run_as != RunAs::Login;
-        let link = match self.delegates.link(&*self.connector, host, r#become, self.purpose.writes).await {
-            Ok(link) => link,
-            Err(why) => return Ok(Fed::Unreachable { reason: format!("delegated to {host}: {why}") }),
-        };
-        let request = OpRequest {
-            op: op.clone(),
-            mode: action.mode,
-            permit: None,
-            run_as: match &action.run_as {
-                RunAs::User(user) => Some(user.clone()),
-                RunAs::Login | RunAs::Root => None,
-            },
-            timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
-            op_id: action.id.to_string(),
-            secret: action.no_log,
-            environment: action.environment.clone(),
-        };
-        match link.call(request, blobs.to_vec(), Box::new(|_| {})).await {
-            Ok(outcome) => Ok(Fed::Outcome(Box::new(outcome))),
-            Err(error) => {
-                self.delegates.forget(host, r#become).await;
-                Ok(Fed::Unreachable { reason: format!("delegated to {host}: {error}") })
-            }
-        }
-    }
-
     async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
+        let timeout_s = action.timeout_s.unwrap_or(self.task_timeout_s);
         if let Some(host) = &action.delegate {
-            return self.delegated(action, host, op, blobs).await;
+            return Ok(match self.on_another(action, host, op, blobs, timeout_s).await {
+                Ok(outcome) => Fed::Outcome(Box::new(outcome)),
+                Err(reason) => Fed::Unreachable { reason },
+            });
         }
         if action.mode == Mode::Apply && action.phase != Phase::Verify {
             let most = tasks::find(action.kind).map_or(Disruption::Live, |kind| kind.disruption);
@@ -632,16 +601,7 @@ impl NodeTask {
         }
         loop {
             let link = self.link().await?;
-            let request = OpRequest {
-                op: op.clone(),
-                mode: action.mode,
-                permit: self.permit.clone(),
-                run_as: self.run_as(&action.run_as),
-                timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
-                op_id: action.id.to_string(),
-                secret: action.no_log,
-                environment: action.environment.clone(),
-            };
+            let request = self.request_for(action, op, timeout_s);
             let (out, host) = (self.out.clone(), self.slot.name.clone());
             let progress = Box::new(move |text: &str| {
                 // Why try: what a node is doing right now is not worth waiting for.
@@ -664,16 +624,6 @@ impl NodeTask {
             if let Err(held) = self.permitted(class, &why).await? {
                 return Ok(held);
             }
-        }
-    }
-
-    /// The user for one operation, given whom the helper runs as.
-    pub(super) fn run_as(&self, wanted: &RunAs) -> Option<String> {
-        match wanted {
-            // Why only where the helper is root: elsewhere it is the login user already.
-            RunAs::Login => self.purpose.r#become.then(|| gpufleet_protocol::message::LOGIN_USER.to_owned()),
-            RunAs::Root => None,
-            RunAs::User(user) => Some(user.clone()),
         }
     }
 

@@ -51,6 +51,11 @@ fn rewrite(text: &str) -> Option<String> {
                 operand.clear();
                 out.push(char::from(byte));
             }
+            b'0'..=b'9' => {
+                at = number_end(bytes, at);
+                operand.push_str(text.get(start..at)?);
+                continue;
+            }
             byte if byte.is_ascii_alphabetic() || byte == b'_' => {
                 while bytes.get(at).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_') {
                     at += 1;
@@ -102,6 +107,25 @@ fn ends_operand(operand: &str) -> bool {
         .ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ')' | ']' | '}' | '\'' | '"'))
 }
 
+/// Where the number that begins here ends; the sign of an exponent belongs to it.
+fn number_end(bytes: &[u8], start: usize) -> usize {
+    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let mut at = start;
+    while digit(at) || bytes.get(at) == Some(&b'_') || bytes.get(at) == Some(&b'.') && digit(at + 1) {
+        at += 1;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        let sign = usize::from(matches!(bytes.get(at + 1), Some(b'+' | b'-')));
+        if digit(at + 1 + sign) {
+            at += 1 + sign;
+            while digit(at) {
+                at += 1;
+            }
+        }
+    }
+    at
+}
+
 /// Where a bracket ends.
 fn closing(bytes: &[u8], start: usize) -> Option<usize> {
     let mut depth = 0_usize;
@@ -140,6 +164,7 @@ mod tests {
             ("f(a-b, 'c-d', [e-f]).days", "f((a)|__minus(b), 'c-d', [(e)|__minus(f)]).days"),
             ("-x.days", "-x.days"),
             ("a.if - b.days", "(a.if )|__minus( b.days)"),
+            ("a.days > 1e-5 - 2.5E+3", "a.days > (1e-5 )|__minus( 2.5E+3)"),
             ("a.days -", "a.days -"),
             ("(a.days - b", "(a.days - b"),
         ] {

@@ -53,20 +53,20 @@ pub(super) fn collected(value: &Engine) -> Option<Result<Value, TemplateError>> 
         return Some(hosts.collect::<Result<Vec<_>, _>>().map(Value::map));
     }
     if let Some(other) = value.downcast_object_ref::<Other>() {
-        // Why left as written: one variable that cannot be rendered must not hide all others.
-        let vars = other.vars.iter().map(|(name, value)| {
-            let rendered = engine::resolve(value, &other.scope);
-            (Arc::clone(name), rendered.unwrap_or_else(|_| Value::Str(value.to_text().into())))
-        });
+        let vars = other.vars.iter().map(|(name, value)| (Arc::clone(name), shown(value, &other.scope)));
         return Some(Ok(Value::map(vars)));
     }
     let all = value.downcast_object_ref::<All>()?;
     let vars = all.names().into_iter().map(|name| {
-        let value = all.scope.get(&name).cloned().unwrap_or(Value::Null);
-        let rendered = engine::resolve(&value, &all.scope);
-        (name, rendered.unwrap_or_else(|_| Value::Str(value.to_text().into())))
+        let value = all.scope.get(&name).map_or(Value::Null, |value| shown(value, &all.scope));
+        (name, value)
     });
     Some(Ok(Value::map(vars.filter(|(name, _)| &**name != "hostvars"))))
+}
+
+/// A value as it renders; as it is written where it does not: one such variable must not hide all others.
+fn shown(value: &Value, scope: &Arc<Scope>) -> Value {
+    engine::resolve(value, scope).unwrap_or_else(|_| Value::Str(value.to_text().into()))
 }
 
 #[derive(Debug)]

@@ -268,7 +268,7 @@ pub fn carry_out(options: &Options) -> ExitCode {
     let place = dir::Place { given: Some(options.state_dir.clone()), local: None };
     let session = Arc::new(Session::new(Channel::new(io::sink()), options.roots.clone(), place));
     let deadline = Deadline::after(Duration::from_secs(order.request.timeout_s.max(1)));
-    let mut outcome = session.alone(order.open, &order.request, &deadline);
+    let mut outcome = session.alone(order.open, options.state_dir.clone(), &order.request, &deadline);
     if deadline.stop().is_some()
         && let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status
     {

@@ -368,8 +368,13 @@ impl Session {
     }
 
     /// Does one operation for a session that has gone; the process of a job calls it.
-    pub fn alone(&self, open: Open, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
-        let state_dir = self.place.given.clone().unwrap_or_default();
+    pub fn alone(
+        &self,
+        open: Open,
+        state_dir: PathBuf,
+        request: &OpRequest,
+        deadline: &Deadline,
+    ) -> OpOutcome {
         let record = Record::of(Some(state_dir.as_path()));
         *lock(&self.opening) = Some(Arc::new(Opening { open, state_dir, exists: true, lock: None, record }));
         let work = std::panic::AssertUnwindSafe(|| self.perform(0, request, deadline));

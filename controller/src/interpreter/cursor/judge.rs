@@ -90,14 +90,8 @@ impl Cursor {
             fatal: task.any_errors_fatal,
             result: (!task.no_log).then(|| result.clone()),
         });
+        let index = item.as_ref().map(|(index, _)| *index);
         let mut report = TaskReport {
-            op_id: self.op_id(&task.path, item.as_ref().map(|(index, _)| *index), Phase::Declared, round),
-            task: title,
-            kind: task.kind.name.to_owned(),
-            file: Arc::from(task.span.file()),
-            line: task.span.line,
-            phase: Phase::Declared,
-            status,
             ignored,
             rescued: failure.is_some() && self.will_rescue(),
             message,
@@ -106,6 +100,7 @@ impl Cursor {
             item: item.map(|(_, label)| label),
             warnings: raw.warnings,
             data: raw.data,
+            ..self.report(task, title, index, round, status)
         };
         if task.no_log {
             hide(&mut report);
@@ -115,6 +110,34 @@ impl Cursor {
             self.unknown.push(format!("{}: {reason}", report.task));
         }
         ItemEnd { report, result, failure }
+    }
+
+    /// A report that says which task it is of, and how that ended.
+    fn report(
+        &self,
+        task: &Task,
+        title: String,
+        index: Option<u32>,
+        round: u32,
+        status: Status,
+    ) -> TaskReport {
+        TaskReport {
+            op_id: self.op_id(&task.path, index, Phase::Declared, round),
+            task: title,
+            kind: task.kind.name.to_owned(),
+            file: Arc::from(task.span.file()),
+            line: task.span.line,
+            phase: Phase::Declared,
+            status,
+            ignored: false,
+            rescued: false,
+            message: None,
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            item: None,
+            warnings: Vec::new(),
+            data: Map::new(),
+        }
     }
 
     pub(super) fn verdict(
@@ -243,27 +266,16 @@ impl Cursor {
             failure.result = (!task.no_log).then(|| result.clone());
         }
         let scope = self.scope(task, None);
+        let mut data = Map::new();
+        if status == Status::Failed && is_true(&result, "changed") {
+            data.insert("changed".to_owned(), Json::Bool(true));
+        }
         let mut report = TaskReport {
-            op_id: self.op_id(&task.path, None, Phase::Declared, round),
-            task: self.title(task, &scope),
-            kind: task.kind.name.to_owned(),
-            file: Arc::from(task.span.file()),
-            line: task.span.line,
-            phase: Phase::Declared,
-            status,
             ignored,
             rescued: failure.is_some() && self.will_rescue(),
             message,
-            changes: Vec::new(),
-            awaiting: Vec::new(),
-            item: None,
-            warnings: Vec::new(),
-            data: match is_true(&result, "changed") {
-                true if status == Status::Failed => {
-                    [("changed".to_owned(), Json::Bool(true))].into_iter().collect()
-                }
-                _ => Map::new(),
-            },
+            data,
+            ..self.report(task, self.title(task, &scope), None, round, status)
         };
         if task.no_log {
             hide(&mut report);
