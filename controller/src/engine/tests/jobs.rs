@@ -1,5 +1,7 @@
 //! `async`: jobs whose connection breaks, whose controller dies, whose node reboots.
 
+use std::time::Duration;
+
 use super::{world::Fault, *};
 
 const JOB: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {command: /bin/long, async: 600, poll: 5, \
@@ -7,32 +9,6 @@ const JOB: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {command
                    - {command: /bin/begun, async: 600, poll: 0, register: job}\n    \
                    - async_status: {jid: '{{ job.ansible_job_id }}'}\n      register: ended\n      until: \
                    ended.finished\n      retries: 9\n      delay: 1\n    - command: '/bin/last {{ ended.stdout }}'\n";
-
-/// Runs, or takes up what was cut off; nothing where it is cut off.
-async fn run(world: &Arc<World>, hosts: &[String], dir: &RunDir, epoch: u64) -> Option<RunResult> {
-    let _ = futures::FutureExt::now_or_never(world.crashed.notified());
-    let taken_up = dir.journal().exists();
-    let events: Vec<Event> = if taken_up { read_for_resume(dir).unwrap() } else { Vec::new() };
-    let journal = if taken_up { Journal::reopen(dir).unwrap() } else { Journal::create(dir).unwrap() };
-    let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
-    let (_keep, mut interrupts) = mpsc::channel(1);
-    let engine = engine(JOB, world, hosts, epoch);
-    let run = async {
-        match taken_up {
-            true => {
-                let past = Past::of(&events);
-                engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, &mut interrupts).await
-            }
-            false => engine.run(started(hosts), &mut recorder, &mut interrupts).await,
-        }
-    };
-    let result = tokio::select! {
-        result = run => Some(result.unwrap()),
-        () = world.crashed.notified() => None,
-    };
-    recorder.finish().unwrap();
-    result
-}
 
 fn words(line: &str) -> Vec<String> {
     let mut words = line.split('"').skip(1).step_by(2);
@@ -55,11 +31,11 @@ fn a_job_begins_once_wherever_its_controller_dies() {
             let world = World::new(&hosts, false);
             let dir = RunDir::new(state.path(), &RunId::generate());
             *world.crash_in.lock().unwrap() = Some(crash);
-            let first = run(&world, &hosts, &dir, 1).await;
+            let first = process_of(JOB, &world, &hosts, &dir, 1).await;
             whole |= first.is_some();
             *world.crash_in.lock().unwrap() = None;
             if first.is_none() {
-                run(&world, &hosts, &dir, 2).await.unwrap();
+                process_of(JOB, &world, &hosts, &dir, 2).await.unwrap();
             }
             let mut ran = ran(&world, "gpu001");
             // Why: a plain command that was cut off is held, which is its own contract.
@@ -82,10 +58,35 @@ fn connections_that_break_are_made_anew() {
         let world = World::new(&hosts, false);
         world.with("gpu002", |machine| machine.fault = Fault::Drops);
         let dir = RunDir::new(state.path(), &RunId::generate());
-        let result = run(&world, &hosts, &dir, 1).await.unwrap();
+        let result = process_of(JOB, &world, &hosts, &dir, 1).await.unwrap();
         assert_eq!(result.stop, None);
         assert_eq!(ran(&world, "gpu001"), ALL);
         let waited = &ran(&world, "gpu002")[..3];
         assert_eq!(waited, &ALL[..3], "what is asked once loses the node as ever");
+    });
+}
+
+#[test]
+fn a_stop_waits_for_no_job_and_the_next_process_finds_it() {
+    virtual_time(async {
+        let (hosts, state) = (hosts(1), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, false);
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let (press, mut interrupts) = mpsc::channel(1);
+        let stop = async {
+            while world.with("gpu001", |machine| machine.ran.is_empty()) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            press.send(()).await.unwrap();
+            tokio::time::Instant::now()
+        };
+        let first = process_with(engine(JOB, &world, &hosts, 1), &world, &hosts, &dir, &mut interrupts);
+        let (first, pressed) = tokio::join!(first, stop);
+        let took = pressed.elapsed();
+        assert!(took < Duration::from_secs(2), "a job of 15 s was waited for: {took:?}");
+        assert_eq!(first.unwrap().stop, Some(Stop::Interrupted));
+        assert_eq!(ran(&world, "gpu001"), ALL[..1]);
+        process_of(JOB, &world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!(ran(&world, "gpu001"), ALL);
     });
 }

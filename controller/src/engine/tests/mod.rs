@@ -155,6 +155,17 @@ async fn process_of(
     dir: &RunDir,
     epoch: u64,
 ) -> Option<RunResult> {
+    let (_keep, mut interrupts) = mpsc::channel(1);
+    process_with(engine(playbook, world, hosts, epoch), world, hosts, dir, &mut interrupts).await
+}
+
+async fn process_with(
+    engine: Engine,
+    world: &Arc<World>,
+    hosts: &[String],
+    dir: &RunDir,
+    interrupts: &mut mpsc::Receiver<()>,
+) -> Option<RunResult> {
     // Why: two nodes may have been at the step that kills.
     let _ = futures::FutureExt::now_or_never(world.crashed.notified());
     let taken_up = dir.journal().exists();
@@ -162,14 +173,12 @@ async fn process_of(
     let journal = if taken_up { Journal::reopen(dir).unwrap() } else { Journal::create(dir).unwrap() };
     let begun = events.iter().any(|event| matches!(event.what, What::RunStarted(_)));
     let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
-    let (_keep, mut interrupts) = mpsc::channel(1);
-    let engine = engine(playbook, world, hosts, epoch);
     let run = async {
         if begun {
             let past = Past::of(&events);
-            engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, &mut interrupts).await
+            engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, interrupts).await
         } else {
-            engine.run(started(hosts), &mut recorder, &mut interrupts).await
+            engine.run(started(hosts), &mut recorder, interrupts).await
         }
     };
     let result = tokio::select! {

@@ -34,29 +34,10 @@ async fn stepped(
     epoch: u64,
     person: &Arc<Person>,
 ) -> Option<RunResult> {
-    let _ = futures::FutureExt::now_or_never(world.crashed.notified());
-    let taken_up = dir.journal().exists();
-    let events: Vec<Event> = if taken_up { read_for_resume(dir).unwrap() } else { Vec::new() };
-    let journal = if taken_up { Journal::reopen(dir).unwrap() } else { Journal::create(dir).unwrap() };
-    let mut recorder = Recorder::after(&events, journal, Vec::new(), jiff::Timestamp::now);
-    let (_keep, mut interrupts) = mpsc::channel(1);
     let mut engine = engine(TWO, world, hosts, epoch);
     engine.options.stepper = Some(Arc::clone(person) as Arc<dyn Stepper>);
-    let run = async {
-        match taken_up {
-            true => {
-                let past = Past::of(&events);
-                engine.resume(started(hosts), past, "test".to_owned(), &mut recorder, &mut interrupts).await
-            }
-            false => engine.run(started(hosts), &mut recorder, &mut interrupts).await,
-        }
-    };
-    let result = tokio::select! {
-        result = run => Some(result.unwrap()),
-        () = world.crashed.notified() => None,
-    };
-    recorder.finish().unwrap();
-    result
+    let (_keep, mut interrupts) = mpsc::channel(1);
+    process_with(engine, world, hosts, dir, &mut interrupts).await
 }
 
 #[test]
