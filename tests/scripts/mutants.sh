@@ -91,7 +91,7 @@ for core in $cores; do
         GPUFLEET_SCHEDULES=${GPUFLEET_SCHEDULES:-500} measure rollout 'a_fleet_of_a_hundred_thousand' "$@"
         ;;
     interpreter)
-        dependencies='aes|ctr|fancy-regex|getrandom|gpufleet-protocol|hmac|indexmap|insta|jiff|md5|minijinja|minijinja-contrib|owo-colors|pbkdf2|proptest|regex|rustix|secrecy|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width|uuid|zeroize'
+        dependencies='aes|base64ct|bech32|chacha20poly1305|ctr|fancy-regex|getrandom|gpufleet-protocol|hkdf|hmac|indexmap|insta|jiff|md5|minijinja|minijinja-contrib|owo-colors|pbkdf2|proptest|regex|rustix|scrypt|secrecy|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width|uuid|x25519-dalek|zeroize'
         cut interpreter diagnostic event playbook rollout template vault yaml
         cp controller/src/glob.rs "$work/interpreter/src/"
         echo 'mod glob;' >>"$work/interpreter/src/lib.rs"

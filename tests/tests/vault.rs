@@ -169,6 +169,34 @@ fn files_are_encrypted_for_people_and_opened_by_them() {
         .says(&["names nobody"]);
 }
 
+/// The program of the format's author, which `make test` installs, opens what we write, and we what it writes.
+#[test]
+fn files_are_exchanged_with_age_itself() {
+    let home = Home::new();
+    let made = home.gpufleet(["vault", "keygen", "-o", "anne.key"]).run().expect(0);
+    let anne = made.stdout.trim().to_owned();
+    let age = |arguments: &[&str]| {
+        let done = std::process::Command::new("age")
+            .args(arguments)
+            .current_dir(home.work())
+            .output()
+            .expect("`age`; tests/scripts/setup.sh installs it");
+        assert!(done.status.success(), "age {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        done.stdout
+    };
+    // Around the pieces of 64 KiB in which the format is written.
+    for length in [0, 1, 65_535, 65_536, 65_537, 131_072] {
+        let plain = "a".repeat(length);
+        home.write("ours", &plain);
+        home.gpufleet(["vault", "encrypt", "-r", &anne, "ours"]).run().expect(0);
+        assert_eq!(age(&["--decrypt", "-i", "anne.key", "ours"]), plain.as_bytes(), "{length} bytes");
+        home.write("plain", &plain);
+        age(&["--encrypt", "-r", &anne, "-o", "theirs", "plain"]);
+        let seen = home.gpufleet(["vault", "view", "--vault-identity", "anne.key", "theirs"]).run().expect(0);
+        assert!(seen.stdout == plain, "{length} bytes");
+    }
+}
+
 #[test]
 fn a_run_that_was_killed_goes_on_with_its_secrets() {
     let fleet = Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, ..FleetOptions::default() });

@@ -1,9 +1,9 @@
 //! The engine's way to nodes: sessions over the transport.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use gpufleet::{
     interpreter::BlobNeed,
     inventory::Inventory,
     session::{
-        BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions,
+        BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions, Stage,
         StartError,
     },
     template::{self, Dict, Scope},
@@ -53,6 +53,8 @@ pub struct Fleet {
     options: SessionOptions,
     /// By host: how to reach it without and with `become`.
     targets: HashMap<String, (Target, Target)>,
+    /// Hosts that answered and are not connected yet.
+    answered: Mutex<HashSet<String>>,
     holder: RunEpoch,
     who: String,
 }
@@ -125,6 +127,7 @@ impl Fleet {
             connector: transport::Connector::new(surroundings, ConnectorOptions { handshakes, deadlines }),
             options: SessionOptions::new(Arc::new(NodeFiles::embedded())),
             targets,
+            answered: Mutex::default(),
             holder,
             who: environment.who(),
         })
@@ -152,6 +155,10 @@ impl Fleet {
         Ok(Arc::new(LoginRunner::new(Arc::clone(&self.connector), target.clone())))
     }
 
+    fn answered(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
         let failed = |error: SessionError| {
             let why = without_name(host, &error.to_string());
@@ -167,7 +174,13 @@ impl Fleet {
         let here =
             purpose.local.then(|| Target { connection: transport::Connection::Local, ..target.clone() });
         let target = here.as_ref().unwrap_or(target);
-        let session = NodeSession::open(&self.connector, target, &self.options).await.map_err(failed)?;
+        let stage = |stage| {
+            if stage == Stage::Starting {
+                self.answered().insert(host.to_owned());
+            }
+        };
+        let session =
+            NodeSession::open_with(&self.connector, target, &self.options, &stage).await.map_err(failed)?;
         let open = Open {
             holder: self.holder.clone(),
             who: self.who.clone(),
@@ -240,9 +253,14 @@ impl Connector for Fleet {
         purpose: Purpose,
     ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>> {
         Box::pin(async move {
-            let link = self.open(host, purpose).await?;
-            Ok(Arc::new(link) as Arc<dyn Link>)
+            let link = self.open(host, purpose).await;
+            self.answered().remove(host);
+            Ok(Arc::new(link?) as Arc<dyn Link>)
         })
+    }
+
+    fn has_answered(&self, host: &str) -> bool {
+        self.answered().contains(host)
     }
 }
 

@@ -48,10 +48,14 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
         (true, false) => "The node was not rebooted and stays in service.",
         (true, true) => "The node was not rebooted; this run took it out of service and left it there.",
         (false, false) => "The node was rebooted by this run and is in service.",
-        (false, true) => "The node was rebooted by this run and is out of service.",
+        (false, true) => "The node was rebooted; this run took it out of service and left it there.",
     };
     row("state", state);
-    row("next", &format!("end what holds it, or wait for it; then run again with --limit {}", node.name));
+    let first = match node.idle.as_ref().is_some_and(|idle| !idle.clients.is_empty()) {
+        true => "end what holds it, or wait for it",
+        false => "settle that",
+    };
+    row("next", &format!("{first}; then run again with --limit {}", node.name));
     if !model.run_id().is_empty() {
         row("run", model.run_id());
     }

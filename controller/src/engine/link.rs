@@ -80,4 +80,7 @@ pub trait Connector: Send + Sync {
         host: &'a str,
         purpose: Purpose,
     ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>>;
+
+    /// Whether a host that is being connected to has answered already; the helper may still have to be sent and started.
+    fn has_answered(&self, host: &str) -> bool;
 }

@@ -467,9 +467,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.input(Input::Surveyed { out, elsewhere, domains })
             }
             FromNode::Barrier { host } => {
-                // Why for as long as can be where nobody has answered: nothing tells yet what is slow.
-                let usual = Some(self.slowest.0).filter(|slowest| !slowest.is_zero());
-                self.meeting.wait(host, usual.map_or(Duration::MAX, |slowest| slowest * 3 + LATE.0));
+                // Why without a bound of ours: as long as nobody connected, nothing is known of how long it takes.
+                let silence = match self.slowest.0 {
+                    Duration::ZERO => Duration::MAX,
+                    slowest => slowest * 3 + LATE.0,
+                };
+                self.meeting.wait(host, silence);
                 self.open_barrier();
                 Ok(())
             }
@@ -500,7 +503,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn open_barrier(&mut self) {
-        let at_work = self.running.iter().map(|(host, running)| (*host, running.connected));
+        let at_work = self.running.iter().map(|(host, running)| {
+            let answered = running.connected
+                || self
+                    .context
+                    .names
+                    .get(*host)
+                    .is_some_and(|name| self.context.connector.has_answered(name));
+            (*host, answered)
+        });
         for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
             self.answer(host, self.meeting.word());
         }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::{PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_resume, started, virtual_time};
 use crate::{
     engine::Recorder,
-    event::{NodeState, What},
+    event::{NodeState, TaskStatus, What},
     journal::Journal,
     rollout::Amount,
 };
@@ -119,4 +119,32 @@ fn a_play_goes_on_without_a_host_that_may_be_unreachable() {
     });
     let counts = counts.unwrap();
     assert_eq!((counts.ok, counts.ignored, counts.skipped, counts.unreachable), (1, 1, 1, 0));
+}
+
+/// Whether the task of the first host comes before the next one, which is the second host's.
+fn in_order(slow: Duration, greets: bool) -> bool {
+    const TURNS: &str = "- hosts: all
+  gather_facts: false
+  tasks:
+    - {stat: {path: /one}, when: inventory_hostname == 'gpu001'}
+    - {stat: {path: /two}, when: inventory_hostname == 'gpu002'}
+";
+    let hosts = hosts(2);
+    let world = World::new(&hosts, false);
+    world.with("gpu001", |machine| (machine.slow, machine.greets) = (slow, greets));
+    let events = run_in(&world, &hosts, TURNS);
+    let done = |name: &str| {
+        at(
+            &events,
+            |what| matches!(what, What::TaskFinished { host, report } if host == name && report.status != TaskStatus::Skipped),
+        )
+    };
+    done("gpu001") < done("gpu002")
+}
+
+#[test]
+fn a_barrier_waits_for_a_host_that_answered_and_not_long_for_one_that_did_not() {
+    assert!(in_order(Duration::from_secs(10), true));
+    assert!(in_order(Duration::from_secs(2), false), "nothing is known yet of how long connecting takes");
+    assert!(!in_order(Duration::from_secs(10), false));
 }

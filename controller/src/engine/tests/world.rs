@@ -58,6 +58,8 @@ pub(super) struct Machine {
     pub(super) down: bool,
     /// How long it takes to answer a connection.
     pub(super) slow: Duration,
+    /// Whether it answers at once, and only the rest of a connection is slow.
+    pub(super) greets: bool,
     /// Processes use its GPUs.
     pub(super) works: bool,
     pub(super) fault: Fault,
@@ -106,6 +108,7 @@ impl World {
             boot: 1,
             down: false,
             slow: Duration::from_millis(50),
+            greets: false,
             works: false,
             fault: Fault::None,
             asked: 0,
@@ -315,6 +318,10 @@ impl Connector for Wires {
             }
             Ok(Arc::new(Wire { world: Arc::clone(&self.0), host: host.to_owned(), boot }) as Arc<dyn Link>)
         })
+    }
+
+    fn has_answered(&self, host: &str) -> bool {
+        self.0.with(host, |machine| machine.greets)
     }
 }
 
