@@ -534,7 +534,7 @@ impl Engine {
         let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
         // Why before: what one host saw of another hangs on what that one did.
         for batch in begun.batches(&slots) {
-            let cursor = |slot: &'_ Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
+            let cursor = |slot: &Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
             begun.rehearse(
                 batch.into_iter().filter_map(|slot| Some((cursor(slot)?, slot.name.as_str()))).collect(),
             );
