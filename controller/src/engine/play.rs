@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     event::{Level, NodeState, What},
-    interpreter::Given,
+    interpreter::{Board, Given},
     report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
@@ -52,8 +52,15 @@ pub(super) struct Stage {
     pub(super) slots: Vec<Slot>,
     pub(super) stop: Option<Stop>,
     pub(super) lost: Lost,
-    /// What hosts were given by the tasks of others.
+    /// What hosts were given by the tasks of others, and have not taken over.
     pub(super) given: HashMap<Arc<str>, Given>,
+}
+
+impl Stage {
+    pub(super) fn of(mut slots: Vec<Slot>, stop: Option<Stop>, lost: Lost, board: &Board) -> Self {
+        Slot::clear_errors(&mut slots);
+        Self { slots, stop, lost, given: board.gifts() }
+    }
 }
 
 struct Running {
@@ -291,10 +298,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn stage(self) -> Stage {
         let lost = self.rollout.as_ref().map_or(self.context.lost, Rollout::lost);
-        let given = self.context.board.as_ref().map(|board| board.gifts()).unwrap_or_default();
-        let mut slots: Vec<Slot> = self.slots.into_iter().flatten().collect();
-        Slot::clear_errors(&mut slots);
-        Stage { slots, stop: self.stop, lost, given }
+        let slots = self.slots.into_iter().flatten().collect();
+        Stage::of(slots, self.stop, lost, &self.context.board)
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -562,8 +567,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if fatal {
             self.meeting.end(Over::Failed);
         }
-        if let Some(board) = self.context.board.as_ref().filter(|_| !slot.is_alive()) {
-            board.lose(&slot.name);
+        if !slot.is_alive() {
+            self.context.board.lose(&slot.name);
         }
         self.slots[host] = Some(slot);
         if self.rollout.is_some() {
