@@ -466,13 +466,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
                 self.input(Input::Surveyed { out, elsewhere, domains })
             }
-            FromNode::Barrier { host } => {
+            FromNode::Barrier { host, nth } => {
                 // Why without a bound of ours: as long as nobody connected, nothing is known of how long it takes.
                 let silence = match self.slowest.0 {
                     Duration::ZERO => Duration::MAX,
                     slowest => slowest * 3 + LATE.0,
                 };
-                self.meeting.wait(host, silence);
+                self.meeting.wait(host, nth, silence);
                 self.open_barrier();
                 Ok(())
             }
@@ -512,7 +512,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     .is_some_and(|name| self.context.connector.has_answered(name));
             (*host, answered)
         });
-        for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
+        let at_work: Vec<(usize, bool)> = at_work.filter(|(host, _)| !self.late.contains(host)).collect();
+        for host in self.meeting.open(&at_work) {
             self.answer(host, self.meeting.word());
         }
         for heir in self.meeting.overdue() {

@@ -39,7 +39,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("filesystem", "use `command: mkfs …` with `creates`"),
     ("firewalld", "use `command: firewall-cmd …` with `changed_when`"),
     ("flatpak", "use `command`"),
-    ("gather_facts", "set `gather_facts: true` in the play"),
     ("getent", "use `command: getent …` with `changed_when: false`"),
     ("git", "use `command: git clone …` with `creates`"),
     ("group_by", "make the groups in the inventory: `keyed_groups` of a constructed source"),

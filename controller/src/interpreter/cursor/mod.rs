@@ -59,8 +59,8 @@ pub enum Step {
     Run(Box<Action>),
     /// These tasks are done; nothing to feed.
     Report(Vec<TaskReport>),
-    /// A linear play: go on when the other live hosts of the batch are here too.
-    Barrier { task: Arc<str> },
+    /// A linear play: go on when the other live hosts of the batch are here too, or behind it. It is the host's `nth`.
+    Barrier { task: Arc<str>, nth: u32 },
     /// A task that runs on one host: feed [`Fed::Latch`].
     Latch { key: Arc<str> },
     /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].

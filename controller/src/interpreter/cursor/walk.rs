@@ -106,7 +106,7 @@ impl Cursor {
                         if let Some(board) = self.board.as_ref().filter(|_| self.looks_at_others(task)) {
                             board.tell(&self.host.host, &task.path, &self.vars, &self.taken);
                         }
-                        return Some(Step::Barrier { task: Arc::clone(&task.path) });
+                        return Some(Step::Barrier { task: Arc::clone(&task.path), nth: self.barriers });
                     }
                     *next += 1;
                     if let Some(task) = self.passed_barrier.as_ref().and(first) {
