@@ -15,6 +15,7 @@ use gpufleet::{
     template::Dict,
     vault::Keyring,
 };
+use gpufleet_protocol::Disruption;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -83,8 +84,14 @@ pub fn load(
             false => inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect(),
         };
         order(play.order, &mut selected);
-        if max_unavailable.is_none() {
-            play.budget(selected.len())?;
+        match max_unavailable {
+            None => _ = play.budget(selected.len())?,
+            Some(amount) if play.disruption > Disruption::Live && !selected.is_empty() => {
+                amount.budget(selected.len()).map_err(|cause| {
+                    CommandError::user(format!("`--max-unavailable`, play `{}`: {cause}", play.name))
+                })?;
+            }
+            Some(_) => {}
         }
         neighbours.push(match play.policy.drain {
             Drain::None => Vec::new(),

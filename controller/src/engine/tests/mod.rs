@@ -2,6 +2,7 @@
 //! nothing disturbed.
 
 mod drains;
+mod interrupts;
 mod jobs;
 mod late;
 mod learned;
