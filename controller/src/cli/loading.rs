@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpufleet::{
-    diagnostic::{Diagnostic, Diagnostics},
+    diagnostic::{Diagnostic, Diagnostics, Span},
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
     playbook::{Drain, Known, Order, Program, Reader, TagFilter},
@@ -75,14 +75,30 @@ pub fn load(
     let whole = program;
     let program = chosen(&whole, &source.choice)?;
     let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
+    let mut emptied = Vec::new();
     for play in &program.plays {
-        let pattern = play.host_pattern(&extra_dict)?;
+        let parts = play.host_parts(&extra_dict)?;
+        let parts: Vec<(&str, Option<&Span>)> =
+            parts.iter().map(|(part, place)| (part.as_str(), Some(place))).collect();
+        let select = |limit: Option<&str>| -> Result<Vec<String>, CommandError> {
+            let hosts = inventory.select_parts(&parts, limit)?;
+            Ok(hosts.iter().map(ToString::to_string).collect())
+        };
         // Why: nobody is contacted for a play of which nothing is left.
         let is_over = source.choice.start_at_task.is_some() && play.sections.is_empty();
         let mut selected: Vec<String> = match is_over {
             true => Vec::new(),
-            false => inventory.select(&pattern, limit.as_deref())?.iter().map(ToString::to_string).collect(),
+            false => select(limit.as_deref())?,
         };
+        if selected.is_empty() && !is_over && !source.inventory.allow_empty {
+            let pattern = play.host_pattern(&extra_dict)?;
+            let place = parts.first().and_then(|(_, place)| *place);
+            if select(None)?.is_empty() {
+                return Err(Diagnostics::from(inventory.nothing_selected(&pattern, place, None)).into());
+            }
+            let nothing = inventory.nothing_selected(&pattern, place, limit.as_deref());
+            emptied.push((pattern, nothing));
+        }
         order(play.order, &mut selected);
         match max_unavailable {
             None => _ = play.budget(selected.len())?,
@@ -98,13 +114,21 @@ pub fn load(
             _ if limit.is_none() => Vec::new(),
             _ => {
                 let taken: HashSet<&str> = selected.iter().map(String::as_str).collect();
-                let all = inventory.select(&pattern, None)?;
-                all.iter().map(ToString::to_string).filter(|host| !taken.contains(host.as_str())).collect()
+                select(None)?.into_iter().filter(|host| !taken.contains(host.as_str())).collect()
             }
         });
         play_hosts.push(selected);
     }
     let selected: BTreeSet<&String> = play_hosts.iter().flatten().collect();
+    // Why no mistake of one play: of several a limit leaves those in which its hosts take part.
+    if selected.is_empty() {
+        let mut nothing = Diagnostics::new();
+        emptied.into_iter().for_each(|(_, error)| nothing.push(error));
+        nothing.into_result(())?;
+    } else if !emptied.is_empty() {
+        let plays: Vec<String> = emptied.iter().map(|(pattern, _)| format!("`{pattern}`")).collect();
+        output.status(&format!("the limit leaves no host of {}: passed over", plays.join(", ")));
+    }
     let hosts: Vec<String> =
         inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };

@@ -454,6 +454,15 @@ impl Play {
     /// # Errors
     /// A template that cannot be rendered.
     pub fn host_pattern(&self, extra: &Arc<Dict>) -> Result<String, Diagnostics> {
+        let parts: Vec<String> = self.host_parts(extra)?.into_iter().map(|(part, _)| part).collect();
+        Ok(parts.join(":"))
+    }
+
+    /// The parts of [`Self::host_pattern`], each with its place.
+    ///
+    /// # Errors
+    /// A template that cannot be rendered.
+    pub fn host_parts(&self, extra: &Arc<Dict>) -> Result<Vec<(String, Span)>, Diagnostics> {
         let scope = Scope::new(vec![Arc::clone(extra), Arc::clone(&self.vars)]);
         let mut parts = Vec::new();
         for (value, span) in &self.hosts {
@@ -463,11 +472,13 @@ impl Play {
                     .help("give the variable with `-e`")
             })?;
             match value {
-                Value::List(list) => parts.extend(list.items().iter().map(Value::to_text)),
-                other => parts.push(other.to_text()),
+                Value::List(list) => {
+                    parts.extend(list.items().iter().map(|item| (item.to_text(), span.clone())));
+                }
+                other => parts.push((other.to_text(), span.clone())),
             }
         }
-        Ok(parts.join(":"))
+        Ok(parts)
     }
 
     /// How many hosts each wave has, when the play has `hosts`: the last entry repeats.

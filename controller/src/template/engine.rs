@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, RwLock};
 
+use minijinja::machinery::tokenize;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
@@ -86,9 +87,19 @@ fn cached(
 }
 
 fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
+    let text = minus::rewritten(&scan::dotted(&scan::unqualified(source))).into_owned();
     ENVIRONMENT
-        .compile_expression_owned(minus::rewritten(&scan::dotted(&scan::unqualified(source))).into_owned())
+        .compile_expression_owned(text.clone())
+        .and_then(|code| whole(&text, true, &SYNTAX).map(|()| code))
         .map_err(|error| TemplateError::from_engine(&error, source))
+}
+
+/// Whether every token of a text is one.
+///
+/// Why: the parser of minijinja 3.0.5 takes a token that is none, right behind a string, for the end of the text, and
+/// `a == 'b' && c` would be `a == 'b'`.
+fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), minijinja::Error> {
+    tokenize(text, is_expression, syntax.clone()).try_for_each(|token| token.map(|_| ()))
 }
 
 fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
@@ -113,6 +124,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             let text = scan::dotted_template(source);
             ENVIRONMENT
                 .template_from_str(&text)
+                .and_then(|_| whole(&text, false, &SYNTAX))
                 .map_err(|error| TemplateError::from_engine(&error, source))?;
             return Ok(Compiled::Document(text));
         };
@@ -253,16 +265,18 @@ pub fn render_document_as(
         return Ok(Some(source.to_owned()));
     }
     let text = if own_marks { scan::dotted_template(source) } else { source.into() };
-    let environment = if *syntax == Syntax::default() {
-        Cow::Borrowed(&*ENVIRONMENT)
+    let (environment, marks) = if *syntax == Syntax::default() {
+        (Cow::Borrowed(&*ENVIRONMENT), SYNTAX.clone())
     } else {
         let mut environment = ENVIRONMENT.clone();
-        environment.set_syntax(syntax.config().map_err(TemplateError::new)?);
-        Cow::Owned(environment)
+        let marks = syntax.config().map_err(TemplateError::new)?;
+        environment.set_syntax(marks.clone());
+        (Cow::Owned(environment), marks)
     };
     let rendered = frame::evaluate(scope, |root| {
         environment
             .render_str(&text, root)
+            .and_then(|rendered| whole(&text, false, &marks).map(|()| rendered))
             .map(Value::from)
             .map_err(|error| TemplateError::from_engine(&error, source))
     });

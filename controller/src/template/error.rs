@@ -47,7 +47,15 @@ impl TemplateError {
         let message = match kind {
             ErrorKind::OutOfFuel => "it takes too many steps; is there an endless loop?".to_owned(),
             ErrorKind::SyntaxError if detail.is_empty() => "syntax error".to_owned(),
-            ErrorKind::SyntaxError => format!("syntax error: {detail}"),
+            ErrorKind::SyntaxError => {
+                let at = error.range().map_or(source.len(), |range| range.start);
+                let from = |at: usize| source.get(at..).unwrap_or_default();
+                match (from(at).chars().next(), from(at.saturating_sub(1)).starts_with("||")) {
+                    (Some('&'), _) => "syntax error: there is no `&`; write `and`".to_owned(),
+                    (_, true) => "syntax error: there is no `||`; write `or`".to_owned(),
+                    _ => format!("syntax error: {detail}"),
+                }
+            }
             _ if detail.is_empty() => kind.to_string(),
             _ if detail.starts_with("tried to use % operator") && detail.contains("types string") => {
                 "there is no `%` between a text and values; write `'…' | format(value)`".to_owned()

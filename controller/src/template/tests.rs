@@ -167,6 +167,19 @@ fn unknown_taints_what_depends_on_it() {
 }
 
 #[test]
+fn what_stands_behind_a_string_is_never_left_out() {
+    let scope = scope(json!({"b": "b"}));
+    for wrong in ["b == 'b' && 1 == 2", "b == 'b' @@@", "b in ['b' # here", "'b' == 'b' ? 1", "b == 'b' 'c"] {
+        condition(wrong, &scope).expect_err(wrong);
+        render(&format!("{{{{ {wrong} }}}} and more"), &scope).expect_err(wrong);
+        render(&format!("{{% if {wrong} %}}x{{% endif %}}"), &scope).expect_err(wrong);
+    }
+    insta::assert_snapshot!(condition("b == 'b' && 1 == 2", &scope).expect_err("C"), @"syntax error: there is no `&`; write `and`");
+    insta::assert_snapshot!(condition("b == 'b' || 1 == 2", &scope).expect_err("C"), @"syntax error: there is no `||`; write `or`");
+    assert_eq!(condition("b == 'b' and b == '' ~ 'b' 'c' or true", &scope), Ok(Truth::True));
+}
+
+#[test]
 fn conditions_are_booleans() {
     let scope = scope(json!({"t": "yes", "n": 1, "b": true}));
     assert_eq!(condition("b", &scope), Ok(Truth::True));

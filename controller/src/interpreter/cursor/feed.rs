@@ -9,6 +9,7 @@ use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose};
 use super::task::Raw;
 use super::{Copied, Cursor, EndState, Fed, Given};
+use crate::glob::Glob;
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::ledger::{Entry, Owner};
@@ -423,31 +424,11 @@ fn blank(action: &Action, status: Status) -> TaskReport {
 
 /// The facts that a `setup` task asks for, under the names that variables have.
 fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
+    let globs: Vec<Glob> = filter.iter().map(|pattern| Glob::new(pattern)).collect();
     let fits = |name: &str| {
-        let mut patterns = filter.iter().map(|pattern| pattern.as_str());
-        filter.is_empty()
-            || patterns.any(|pattern| {
-                matches_glob(pattern, name) || matches_glob(&format!("ansible_{pattern}"), name)
-            })
+        let short = name.strip_prefix("ansible_").unwrap_or(name);
+        globs.is_empty() || globs.iter().any(|glob| glob.matches(name) || glob.matches(short))
     };
     let wanted = |name: &str| name.starts_with("ansible_") && name != "ansible_facts" && fits(name);
     facts.to_json().into_iter().filter(|(name, _)| wanted(name)).collect()
-}
-
-/// `*` and `?` as in file names.
-fn matches_glob(pattern: &str, name: &str) -> bool {
-    match pattern.chars().next() {
-        None => name.is_empty(),
-        Some('*') => {
-            let rest = pattern.get(1..).unwrap_or_default();
-            (0..=name.len()).any(|at| name.get(at..).is_some_and(|tail| matches_glob(rest, tail)))
-        }
-        Some(c) => name.chars().next().is_some_and(|has| {
-            (c == '?' || c == has)
-                && matches_glob(
-                    pattern.get(c.len_utf8()..).unwrap_or_default(),
-                    name.get(has.len_utf8()..).unwrap_or_default(),
-                )
-        }),
-    }
 }

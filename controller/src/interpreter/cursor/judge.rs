@@ -80,6 +80,9 @@ impl Cursor {
                 result_of(status, message.as_deref(), &raw.data)
             };
         }
+        if status == Status::Failed && task.kind.class == Class::Command {
+            message = message.map(|message| with_output(message, &raw.data));
+        }
         let failed = status == Status::Failed;
         let ignored = failed && Self::ignores_errors(task, scope)
             || status == Status::Unreachable && task.ignore_unreachable;
@@ -354,6 +357,20 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
 }
 
 /// Takes everything out of a report that `no_log` forbids.
+/// The message of a command that failed, with the last line that it printed: there it mostly says why.
+fn with_output(message: String, data: &Map<String, Json>) -> String {
+    const LONGEST: usize = 200;
+    let last = |name: &str| {
+        let text = data.get(name).and_then(Json::as_str)?;
+        let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+        Some(line.chars().take(LONGEST).collect::<String>())
+    };
+    match last("stderr").or_else(|| last("stdout")) {
+        Some(line) if !message.contains(&line) => format!("{message}: {line}"),
+        _ => message,
+    }
+}
+
 pub(super) fn hide(report: &mut TaskReport) {
     report.data.retain(|name, _| name == "changed");
     report.warnings.clear();

@@ -145,6 +145,17 @@ fn what_does_not_hold_is_a_failure() {
 }
 
 #[test]
+fn a_command_that_failed_says_what_it_printed_last() {
+    let text = "- hosts: all\n  tasks:\n    - {name: bad, command: /x, ignore_errors: true}\n    - {name: hidden, command: /y, no_log: true}\n";
+    let answers = [("bad", Command(7, "begins\nno such user\n\n")), ("hidden", Command(7, "planted"))];
+    insta::assert_snapshot!(story(text, &answers).lines(), @r#"
+    bad: failed ignored "non-zero return code 7: no such user"
+    hidden: failed "hidden by `no_log`"
+    end: Failed { task: "hidden", message: "failed; `no_log` hides why" }
+    "#);
+}
+
+#[test]
 fn a_group_is_one_operation_with_a_result_each() {
     let text = r#"
 - hosts: all
