@@ -366,6 +366,18 @@ fn a_wrong_command_line() {
 }
 
 #[test]
+fn an_option_that_lets_no_node_be_disturbed() {
+    let desk = Desk::new();
+    desk.home.write("play.yaml", &task("reboot: {when: always}"));
+    for verb in ["run", "plan"] {
+        let mut arguments = vec![verb, "play.yaml", "-i", "inventory.yaml", "-l", "gpu001"];
+        arguments.extend(["--max-unavailable", "10%"]);
+        let said = desk.run(&arguments).stderr;
+        assert!(said.starts_with("error: `--max-unavailable`, play `"), "{said}");
+    }
+}
+
+#[test]
 fn no_terminal_to_ask_for_a_password() {
     let desk = Desk::new();
     desk.home.write("play.yaml", &task("gpu_ecc: {mode: enabled}"));

@@ -11,7 +11,8 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{
-        Engine, EngineError, Options, Overrules, Past, Recorder, RunResult, Sink, Stepper, Stop, finished,
+        Engine, EngineError, Options, Overrules, Past, Recorder, Refusal, RunResult, Sink, Stepper, Stop,
+        finished,
     },
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
@@ -461,7 +462,7 @@ fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_
         // Why: it did what was asked, unless a node is still out.
         _ if request.winds_up && result.out_of_service.is_empty() => return 0,
         None => Ending::Completed,
-        Some(Stop::Interrupted | Stop::Aborted) => Ending::Interrupted,
+        Some(Stop::Interrupted | Stop::Aborted | Stop::Declined(Refusal::Interrupted)) => Ending::Interrupted,
         Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,
     };
     let rules = ExitRules { ending, fail_on_change: request.fail_on_change };

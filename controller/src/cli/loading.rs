@@ -15,6 +15,7 @@ use gpufleet::{
     template::Dict,
     vault::Keyring,
 };
+use gpufleet_protocol::Disruption;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -99,8 +100,14 @@ pub fn load(
             emptied.push((pattern, nothing));
         }
         order(play.order, &mut selected);
-        if max_unavailable.is_none() {
-            play.budget(selected.len())?;
+        match max_unavailable {
+            None => _ = play.budget(selected.len())?,
+            Some(amount) if play.disruption > Disruption::Live && !selected.is_empty() => {
+                amount.budget(selected.len()).map_err(|cause| {
+                    CommandError::user(format!("`--max-unavailable`, play `{}`: {cause}", play.name))
+                })?;
+            }
+            Some(_) => {}
         }
         neighbours.push(match play.policy.drain {
             Drain::None => Vec::new(),

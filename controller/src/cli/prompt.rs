@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
 use futures::future::BoxFuture;
@@ -35,13 +35,8 @@ impl Confirm for Question {
                 classes.entry(*class).or_default().push(host.clone());
             }
             let text = display::confirm_text(&classes, &self.style).unwrap_or_default();
-            let screen = self.screen.clone();
-            let asked = tokio::task::spawn_blocking(move || match screen {
-                Some(screen) => screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| ask(&text)),
-                None => ask(&text),
-            });
-            match asked.await {
-                Ok(true) => Ok(()),
+            match asked(self.screen.clone(), move || ask(&text)).await {
+                Some(true) => Ok(()),
                 _ => Err(Refusal::Declined),
             }
         })
@@ -56,14 +51,8 @@ impl Confirm for Question {
             if !self.on_terminal {
                 return None;
             }
-            let (screen, question) = (self.screen.clone(), question.clone());
-            let asked = tokio::task::spawn_blocking(move || match screen {
-                Some(screen) => {
-                    screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| line(&question))
-                }
-                None => line(&question),
-            });
-            asked.await.ok().flatten()
+            let question = question.clone();
+            asked(self.screen.clone(), move || line(&question)).await.flatten()
         })
     }
 
@@ -75,6 +64,36 @@ impl Confirm for Question {
             }
             None => eprintln!("{text}"),
         }
+    }
+}
+
+/// What a person answers, with nothing drawn over the question. Whoever no longer waits for it gets the screen back at
+/// once: an interrupt is not held up by a person who does not type.
+async fn asked<T: Send + 'static>(
+    screen: Option<Arc<Mutex<Screen>>>,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (answers, answer) = mpsc::channel();
+    let _withdrawn = Withdraws(answers.clone());
+    let wait = move || {
+        // Why a thread of its own: nobody can take a read of a terminal back, and the process ends without it.
+        std::thread::spawn(move || answers.send(Some(question())));
+        answer.recv().ok().flatten()
+    };
+    let waited = tokio::task::spawn_blocking(move || match screen {
+        Some(screen) => screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(wait),
+        None => wait(),
+    });
+    waited.await.ok().flatten()
+}
+
+/// Ends the wait for an answer when it goes.
+struct Withdraws<T>(mpsc::Sender<Option<T>>);
+
+impl<T> Drop for Withdraws<T> {
+    fn drop(&mut self) {
+        // Why no error: an answer that is there needs no end.
+        let _ = self.0.send(None);
     }
 }
 
@@ -179,6 +198,26 @@ fn ask_task(title: &str) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_question_that_nobody_waits_for_gives_the_screen_back() {
+        let style = Style::default();
+        let screen = Arc::new(Mutex::new(Screen::new(true, false, style)));
+        let (asks, is_asked) = mpsc::channel();
+        let never = move || {
+            asks.send(()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        };
+        let question = tokio::spawn(asked::<()>(Some(Arc::clone(&screen)), never));
+        tokio::task::spawn_blocking(move || is_asked.recv().unwrap()).await.unwrap();
+        assert!(screen.try_lock().is_err());
+        question.abort();
+        let freed = tokio::task::spawn_blocking(move || drop(screen.lock().unwrap()));
+        tokio::time::timeout(std::time::Duration::from_secs(30), freed).await.unwrap().unwrap();
+        assert_eq!(asked(None, || 7).await, Some(7));
+    }
 
     #[test]
     fn only_yes_is_yes() {

@@ -117,7 +117,10 @@ fn remark(node: &NodeModel) -> String {
     match node.state {
         NodeState::Done if rebooted && took > 0 => format!("reboot {}, verified", clock(took)),
         NodeState::Done if rebooted => "rebooted, verified".to_owned(),
-        NodeState::Skipped => "never begun".to_owned(),
+        NodeState::Skipped => match node.message() {
+            Some(text) if text.starts_with("stopped") => clean(text),
+            _ => "never begun".to_owned(),
+        },
         _ => node.message().map_or_else(String::new, clean),
     }
 }

@@ -34,6 +34,8 @@ impl Forecast {
 pub enum Refusal {
     /// A person said no.
     Declined,
+    /// The run was told to stop while a person thought.
+    Interrupted,
     /// There is nobody to ask, and `--yes` was not given.
     NobodyToAsk,
 }

@@ -53,6 +53,8 @@ pub(super) enum ToNode {
     ProveIdle,
     Grant(Permit),
     Deny(String),
+    /// The same, because the run was told to stop: a resume asks again.
+    Stop(String),
     /// Everybody is at the barrier.
     Go,
     /// Somebody ended the play or the batch for everybody.

@@ -677,6 +677,11 @@ impl NodeTask {
                 Some(ToNode::Deny(reason)) => {
                     return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
                 }
+                Some(ToNode::Stop(reason)) => {
+                    let reason = self.denied(reason).await;
+                    // Why not one that is still out: somebody has to bring it back.
+                    return if self.is_out() { Ok(Err(Fed::Held { reason })) } else { Err(Cut::Stopped) };
+                }
                 Some(
                     ToNode::StopDraining
                     | ToNode::Go

@@ -41,12 +41,14 @@ pub(super) struct PastPlay {
 }
 
 /// One node in one play.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PastNode {
     began: bool,
     one_reboot: bool,
     prediction: Option<Prediction>,
     moments: Vec<Moment>,
+    /// A later process took up what it could not do, and told its cursor nothing since.
+    taken_up: bool,
     /// Reports that people have seen.
     reported: usize,
     end: Option<(NodeState, Option<String>)>,
@@ -160,11 +162,20 @@ impl Past {
                         play.inputs.push((*now, input.clone()));
                     }
                 }
+                What::RunResumed { .. } => past.take_up(),
                 what if read.takes(what) => {}
                 what => past.note(current, event.at, what),
             }
         }
         past
+    }
+
+    /// What a process that goes on takes back, it takes back for all later ones.
+    fn take_up(&mut self) {
+        let nodes = self.plays.values_mut().flat_map(|play| play.nodes.values_mut());
+        for node in nodes.filter(|node| node.began && node.is_retried()) {
+            node.take_up();
+        }
     }
 
     fn note(&mut self, current: usize, at: Timestamp, what: &What) {
@@ -210,6 +221,7 @@ impl Past {
                 node.end = None;
             }
             What::Fed { fed, .. } => {
+                node.taken_up = false;
                 node.moments.push(Moment::Fed(fed.as_deref().cloned(), node.reported));
             }
             What::PermitGranted { .. } => node.moments.push(Moment::Granted),
@@ -250,6 +262,27 @@ impl Past {
     }
 }
 
+impl PastNode {
+    /// Whether it ended without anything having been decided: a process that goes on takes it up again.
+    const fn is_retried(&self) -> bool {
+        matches!(self.end, Some((NodeState::Held | NodeState::Unreachable | NodeState::Skipped, _)))
+    }
+
+    /// Stands before what it could not do.
+    fn take_up(&mut self) {
+        if std::mem::replace(&mut self.taken_up, true) {
+            return;
+        }
+        if let Some(last) = self.moments.iter().rposition(|moment| matches!(moment, Moment::Fed(..)))
+            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) =
+                self.moments.get(last)
+        {
+            self.reported = *before;
+            self.moments.remove(last);
+        }
+    }
+}
+
 impl PastPlay {
     /// Whether its first wave was due.
     pub(super) fn has_begun(&self) -> bool {
@@ -270,6 +303,11 @@ impl PastPlay {
                 .push(slot);
         }
         batches.into_values().collect()
+    }
+
+    /// Whether the node ended without anything having been decided.
+    pub(super) fn is_retried(&self, host: &str) -> bool {
+        self.nodes.get(host).is_some_and(PastNode::is_retried)
     }
 
     /// How the node's part ended, if it did.
@@ -303,17 +341,12 @@ impl PastPlay {
         let mut reports: Vec<TaskReport> = Vec::new();
         let mut end = None;
         let node = self.nodes.get(&slot.name);
-        let mut moments = node.map(|node| node.moments.clone()).unwrap_or_default();
-        let mut seen = node.map_or(0, |node| node.reported);
-        if again
-            && let Some(last) = moments.iter().rposition(|moment| matches!(moment, Moment::Fed(..)))
-            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) =
-                moments.get(last)
-        {
-            seen = *before;
-            moments.remove(last);
+        let mut known = node.cloned().unwrap_or_default();
+        if again {
+            known.take_up();
         }
-        let mut moments = moments.into_iter().peekable();
+        let seen = known.reported;
+        let mut moments = known.moments.into_iter().peekable();
         loop {
             while let Some(moment) = moments.next_if(|moment| !matches!(moment, Moment::Fed(..))) {
                 slot.out_of_service = matches!(moment, Moment::Granted);

@@ -23,7 +23,7 @@ use super::{
     waiting::{alarm, until},
 };
 use crate::{
-    event::{Level, NodeState, What},
+    event::{Level, NOTHING_NEW, NodeState, RecapCounts, STOPPING, What},
     interpreter::{Board, Given},
     report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
@@ -344,11 +344,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.pace.send_replace(Pace::Stopping);
             let out = self.rollout.as_ref().map(Rollout::out).unwrap_or_default();
             let text = match out.is_empty() {
-                true => "stopping: no new node starts; press again to leave now".to_owned(),
-                false => format!(
-                    "stopping: no new node starts; finishing {}; press again to leave now",
-                    self.names(&out)
-                ),
+                true => format!("{STOPPING}; press again to leave now"),
+                false => format!("{STOPPING}; finishing {}; press again to leave now", self.names(&out)),
             };
             self.emit(What::Notice { level: Level::Warning, text })?;
             if self.rollout.is_some() {
@@ -538,7 +535,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Err(Cut::Stopped) if slot.is_alive() => {
                 // Why over what it had reached: a node that did not get to its end is not as declared.
                 slot.verdict = NodeState::Skipped;
-                slot.message = Some("stopped before its end".to_owned());
+                let began = slot.counts != RecapCounts::default();
+                let how_far = if began { "stopped before its end" } else { "stopped before it began" };
+                slot.message = Some(how_far.to_owned());
             }
             Err(Cut::Stopped) => {}
         }
@@ -670,7 +669,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
             Action::Deny { host, why } => {
                 let reason = self.denial(&why);
-                self.answer(host, ToNode::Deny(reason));
+                let answer = match why {
+                    Denial::Stopped { reason: StopReason::Interrupted } => ToNode::Stop(reason),
+                    _ => ToNode::Deny(reason),
+                };
+                self.answer(host, answer);
                 Ok(())
             }
             Action::Waits { host, out } => {
@@ -698,7 +701,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                         StopReason::WindowClosed { .. } => Stop::WindowClosed(reason.to_string()),
                         _ => Stop::Threshold(reason.to_string()),
                     });
-                    let text = format!("{reason}: nothing new starts");
+                    let text = format!("{reason}{NOTHING_NEW}");
                     self.emit(What::Notice { level: Level::Error, text })?;
                 }
                 Ok(())

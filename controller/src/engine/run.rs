@@ -547,10 +547,7 @@ impl Engine {
         let mut latches = Vec::new();
         for (host, slot) in slots.iter_mut().enumerate() {
             slot.forecast = begun.prediction(&slot.name);
-            let retried = matches!(
-                begun.end(&slot.name),
-                Some(NodeState::Held | NodeState::Unreachable | NodeState::Skipped)
-            );
+            let retried = begun.is_retried(&slot.name);
             if !begun.began(&slot.name) {
                 // Why not those that wait for their wave: nobody has told the rollout of their end.
                 if retried && core.has_ended(host) {
@@ -672,10 +669,10 @@ impl Engine {
                 Ok(()) => return Ok(None),
                 Err(refusal) => refusal,
             },
-            Some(()) = context.interrupts.recv() => Refusal::Declined,
+            Some(()) = context.interrupts.recv() => Refusal::Interrupted,
         };
         let text = match refusal {
-            Refusal::Declined => "nothing was changed".to_owned(),
+            Refusal::Declined | Refusal::Interrupted => "nothing was changed".to_owned(),
             Refusal::NobodyToAsk => format!(
                 "{} nodes would be disturbed ({}), and there is no terminal to ask on: add --yes; nothing was changed",
                 forecast.disturbed.len(),
@@ -744,7 +741,7 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bo
     let stopped = result.stop.as_ref().map(|stop| match stop {
         _ if winds_up => "aborted".to_owned(),
         Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
-        Stop::Interrupted => "interrupted".to_owned(),
+        Stop::Interrupted | Stop::Declined(Refusal::Interrupted) => "interrupted".to_owned(),
         Stop::Aborted => "left at your word".to_owned(),
         Stop::Declined(Refusal::Declined) => "declined".to_owned(),
         Stop::Declined(Refusal::NobodyToAsk) => {

@@ -203,6 +203,17 @@ impl What {
     }
 }
 
+/// How a notice begins that tells of an interrupt.
+pub(crate) const STOPPING: &str = "stopping: no new node starts";
+
+/// How a notice ends that tells of a safety gate.
+pub(crate) const NOTHING_NEW: &str = ": nothing new starts";
+
+/// Whether a notice is about the end of one process of a run, and of no interest once another goes on.
+pub(crate) fn tells_of_a_stop(text: &str) -> bool {
+    text.starts_with(STOPPING) || text.ends_with(NOTHING_NEW)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::event::{
     ChangeRecord, DrainStep, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
-    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What,
+    RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What, tells_of_a_stop,
 };
 
 /// What the events of one run add up to so far.
@@ -115,6 +115,23 @@ impl NodeModel {
             reboots: Vec::new(),
             outcome: None,
             live_counts: RecapCounts::default(),
+        }
+    }
+
+    /// Forgets what it could not do: a process that goes on does it again.
+    fn take_up(&mut self) {
+        let undone = |task: &TaskReport| {
+            matches!(task.status, TaskStatus::Held | TaskStatus::Unreachable)
+                && !task.ignored
+                && !task.rescued
+        };
+        while self.tasks.last().is_some_and(undone) {
+            self.tasks.pop();
+        }
+        self.detail = None;
+        self.live_counts = RecapCounts::default();
+        for task in &self.tasks {
+            self.live_counts.count(task);
         }
     }
 
@@ -413,8 +430,20 @@ impl RunModel {
             What::RunResumed { .. } => {
                 self.finish = None;
                 self.finished = None;
+                // Why: the process that goes on stops for reasons of its own.
+                self.notices.retain(|notice| !tells_of_a_stop(&notice.text));
+                let mut again = Vec::new();
                 for node in &mut self.nodes {
                     node.outcome = None;
+                    node.running = None;
+                    node.wanted = None;
+                    if matches!(node.state, NodeState::Held | NodeState::Unreachable | NodeState::Skipped) {
+                        node.take_up();
+                        again.push(node.name.clone());
+                    }
+                }
+                for host in again {
+                    self.enter(&host, NodeState::Pending, event.at);
                 }
             }
             What::Released { .. }

@@ -384,3 +384,28 @@ fn nodes_that_were_read_wait_for_their_wave() {
     let model = RunModel::of(&s.events);
     assert_eq!((model.count(NodeState::Preflight), model.count(NodeState::Pending)), (1, 2));
 }
+
+#[test]
+fn a_process_that_goes_on_forgets_what_an_earlier_one_could_not_do() {
+    let hosts = sample::names(2);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    for text in ["stopping: no new node starts; press again to leave now", "the lock could not be given back"]
+    {
+        s.push(What::Notice { level: crate::event::Level::Warning, text: text.to_owned() });
+    }
+    s.task("gpu001", sample::report("sysctl", 2, TaskStatus::Ok));
+    s.task("gpu001", sample::report("gpu_ecc", 3, TaskStatus::Held));
+    s.end("gpu001", NodeState::Held, Some("a process holds the GPUs"));
+    s.end("gpu002", NodeState::Failed, Some("no"));
+    s.finished(130, "1 held, 1 failed");
+    s.push(What::RunResumed { epoch: 2, who: "test".to_owned() });
+    let model = RunModel::of(&s.events);
+    let notices: Vec<&str> = model.notices.iter().map(|notice| notice.text.as_str()).collect();
+    assert_eq!(notices, ["the lock could not be given back"]);
+    let node = model.node("gpu001").unwrap();
+    assert_eq!((node.state, node.tasks.len(), node.message()), (NodeState::Pending, 1, None));
+    assert_eq!((node.counts().ok, node.counts().failed), (1, 0));
+    assert_eq!(model.count(NodeState::Failed), 1);
+    assert_eq!(model.out_of_service(), Vec::<String>::new());
+}

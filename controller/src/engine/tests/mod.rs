@@ -3,6 +3,7 @@
 
 mod drains;
 mod gifts;
+mod interrupts;
 mod jobs;
 mod late;
 mod learned;

@@ -86,6 +86,8 @@ pub(super) struct World {
     /// Calls until the crash; none never.
     pub(super) crash_in: Mutex<Option<u32>>,
     pub(super) crashed: tokio::sync::Notify,
+    /// Calls until somebody presses Ctrl-C, and where that is heard.
+    pub(super) press_in: Mutex<Option<(u32, tokio::sync::mpsc::Sender<()>)>>,
     pub(super) most_down: Mutex<usize>,
     pub(super) queue: Queue,
     pub(super) notice: Mutex<Option<NoticePlan>>,
@@ -125,6 +127,7 @@ impl World {
             machines: Mutex::new(hosts.iter().map(|host| (host.clone(), machine())).collect()),
             crash_in: Mutex::new(None),
             crashed: tokio::sync::Notify::new(),
+            press_in: Mutex::new(None),
             most_down: Mutex::new(0),
             queue: Queue::default(),
             notice: Mutex::new(None),
@@ -140,6 +143,13 @@ impl World {
 
     /// Counts down to the crash; two steps a call, one on each side of its act.
     pub(super) async fn step(&self) {
+        if let Some((left, press)) = lock(&self.press_in).as_mut() {
+            if *left == 0 {
+                // Why no error: what is pressed after the run is heard by nobody.
+                let _ = press.try_send(());
+            }
+            *left = left.wrapping_sub(1);
+        }
         let dies = {
             let mut left = lock(&self.crash_in);
             match left.as_mut() {
