@@ -31,7 +31,9 @@ use super::{
     error::CommandError,
     experience,
     fleet::{Fleet, Login},
-    history, listing,
+    history,
+    late_files::LateFiles,
+    listing,
     loading::{Loaded, delegates, digest, load, tags},
     machine::ThisMachine,
     output::Output,
@@ -287,6 +289,7 @@ pub fn carry_out(
         Reach::of(&loaded, request, holder.clone(), environment, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
+    loaded.program.library.read_late_from(Arc::new(LateFiles::new(dir.included())));
     let (started, events) = match taken_up {
         Some(before) => (before.started, before.events),
         None => {

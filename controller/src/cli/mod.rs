@@ -16,6 +16,7 @@ mod experience;
 mod fleet;
 mod history;
 mod inventory;
+mod late_files;
 mod listing;
 mod loading;
 mod locks;

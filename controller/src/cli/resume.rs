@@ -48,6 +48,12 @@ pub fn forget(dir: &RunDir) {
             tracing::warn!(path = %path.display(), %error, "cannot be removed");
         }
     }
+    let copies = dir.included();
+    if let Err(error) = fs::remove_dir_all(&copies)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %copies.display(), %error, "cannot be removed");
+    }
 }
 
 fn inputs(path: &Path) -> Result<Inputs, CommandError> {

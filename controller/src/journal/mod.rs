@@ -45,6 +45,10 @@ impl RunDir {
     pub fn inputs(&self) -> PathBuf {
         self.0.join("inputs.json")
     }
+    /// Copies of files that tasks included and nobody could name before; gone when the run is over.
+    pub fn included(&self) -> PathBuf {
+        self.0.join("included")
+    }
     pub fn report_json(&self) -> PathBuf {
         self.0.join("report.json")
     }

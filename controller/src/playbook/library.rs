@@ -1,14 +1,14 @@
 //! Files that tasks include while a run is on.
 //!
-//! Owns the texts that were read before the run and what was parsed of them. Must not know hosts. Invariants: nothing
-//! is read from the disk once a run has begun, so that a resumed run finds what the first one had; the same place,
-//! name and turn give the same tasks on every host.
+//! Owns the texts that were read before the run and what was parsed of them. Must not know hosts. Invariants: once a
+//! run has begun, texts come from what was read before or from a reader that gives a resumed run what it gave the
+//! first one; the same place, name and turn give the same tasks on every host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::parse::{Inherited, RoleCall, include_again};
+use super::parse::{Inherited, Reader, RoleCall, include_again};
 use super::program::{Items, Task};
 use super::role::Role;
 use crate::diagnostic::{SourceFile, Span};
@@ -25,6 +25,7 @@ pub struct Library {
     /// From the command line.
     pub(super) extra: Arc<Dict>,
     included: Mutex<HashMap<(String, String), Result<Included, String>>>,
+    late: OnceLock<Arc<dyn Reader + Send + Sync>>,
 }
 
 impl fmt::Debug for Library {
@@ -49,6 +50,8 @@ pub struct Included {
 pub struct Site {
     /// What its tasks get from the blocks around it.
     pub(super) inherited: Inherited,
+    /// The folder of the playbook.
+    pub(super) directory: String,
     pub(super) path: Arc<str>,
     pub(super) span: Span,
     /// What it can bring in, as far as that is known before the run.
@@ -92,6 +95,17 @@ impl Site {
 impl Library {
     pub(super) fn new(keyring: Arc<Keyring>, roles_path: Vec<String>, extra: Arc<Dict>) -> Self {
         Self { keyring, roles_path, extra, ..Self::default() }
+    }
+
+    /// From where files come that nobody could name before the run. It must give a resumed run what it gave before.
+    ///
+    /// The first one counts.
+    pub fn read_late_from(&self, reader: Arc<dyn Reader + Send + Sync>) {
+        _ = self.late.set(reader);
+    }
+
+    pub(super) fn late(&self) -> Option<&Arc<dyn Reader + Send + Sync>> {
+        self.late.get()
     }
 
     pub(super) fn text(&self, path: &str) -> Option<Arc<SourceFile>> {

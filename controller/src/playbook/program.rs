@@ -573,7 +573,10 @@ impl Play {
             references.iter().any(|reference| is_fact(&reference.name) || reference.name == "ansible_facts")
         };
         let of_plays = asks(&self.var_references) || asks(&self.block_references);
-        of_plays || self.tasks().iter().any(|task| asks(&task.references))
+        // Why too: nobody has seen the tasks that it brings in.
+        let open =
+            |task: &Task| task.site.as_ref().is_some_and(|site| !site.complete && site.known.is_empty());
+        of_plays || self.tasks().iter().any(|task| asks(&task.references) || open(task))
     }
 
     /// Whether its variables ask for those of other hosts.

@@ -11,22 +11,29 @@ use super::value::{Dict, Value};
 pub struct Scope {
     layers: Vec<Arc<Dict>>,
     outside: Option<Arc<dyn Outside>>,
+    /// What a name has that no layer has; none where it is undefined.
+    rest: Option<Value>,
 }
 
 impl Scope {
     /// Layers in falling precedence.
     pub fn new(layers: Vec<Arc<Dict>>) -> Arc<Self> {
-        Arc::new(Self { layers, outside: None })
+        Arc::new(Self { layers, outside: None, rest: None })
+    }
+
+    /// The same, where others may define what these layers do not: it is unknown, not undefined.
+    pub fn partial(layers: Vec<Arc<Dict>>) -> Arc<Self> {
+        Arc::new(Self { layers, outside: None, rest: Some(Value::Unknown) })
     }
 
     /// The same, for templates that may look things up outside of variables.
     pub fn looking(layers: Vec<Arc<Dict>>, outside: Arc<dyn Outside>) -> Arc<Self> {
-        Arc::new(Self { layers, outside: Some(outside) })
+        Arc::new(Self { layers, outside: Some(outside), rest: None })
     }
 
     /// The value as written, not rendered.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.layers.iter().find_map(|layer| layer.get(name))
+        self.layers.iter().find_map(|layer| layer.get(name)).or(self.rest.as_ref())
     }
 
     /// This scope below another layer.
@@ -34,12 +41,12 @@ impl Scope {
         let mut layers = Vec::with_capacity(self.layers.len() + 1);
         layers.push(layer);
         layers.extend(self.layers.iter().cloned());
-        Arc::new(Self { layers, outside: self.outside.clone() })
+        Arc::new(Self { layers, outside: self.outside.clone(), rest: self.rest.clone() })
     }
 
     /// Other layers with the same things to look up.
     pub(super) fn beside(&self, layers: Vec<Arc<Dict>>) -> Arc<Self> {
-        Arc::new(Self { layers, outside: self.outside.clone() })
+        Arc::new(Self { layers, outside: self.outside.clone(), rest: self.rest.clone() })
     }
 
     /// Every name, in no useful order.

@@ -163,10 +163,20 @@ impl Running<'_> {
                 self.verify(None)
             }
             Some(_) => {
-                if let Some(activation) = &first.activation {
-                    self.await_reboot(activation, left);
-                }
-                self.verify(first.activation.as_ref())
+                // Why read again: on Ampere the call that sets the MIG mode may have reset the GPU itself, and then
+                // nothing waits.
+                self.refresh(0)?;
+                let desired = merge(self.job.group, &self.state);
+                let second = stage(&self.state, &desired, self.reboot);
+                let Some(still) = &second.activation else {
+                    // Why not more than was allowed: somebody else may have changed the GPUs meanwhile.
+                    if second.class() <= first.class() {
+                        self.perform(&second, Some(&seen))?;
+                    }
+                    return self.verify(None);
+                };
+                self.await_reboot(still, left);
+                self.verify(Some(still))
             }
         }
     }

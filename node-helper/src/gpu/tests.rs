@@ -176,6 +176,52 @@ fn without_a_way_to_reset_the_rest_waits_for_the_reboot() {
 }
 
 #[test]
+fn an_ampere_mode_that_is_current_inside_the_call_gets_its_layout_before_the_reboot() {
+    let wish = json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}});
+    let wish = GpuGroup { defer_to_reboot: true, ..group(&[wish]) };
+    let mut sim = Sim::new(vec![SimGpu::new(0, false)]);
+    sim.units.clear();
+    let mut node = Node::new(sim);
+    let done = node.apply(&wish);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    assert_eq!(
+        lines(&done),
+        ["GPU 0 MIG mode: disabled -> enabled [reboot]", "GPU 0 MIG layout: none -> 2x 3g.40gb [live]"]
+    );
+    assert_eq!(done.awaiting, []);
+    assert_eq!(node.machine.get().gpus[0].layout(), ["3g.40gb@0", "3g.40gb@4"]);
+    node.machine.get().reboot();
+    node.new_session();
+    assert_eq!(lines(&node.apply(&wish)), ["GPU 0 MIG layout: none -> 2x 3g.40gb [live]"]);
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+}
+
+#[test]
+fn of_ampere_gpus_whose_mode_became_current_only_those_that_wait_are_named() {
+    let wish = json!({"gpu_mig": {"mode": "enabled", "layout": {"3g.40gb": 2}}});
+    let wish = GpuGroup { defer_to_reboot: true, ..group(&[wish]) };
+    let busy = SimGpu { persistence: true, ..SimGpu::new(1, false) };
+    let mut sim = Sim::new(vec![SimGpu::new(0, false), busy]);
+    sim.units.clear();
+    let mut node = Node::new(sim);
+    let done = node.apply(&wish);
+    assert_eq!(done.status, OpStatus::Changed, "{done:?}");
+    let awaiting: Vec<&str> = done.awaiting.iter().map(|awaiting| awaiting.reason.as_str()).collect();
+    assert_eq!(
+        awaiting,
+        [
+            "GPU 1 MIG mode enabled is pending",
+            "GPU 0 MIG layout 2x 3g.40gb is set after the reboot",
+            "GPU 1 MIG layout 2x 3g.40gb is set after the reboot",
+        ]
+    );
+    node.machine.get().reboot();
+    node.new_session();
+    assert_eq!(node.apply(&wish).status, OpStatus::Changed);
+    assert_eq!(node.apply(&wish).status, OpStatus::Ok);
+}
+
+#[test]
 fn what_needs_a_permit_is_left_alone_and_says_so() {
     let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
     let refused = node.run(&bringup(), Mode::Apply, Disruption::Clients);

@@ -7,6 +7,7 @@ fn of_files(files: &[(&str, &str)], vars: serde_json::Value) -> Story {
     let map: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     let program = Program::load(&["play.yml"], &map).unwrap_or_else(|errors| panic!("{errors}"));
+    program.library.read_late_from(Arc::new(map.clone()));
     let files: Arc<dyn Files> = Arc::new(CachedFiles::new(map));
     let tags = Arc::new(TagFilter::default());
     let cursor =
@@ -69,6 +70,64 @@ fn what_is_included_runs_for_each_item() {
     0/tasks.0+deep.yml.1@n1
     0/tasks.0+deep.yml#1.1@n1
     ");
+}
+
+/// A play that includes a file of this name, among these files that say who they are.
+fn including(name: &str, more: &str, files: &[&str]) -> Vec<(String, String)> {
+    let play = format!("- hosts: all\n  gather_facts: false\n  tasks:\n  - include_tasks: {name}\n{more}");
+    let told = |file: &&str| ((*file).to_owned(), format!("- debug: {{msg: {file}}}\n"));
+    std::iter::once(("play.yml".to_owned(), play)).chain(files.iter().map(told)).collect()
+}
+
+fn said_by(files: &[(String, String)], vars: serde_json::Value) -> Vec<String> {
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let lines = of_files(&files, vars).lines();
+    lines.lines().filter(|line| !line.starts_with("include_tasks: ok")).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn a_default_in_the_name_of_a_file_stands_back_behind_what_the_host_says() {
+    let files =
+        including("\"tasks/{{ tier | default('none') }}.yml\"", "", &["tasks/gold.yml", "tasks/none.yml"]);
+    assert_eq!(said_by(&files, json!({"tier": "gold"})), [r#"debug: ok "tasks/gold.yml""#, "end: Done"]);
+    assert_eq!(said_by(&files, json!({})), [r#"debug: ok "tasks/none.yml""#, "end: Done"]);
+    let files = including("\"setup-{{ tier | default('x') }}.yml\"", "", &["setup-gold.yml"]);
+    assert_eq!(said_by(&files, json!({"tier": "gold"})), [r#"debug: ok "setup-gold.yml""#, "end: Done"]);
+}
+
+#[test]
+fn a_file_may_be_named_by_a_loop_a_variable_or_the_folder_of_the_playbook() {
+    let both = [r#"debug: ok "tasks/a.yml""#, r#"debug: ok "tasks/b.yml""#, "end: Done"];
+    let names = ["tasks/a.yml", "tasks/b.yml"];
+    let files = including("'{{ item }}'", "    loop: [tasks/a.yml, tasks/b.yml]\n", &names);
+    assert_eq!(said_by(&files, json!({})), both);
+    let files = including("'{{ item }}'", "    loop: '{{ all_of_them }}'\n", &names);
+    assert_eq!(said_by(&files, json!({"all_of_them": names})), both);
+    for name in ["'{{ playbook_dir }}/tasks/{{ f }}'", "'tasks/{{ f }}'", "'{{ \"tasks/\" ~ f }}'"] {
+        let files = including(name, "", &names);
+        assert_eq!(said_by(&files, json!({"f": "a.yml"})), [both[0], both[2]], "{name}");
+    }
+    let files = including("'{{ playbook_dir }}/tasks/a.yml'", "", &names);
+    assert_eq!(said_by(&files, json!({})), [both[0], both[2]]);
+}
+
+#[test]
+fn what_the_task_itself_names_is_known_before_the_run() {
+    for (name, more) in [
+        ("'{{ item }}'", "    loop: [tasks/a.yml, 'tasks/{{ x }}.yml']\n"),
+        ("'{{ item }}'", "    with_first_found: [tasks/a.yml, tasks/b.yml]\n"),
+        ("\"{{ lookup('first_found', ['tasks/a.yml', 'tasks/b.yml']) }}\"", ""),
+        ("'{{ f }}'", "    vars: {f: \"tasks/{{ 'a' if x else 'b' }}.yml\"}\n"),
+        ("'{{ playbook_dir }}/tasks/{{ x }}.yml'", ""),
+    ] {
+        let files = including(name, more, &["tasks/a.yml", "tasks/b.yml"]);
+        let program =
+            Program::load(&["play.yml"], &files.into_iter().collect::<HashMap<_, _>>()).expect("a play");
+        let known: Vec<&str> = program.plays[0].tasks().iter().skip(1).map(|task| task.span.file()).collect();
+        let mut sorted = known.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, ["tasks/a.yml", "tasks/b.yml"], "{name} {more}");
+    }
 }
 
 #[test]

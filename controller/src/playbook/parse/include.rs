@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::role::{RoleCall, RoleParts};
 use super::task::Inherited;
-use super::{Parser, directory_of, join, keys};
+use super::{Parser, Reader, directory_of, join, keys};
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::playbook::library::{Included, Library, Site, Wanted};
 use crate::playbook::program::{Block, Item, Items, Parameters, SectionName};
@@ -16,7 +16,7 @@ const MAX_CANDIDATES: usize = 64;
 /// How deep includes may go at run time before they count as endless.
 const MAX_DEPTH: usize = 100;
 
-/// Reads what a place includes, from texts that were read before the run.
+/// Reads what a place includes: from texts that were read before the run, else from where the library has late ones.
 ///
 /// # Errors
 /// One sentence for people.
@@ -30,8 +30,13 @@ pub(in crate::playbook) fn include_again(
         return Err("files include one another without end".to_owned());
     }
     let nothing = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
-    let mut parser = Parser::new(&nothing, Arc::clone(library));
+    let reader: &dyn Reader = match library.late() {
+        Some(late) => late.as_ref(),
+        None => &nothing,
+    };
+    let mut parser = Parser::new(reader, Arc::clone(library));
     parser.on = true;
+    parser.directory.clone_from(&site.directory);
     let included = parser.included(site, wanted, turn);
     match (parser.errors.0.into_iter().find(|error| error.severity == Severity::Error), included) {
         (Some(error), _) => Err(error.one_line()),
@@ -172,14 +177,14 @@ impl Parser<'_> {
         params: &Parameters,
         outer: &Inherited,
         own: &Inherited,
-        locals: &[&str],
+        looped: Around<'_>,
         path: &str,
     ) -> Arc<Site> {
         let kept = self.take_references();
         let mut inherited = outer.clone();
         inherited.vars.clone_from(&own.vars);
         inherited.guarded.clone_from(&own.guarded);
-        inherited.locals.extend(locals.iter().map(|name| Arc::from(*name)));
+        inherited.locals.extend(looped.locals.iter().map(|name| Arc::from(*name)));
         // Why this one: what is hidden must not come to light in another file.
         inherited.no_log |= own.no_log;
         inherited.hidden_when.clone_from(&own.hidden_when);
@@ -204,6 +209,7 @@ impl Parser<'_> {
         }
         let mut site = Site {
             inherited,
+            directory: self.directory.clone(),
             path: Arc::from(path),
             span: value.span.clone(),
             known: Vec::new(),
@@ -218,14 +224,27 @@ impl Parser<'_> {
         if let Some(name) = name.filter(|_| !self.on) {
             // Why: a condition may be about that very file, and a failure may be forgiven.
             let guarded = !own.when.is_empty() || own.ignore_errors.is_some();
-            self.look_ahead(&mut site, &name, is_role, guarded, params);
+            let named = looped.task.map(files_named).unwrap_or_default();
+            self.look_ahead(&mut site, &name, is_role, guarded, params, &named);
+            if site.known.is_empty() && !site.complete {
+                // Why: its tasks, which nobody knows yet, may set whatever later ones read.
+                self.open_names |= !guarded || template::is_template(&name);
+            }
         }
         self.references = kept;
         Arc::new(site)
     }
 
     /// Reads what a place can include, for the checks before the run.
-    fn look_ahead(&mut self, site: &mut Site, name: &str, is_role: bool, guarded: bool, params: &Parameters) {
+    fn look_ahead(
+        &mut self,
+        site: &mut Site,
+        name: &str,
+        is_role: bool,
+        guarded: bool,
+        params: &Parameters,
+        named: &[String],
+    ) {
         let part = |key: &str| params.get(key).and_then(|entry| entry.value.as_str()).map(ToOwned::to_owned);
         let parts = RoleParts {
             tasks: part("tasks_from"),
@@ -245,6 +264,7 @@ impl Parser<'_> {
             false => Some(name.to_owned()),
         };
         if let Some(name) = settled {
+            let name = if templated { self.beside_playbook(name) } else { name };
             let there = match is_role {
                 true => self.role_folder(name.trim_end_matches('/'), &site.inherited).is_some(),
                 false => {
@@ -269,7 +289,7 @@ impl Parser<'_> {
         site.complete = false;
         let candidates = match is_role {
             true => self.roles_like(name, &site.inherited),
-            false => self.files_like(name, &site.inherited),
+            false => self.files_like(name, &site.inherited, named),
         };
         for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
             let only = match is_role {
@@ -305,7 +325,8 @@ impl Parser<'_> {
         let again = if turn == 0 { String::new() } else { format!("#{turn}") };
         let included = match wanted {
             Wanted::Tasks { file } => {
-                let full = self.tasks_file(file, &site.inherited);
+                let seen = if self.on { self.beside_playbook(file.clone()) } else { file.clone() };
+                let full = self.tasks_file(&seen, &site.inherited);
                 let path = format!("{}+{file}{again}", site.path);
                 let span = Node { value: Yaml::Null, span: site.span.clone() };
                 let known = self.errors.0.len();
@@ -374,12 +395,17 @@ impl Parser<'_> {
 
     /// A name with templates over what is known before any host: the play's own variables.
     pub(super) fn settled(&self, name: &str, own: &Inherited) -> Option<String> {
-        self.settled_among(name, own, &[])
+        // Why not the play's variables, for what is included: a host's may say otherwise. Why partial: a name that only
+        // hosts have is no reason to take a default.
+        let rendered = template::render(name, &Scope::partial(self.layers_beside(own, &[]))).ok()?;
+        rendered.as_str().map(ToOwned::to_owned)
     }
 
     /// The same for what is read before any host is known: as in Ansible, with the play's variables.
     pub(super) fn settled_now(&self, name: &str, own: &Inherited) -> Option<String> {
-        self.settled_among(name, own, &self.statics)
+        let layers = self.layers_beside(own, &self.statics);
+        let rendered = template::render(name, &Scope::new(layers)).ok()?;
+        rendered.as_str().map(ToOwned::to_owned)
     }
 
     /// What is known before any host where tasks with this stand, what wins first.
@@ -400,27 +426,67 @@ impl Parser<'_> {
         layers
     }
 
-    fn settled_among(&self, name: &str, own: &Inherited, statics: &[Arc<Dict>]) -> Option<String> {
+    fn layers_beside(&self, own: &Inherited, statics: &[Arc<Dict>]) -> Vec<Arc<Dict>> {
         let mut layers = self.layers_among(own, statics);
         let directory = if self.directory.is_empty() { "." } else { &self.directory };
         let fixed: Dict = [("playbook_dir", Value::str(directory))].into_iter().collect();
         layers.push(Arc::new(fixed));
-        // Why not the play's variables, for what is included: a host's may say otherwise.
-        let rendered = template::render(name, &Scope::new(layers)).ok()?;
-        rendered.as_str().map(ToOwned::to_owned)
+        layers
     }
 
-    /// The files that a name with templates may mean.
-    fn files_like(&mut self, name: &str, own: &Inherited) -> Vec<String> {
-        let pattern = glob_of(name);
-        let Some((folder, last)) = pattern.rsplit_once('/') else {
-            return self.names_like(&own.directory, &pattern);
-        };
-        if folder.contains('*') {
-            return Vec::new();
+    /// The files that a name with templates may mean: those that the task itself names, and those of that form.
+    fn files_like(&mut self, name: &str, own: &Inherited, named: &[String]) -> Vec<String> {
+        let mut patterns = vec![glob_of(&self.partly_settled(name, own))];
+        // Why only then: where something is written in the name, what a loop gives stands for a part of it.
+        if patterns.iter().all(|pattern| pattern == "*") {
+            let settled: Vec<String> =
+                named.iter().map(|other| glob_of(&self.partly_settled(other, own))).collect();
+            patterns.splice(0..0, settled);
         }
-        let shown = self.names_like(&join(&own.directory, folder), last);
-        shown.into_iter().map(|name| format!("{folder}/{name}")).collect()
+        let mut found: Vec<String> = Vec::new();
+        for pattern in patterns {
+            let pattern = pattern.strip_prefix("./").unwrap_or(&pattern);
+            let names = match pattern.rsplit_once('/') {
+                None => self.names_like(&own.directory, pattern),
+                Some((folder, _)) if folder.contains('*') => Vec::new(),
+                Some((folder, last)) => {
+                    let beside_playbook = (own.directory != self.directory).then(|| self.directory.clone());
+                    let folders = std::iter::once(own.directory.clone()).chain(beside_playbook);
+                    let mut names = folders.map(|base| self.names_like(&join(&base, folder), last));
+                    let names = names.find(|names| !names.is_empty()).unwrap_or_default();
+                    names.into_iter().map(|name| format!("{folder}/{name}")).collect()
+                }
+            };
+            for name in names {
+                if !found.contains(&name) {
+                    found.push(name);
+                }
+            }
+        }
+        found
+    }
+
+    /// The templates of a name in place of which their text can stand; the others are left.
+    fn partly_settled(&self, name: &str, own: &Inherited) -> String {
+        let mut text = String::new();
+        let mut rest = name;
+        while let Some((before, after)) = rest.split_once("{{") {
+            let Some((inside, behind)) = after.split_once("}}") else { break };
+            let piece = format!("{{{{{inside}}}}}");
+            text.push_str(before);
+            text.push_str(&self.settled(&piece, own).unwrap_or(piece));
+            rest = behind;
+        }
+        self.beside_playbook(format!("{text}{rest}"))
+    }
+
+    /// A path that was put together with `playbook_dir` or `role_path`, as seen from the playbook's folder.
+    fn beside_playbook(&self, path: String) -> String {
+        let folder = if self.directory.is_empty() { "." } else { &self.directory };
+        match path.strip_prefix(folder).and_then(|below| below.strip_prefix('/')) {
+            Some(below) => below.to_owned(),
+            None => path,
+        }
     }
 
     fn names_like(&self, folder: &str, pattern: &str) -> Vec<String> {
@@ -443,6 +509,34 @@ impl Parser<'_> {
         }
         found
     }
+}
+
+/// What stands around an include at its task.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    /// Names that its loop brings along.
+    pub locals: &'a [&'a str],
+    pub task: Option<&'a Node>,
+}
+
+/// The names of files that a task's loop, variables and templates spell out.
+fn files_named(task: &Node) -> Vec<String> {
+    let is_file = |text: &str| text.ends_with(".yml") || text.ends_with(".yaml");
+    let mut found = Vec::new();
+    let mut under_way = vec![task];
+    while let Some(node) = under_way.pop() {
+        under_way.extend(node.as_map().unwrap_or_default().iter().map(|(_, value)| value));
+        under_way.extend(node.as_seq().unwrap_or_default());
+        let Some(text) = node.as_str() else { continue };
+        if template::is_template(text) {
+            let quoted = text.split(['\'', '"']).skip(1).step_by(2);
+            found.extend(quoted.filter(|part| is_file(part)).map(ToOwned::to_owned));
+        }
+        if is_file(text) {
+            found.push(text.to_owned());
+        }
+    }
+    found
 }
 
 /// What is seen where a task with variables of its own stands.

@@ -274,7 +274,13 @@ impl<'a> Parser<'a> {
     /// The names in a folder, nothing where there is none; folders have a `/` behind.
     fn list(&self, folder: &str) -> Vec<String> {
         match self.on {
-            true => self.library.list(folder),
+            true => {
+                let mut names = self.library.list(folder);
+                names.extend(self.reader.list(folder).unwrap_or_default());
+                names.sort();
+                names.dedup();
+                names
+            }
             false => self.reader.list(folder).unwrap_or_default(),
         }
     }

@@ -417,6 +417,10 @@ impl Parser<'_> {
     pub(super) fn is_there(&self, path: &str) -> bool {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = if path.starts_with('/') && folder.is_empty() { "/" } else { folder };
+        // Why by reading while a run is on: what is read, and what is not there, is the same in a resumed run.
+        if self.on {
+            return self.library.text(path).is_some() || self.reader.read(path).is_ok();
+        }
         self.library.text(path).is_some() || self.list(folder).iter().any(|entry| entry == name)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
+use super::include::Around;
 use super::play::said;
 use super::values::settle;
 use super::{Parser, join, keys};
@@ -405,8 +406,9 @@ impl Parser<'_> {
         if matches!(kind.name, "include_tasks" | "include_role") {
             self.include_keys(node, kind);
         }
-        let site = matches!(kind.name, "include_tasks" | "include_role")
-            .then(|| self.site(value, &params, outer, &own, &local, path));
+        let site = matches!(kind.name, "include_tasks" | "include_role").then(|| {
+            self.site(value, &params, outer, &own, Around { locals: &local, task: Some(node) }, path)
+        });
         let mut asks_for_others =
             references.iter().any(|reference| OF_OTHERS.contains(&reference.name.as_str()));
         if kind.name == "template" {
