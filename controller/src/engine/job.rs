@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpufleet_protocol::{
     FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
-    op::{JobStart, JobStatus},
+    op::{JOB_TIMED_OUT, JobStart, JobStatus},
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     node::{Cut, NodeTask},
     play::Pace,
+    reboot::PAUSES,
 };
 use crate::{
     event::{NodeState, What},
@@ -25,14 +26,10 @@ use crate::{
 const ASKING: Duration = Duration::from_secs(30);
 /// How long a node that is lost is tried again at least.
 const REACHING: Duration = Duration::from_secs(60);
-/// How long between two tries.
-const PAUSE: Duration = Duration::from_secs(1);
 /// How long a job may live beyond its time before nobody waits for it any more.
 const OVERDUE: Duration = Duration::from_secs(20);
 /// The longest that one question waits for the end of a job, in seconds.
 const LONGEST: u64 = 30;
-/// What the node says of a job that it stopped.
-const TIMED_OUT: &str = "Timeout exceeded";
 
 impl NodeTask {
     /// Begins a job, or finds it; waits for its end unless `poll` is 0.
@@ -82,7 +79,8 @@ impl NodeTask {
                 Err(fed) => return Ok(fed),
             };
             let finished = outcome.data.get("finished") == Some(&Value::Bool(true));
-            let stopped = matches!(&outcome.status, OpStatus::Failed { message, .. } if message == TIMED_OUT);
+            let stopped =
+                matches!(&outcome.status, OpStatus::Failed { message, .. } if message == JOB_TIMED_OUT);
             if stopped || !finished && Instant::now() >= last {
                 let limit = job.limit_s;
                 let message = format!("async task did not complete within the requested time - {limit}s");
@@ -104,6 +102,7 @@ impl NodeTask {
         op: &NodeOp,
         until: Instant,
     ) -> Result<Result<OpOutcome, Fed>, Cut> {
+        let (mut pause, mut told) = (PAUSES.0, None);
         loop {
             let reason = match self.ask_job(action, op).await? {
                 Ok(outcome) => return Ok(Ok(outcome)),
@@ -112,9 +111,14 @@ impl NodeTask {
             if Instant::now() >= until {
                 return Ok(Err(Fed::Unreachable { reason }));
             }
-            let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
-            self.state(state, Some(format!("lost, while its job goes on: {reason}"))).await;
-            sleep(PAUSE).await;
+            // Why not each time: it may be away for hours, and the journal keeps all that is told.
+            if told.as_ref() != Some(&reason) {
+                let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
+                self.state(state, Some(format!("lost, while its job goes on: {reason}"))).await;
+                told = Some(reason);
+            }
+            sleep(pause).await;
+            pause = (pause * 3 / 2).min(PAUSES.1);
         }
     }
 

@@ -29,7 +29,8 @@ pub(super) enum Over {
 pub(super) struct Meeting {
     /// The others go no further than to their next barrier.
     over: Option<Over>,
-    at_barrier: Vec<usize>,
+    /// Each with how many barriers it has come to.
+    at_barrier: Vec<(usize, u32)>,
     /// When those who wait go on without hosts that never answered.
     opens_at: Option<Instant>,
     latches: HashMap<Arc<str>, Latch>,
@@ -50,8 +51,8 @@ enum Latch {
 
 impl Meeting {
     /// A host waits for the others; for those who never answered so long at most.
-    pub(super) fn wait(&mut self, host: usize, silence: Duration) {
-        self.at_barrier.push(host);
+    pub(super) fn wait(&mut self, host: usize, nth: u32, silence: Duration) {
+        self.at_barrier.push((host, nth));
         self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
     }
 
@@ -83,15 +84,24 @@ impl Meeting {
     /// on alone when it does.
     ///
     /// `at_work` are those who may still come, each with whether it ever answered.
-    pub(super) fn open(&mut self, mut at_work: impl Iterator<Item = (usize, bool)>) -> Vec<usize> {
+    pub(super) fn open(&mut self, at_work: &[(usize, bool)]) -> Vec<usize> {
         let patient = self.opens_at.is_some_and(|at| Instant::now() < at);
-        let there = &self.at_barrier;
-        let missing = |(host, answered): (usize, bool)| !there.contains(&host) && (answered || patient);
-        if there.is_empty() || at_work.any(missing) {
+        let there = |host: usize| self.at_barrier.iter().any(|(waiting, _)| *waiting == host);
+        if self.at_barrier.is_empty()
+            || at_work.iter().any(|(host, answered)| !there(*host) && (*answered || patient))
+        {
             return Vec::new();
         }
         self.opens_at = None;
-        std::mem::take(&mut self.at_barrier)
+        // Why not all: in a resumed run one may stand before a barrier that another one has behind it.
+        let counts = |host: usize| at_work.iter().any(|(working, _)| *working == host);
+        let counted = self.at_barrier.iter().filter(|(host, _)| counts(*host));
+        let first = counted.map(|(_, nth)| *nth).min().unwrap_or(u32::MAX);
+        let waiting = std::mem::take(&mut self.at_barrier);
+        let (go, stay): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(host, nth)| *nth <= first || !counts(*host));
+        self.at_barrier = stay;
+        go.into_iter().map(|(host, _)| host).collect()
     }
 
     /// Asks for a task that one host runs for all; nothing while another one runs it. Where hosts wait for each other,
@@ -141,7 +151,7 @@ impl Meeting {
                 Latch::Expected { waiting, .. } | Latch::Running { waiting, .. } => waiting.clone(),
                 Latch::Value(_) => Vec::new(),
             })
-            .chain(self.at_barrier.iter().copied())
+            .chain(self.at_barrier.iter().map(|(host, _)| *host))
             .collect();
         let mut heirs = Vec::new();
         for latch in self.latches.values_mut() {

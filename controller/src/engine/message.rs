@@ -25,6 +25,8 @@ pub(super) enum FromNode {
     /// Waits for the others of its wave (strategy `linear`).
     Barrier {
         host: usize,
+        /// How many it has come to by now.
+        nth: u32,
     },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
     Latch {

@@ -317,8 +317,8 @@ impl NodeTask {
                     }
                     cursor.feed(fed)
                 }
-                Step::Barrier { .. } => {
-                    if !silent && !self.wait_for_others().await? {
+                Step::Barrier { nth, .. } => {
+                    if !silent && !self.wait_for_others(nth).await? {
                         self.remember(String::new(), &Fed::Ended, false).await;
                         cursor.feed(Fed::Ended)
                     } else {
@@ -430,10 +430,10 @@ impl NodeTask {
     }
 
     /// Whether the play goes on behind the barrier.
-    async fn wait_for_others(&mut self) -> Result<bool, Cut> {
+    async fn wait_for_others(&mut self, nth: u32) -> Result<bool, Cut> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
-        let _ = self.out.send(FromNode::Barrier { host: self.host }).await;
+        let _ = self.out.send(FromNode::Barrier { host: self.host, nth }).await;
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {

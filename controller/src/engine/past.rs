@@ -4,7 +4,7 @@
 //! things in the same order they stand in the same place.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
 
@@ -251,10 +251,25 @@ impl Past {
 }
 
 impl PastPlay {
-    /// How the node's part ended, if it did.
     /// Whether its first wave was due.
     pub(super) fn has_begun(&self) -> bool {
         self.inputs.iter().any(|(_, input)| *input == Input::Begin)
+    }
+
+    /// Those of the hosts that began, batch by batch; those in none of them last.
+    pub(super) fn batches<'a>(&self, slots: &'a [Slot]) -> Vec<Vec<&'a Slot>> {
+        let mut place: HashMap<&str, usize> = HashMap::new();
+        for (wave, number) in self.shape.waves.iter().zip(0..) {
+            place.extend(wave.hosts.iter().map(|host| (host.as_str(), number)));
+        }
+        let mut batches: BTreeMap<usize, Vec<&'a Slot>> = BTreeMap::new();
+        for slot in slots.iter().filter(|slot| self.began(&slot.name)) {
+            batches
+                .entry(place.get(slot.name.as_str()).copied().unwrap_or(usize::MAX))
+                .or_default()
+                .push(slot);
+        }
+        batches.into_values().collect()
     }
 
     /// How the node's part ended, if it did.
@@ -367,29 +382,21 @@ impl PastPlay {
         (resumed, end)
     }
 
-    /// Leads a cursor through what is known of a node, for what it tells the others on the way.
-    pub(super) fn rehearse(&self, mut cursor: Cursor, host: &str) {
-        let moments = self.nodes.get(host).map(|node| node.moments.clone()).unwrap_or_default();
-        let mut fed = moments.into_iter().filter_map(|moment| match moment {
-            Moment::Fed(fed, _) => Some(fed),
-            Moment::Granted | Moment::Released => None,
-        });
-        let mut next = fed.next();
-        loop {
-            match cursor.next() {
-                Step::End(_) => return,
-                Step::Run(_) | Step::Latch { .. } | Step::Ask { .. } => {
-                    let Some(Some(fed_now)) = next.take() else { return };
-                    next = fed.next();
-                    cursor.feed(fed_now);
-                }
-                Step::Barrier { .. } if matches!(next, Some(Some(Fed::Ended))) => {
-                    next = fed.next();
-                    cursor.feed(Fed::Ended);
-                }
-                _ if next.is_none() => return,
-                _ => {}
-            }
+    /// Leads the cursors of one batch through what is known of their nodes, for what they tell each other on the way.
+    ///
+    /// Why from barrier to barrier: what one of them told hangs on what the others had told by then.
+    pub(super) fn rehearse(&self, batch: Vec<(Cursor, &str)>) {
+        let known = |(cursor, host): (Cursor, &str)| {
+            let moments = self.nodes.get(host).map(|node| node.moments.clone()).unwrap_or_default();
+            let fed = moments.into_iter().filter_map(|moment| match moment {
+                Moment::Fed(fed, _) => Some(fed),
+                Moment::Granted | Moment::Released => None,
+            });
+            Rehearsal { cursor, fed: fed.collect() }
+        };
+        let mut batch: Vec<Rehearsal> = batch.into_iter().map(known).collect();
+        while !batch.is_empty() {
+            batch.retain_mut(Rehearsal::reaches_a_barrier);
         }
     }
 
@@ -398,6 +405,34 @@ impl PastPlay {
         if let Some((state, detail)) = self.nodes.get(&slot.name).and_then(|node| node.end.as_ref()) {
             slot.verdict = *state;
             slot.message.clone_from(detail);
+        }
+    }
+}
+
+/// A cursor and what it is still to be told.
+struct Rehearsal {
+    cursor: Cursor,
+    fed: VecDeque<Option<Fed>>,
+}
+
+impl Rehearsal {
+    /// Goes on to the next barrier; not where it ends or nothing more is known before that.
+    fn reaches_a_barrier(&mut self) -> bool {
+        loop {
+            match self.cursor.next() {
+                Step::End(_) => return false,
+                Step::Run(_) | Step::Latch { .. } | Step::Ask { .. } => {
+                    let Some(Some(fed)) = self.fed.pop_front() else { return false };
+                    self.cursor.feed(fed);
+                }
+                Step::Barrier { .. } if self.fed.front() == Some(&Some(Fed::Ended)) => {
+                    self.fed.pop_front();
+                    self.cursor.feed(Fed::Ended);
+                }
+                Step::Barrier { .. } => return !self.fed.is_empty(),
+                Step::Report(_) | Step::SectionEnd { .. } if self.fed.is_empty() => return false,
+                Step::Report(_) | Step::SectionEnd { .. } => {}
+            }
         }
     }
 }

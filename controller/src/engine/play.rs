@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     event::{Level, NodeState, What},
-    interpreter::Given,
+    interpreter::{Board, Given},
     report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
@@ -52,8 +52,15 @@ pub(super) struct Stage {
     pub(super) slots: Vec<Slot>,
     pub(super) stop: Option<Stop>,
     pub(super) lost: Lost,
-    /// What hosts were given by the tasks of others.
+    /// What hosts were given by the tasks of others, and have not taken over.
     pub(super) given: HashMap<Arc<str>, Given>,
+}
+
+impl Stage {
+    pub(super) fn of(mut slots: Vec<Slot>, stop: Option<Stop>, lost: Lost, board: &Board) -> Self {
+        Slot::clear_errors(&mut slots);
+        Self { slots, stop, lost, given: board.gifts() }
+    }
 }
 
 struct Running {
@@ -291,10 +298,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn stage(self) -> Stage {
         let lost = self.rollout.as_ref().map_or(self.context.lost, Rollout::lost);
-        let given = self.context.board.as_ref().map(|board| board.gifts()).unwrap_or_default();
-        let mut slots: Vec<Slot> = self.slots.into_iter().flatten().collect();
-        Slot::clear_errors(&mut slots);
-        Stage { slots, stop: self.stop, lost, given }
+        let slots = self.slots.into_iter().flatten().collect();
+        Stage::of(slots, self.stop, lost, &self.context.board)
     }
 
     /// Waits for the next thing to happen and deals with it.
@@ -461,13 +466,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
                 self.input(Input::Surveyed { out, elsewhere, domains })
             }
-            FromNode::Barrier { host } => {
+            FromNode::Barrier { host, nth } => {
                 // Why without a bound of ours: as long as nobody connected, nothing is known of how long it takes.
                 let silence = match self.slowest.0 {
                     Duration::ZERO => Duration::MAX,
                     slowest => slowest * 3 + LATE.0,
                 };
-                self.meeting.wait(host, silence);
+                self.meeting.wait(host, nth, silence);
                 self.open_barrier();
                 Ok(())
             }
@@ -507,7 +512,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     .is_some_and(|name| self.context.connector.has_answered(name));
             (*host, answered)
         });
-        for host in self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host))) {
+        let at_work: Vec<(usize, bool)> = at_work.filter(|(host, _)| !self.late.contains(host)).collect();
+        for host in self.meeting.open(&at_work) {
             self.answer(host, self.meeting.word());
         }
         for heir in self.meeting.overdue() {
@@ -562,8 +568,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if fatal {
             self.meeting.end(Over::Failed);
         }
-        if let Some(board) = self.context.board.as_ref().filter(|_| !slot.is_alive()) {
-            board.lose(&slot.name);
+        if !slot.is_alive() {
+            self.context.board.lose(&slot.name);
         }
         self.slots[host] = Some(slot);
         if self.rollout.is_some() {

@@ -30,7 +30,7 @@ const SAYING: Duration = Duration::from_secs(20);
 /// Why: the helper waits half a second, so that its answer gets out, and a loaded machine takes its time.
 pub(super) const SETTLE: Duration = Duration::from_secs(10);
 /// First and longest pause between looks at a node that is not back.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// A boot that is to follow another one.
 pub(super) struct Awaited {

@@ -179,7 +179,7 @@ pub(super) struct PlayContext<'a> {
     /// Commands of the play's policy around its nodes.
     pub(super) hooks: Arc<Hooks>,
     /// Where its hosts tell each other what they have.
-    pub(super) board: Option<Arc<Board>>,
+    pub(super) board: Arc<Board>,
     pub(super) recorder: &'a mut Recorder,
     pub(super) interrupts: &'a mut mpsc::Receiver<()>,
 }
@@ -476,9 +476,11 @@ impl Engine {
             .map(|slot| slot.name.clone())
             .collect();
         let (make, board) = self.cursors(index, &names, &shape.waves, hostvars, &lost);
-        board.iter().for_each(|board| board.settle());
         dispatcher.context().cursors = make;
-        dispatcher.context().board.clone_from(&board);
+        // Why not in a reading: it has been read, and what hosts were given on the way is the next play's too.
+        if writes {
+            dispatcher.context().board = board;
+        }
         dispatcher.context().recorder.emit(What::PlayStarted(shape.clone()))?;
         if dispatcher.is_stopped() || !writes {
             return dispatcher.leave(None).await;
@@ -530,19 +532,16 @@ impl Engine {
         let lost: Vec<String> =
             slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
         let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
-        if let Some(board) = &board {
-            // Why before: what one host saw of another hangs on what that one did.
-            for slot in slots.iter().filter(|slot| begun.began(&slot.name)) {
-                if let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) {
-                    begun.rehearse(cursor, &slot.name);
-                }
-            }
-            let ended_badly = |slot: &&Slot| {
-                matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable))
-            };
-            slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
-            board.settle();
+        // Why before: what one host saw of another hangs on what that one did.
+        for batch in begun.batches(&slots) {
+            let cursor = |slot: &Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
+            begun.rehearse(
+                batch.into_iter().filter_map(|slot| Some((cursor(slot)?, slot.name.as_str()))).collect(),
+            );
         }
+        let ended_badly =
+            |slot: &&Slot| matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable));
+        slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         let mut latches = Vec::new();
@@ -577,6 +576,7 @@ impl Engine {
             } else {
                 if let Some(end) = end {
                     slot.vars = end.vars;
+                    slot.cleared_errors |= end.cleared_errors;
                 }
                 begun.settle(slot);
             }
@@ -586,11 +586,10 @@ impl Engine {
         let returned =
             slots.iter().enumerate().any(|(host, slot)| core.is_in_no_wave(host) && slot.is_alive());
         if core.is_finished() && again.is_empty() && !returned && !goes_on {
-            return Ok(Stage { slots, stop: None, lost: core.lost(), given: HashMap::new() });
+            return Ok(Stage::of(slots, None, core.lost(), &board));
         }
         let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
-        context.cursors = make;
-        context.board = board;
+        (context.cursors, context.board) = (make, board);
         context.neighbours = self.neighbours(index, play, &begun.shape);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
@@ -609,6 +608,7 @@ impl Engine {
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
         let r#become = self.options.default_become || play.may_escalate();
+        let (cursors, board) = self.cursors(index, &names, &[], None, &[]);
         PlayContext {
             play: index,
             names: names.clone(),
@@ -631,7 +631,7 @@ impl Engine {
             throttles: Arc::default(),
             delegates: Arc::clone(&self.delegates),
             connector: Arc::clone(&self.connector),
-            cursors: self.cursors(index, &names, &[], None, &[]).0,
+            cursors,
             approval: Approval::Everything,
             holder: self.options.holder.clone(),
             resumed: self.options.resumed,
@@ -648,7 +648,7 @@ impl Engine {
                 self.options.holder.run.clone(),
                 Arc::clone(&self.confirm),
             )),
-            board: None,
+            board,
             recorder,
             interrupts,
         }
@@ -694,8 +694,7 @@ impl Engine {
         waves: &[WaveShape],
         hostvars: Option<Value>,
         lost: &[String],
-    ) -> (MakeCursor, Option<Arc<Board>>) {
-        let linear = self.program.plays.get(play).is_some_and(|play| play.strategy == Strategy::Linear);
+    ) -> (MakeCursor, Arc<Board>) {
         let mut names = names.to_vec();
         // Why: as in Ansible, lists of all hosts of a play do not follow its `order`.
         if self.program.plays.get(play).is_some_and(|play| play.order != Order::Inventory) {
@@ -709,14 +708,10 @@ impl Engine {
         let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
         let extra =
             self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
-        let board = linear.then(|| {
-            let known = hostvars.as_ref().and_then(Value::as_map).cloned();
-            Arc::new(Board::new(known, names.clone(), batches.clone(), extra.clone()))
-        });
-        if let Some(board) = &board {
-            lost.iter().for_each(|host| board.lose(host));
-        }
-        let of_cursors = board.clone();
+        let known = hostvars.as_ref().and_then(Value::as_map).cloned();
+        let board = Arc::new(Board::new(known, names.clone(), batches.clone(), extra));
+        lost.iter().for_each(|host| board.lose(host));
+        let of_cursors = Arc::clone(&board);
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
         let (contexts, options) = (self.contexts.clone(), self.options.clone());
         let peers = peers::of(&names, &batches, lost, hostvars);
@@ -727,7 +722,7 @@ impl Engine {
             cursor.set_defer_to_reboot(defer_to_reboot);
             cursor.set_diff_mode(options.diff);
             cursor.set_stepping(options.stepper.is_some() && mode == Mode::Apply);
-            cursor.set_peers(peers.get(&slot.name), of_cursors.clone());
+            cursor.set_peers(peers.get(&slot.name), Some(Arc::clone(&of_cursors)));
             Some(cursor)
         });
         (make, board)

@@ -1,9 +1,10 @@
 //! What hosts of a linear play tell each other: their variables as they were at the last barrier, and who still takes part.
 //!
-//! Owns what each host had set whenever it came to a task, and who was lost. Must not know connections. Invariant: all hosts
-//! that pass a barrier see the same, and a run that is resumed sees what it saw before, once every host's past was told.
+//! Owns what each host had set whenever it came to a task, what tasks of others set for it, and who was lost. Must not know
+//! connections. Invariant: all hosts that pass a barrier see the same, and a run that is resumed sees what it saw before, once
+//! every host's past was told. That is why what is given has a [`Moment`]: barriers count the same on all hosts, clocks do not.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +29,14 @@ pub struct Board {
 #[derive(Default)]
 struct Told {
     last: Arc<str>,
-    at: BTreeMap<Arc<str>, HostVars>,
+    at: BTreeMap<Arc<str>, Had>,
+}
+
+/// What a host had when it came to a task.
+struct Had {
+    vars: HostVars,
+    /// What of others' gifts is among it.
+    taken: Taken,
 }
 
 /// What tasks of other hosts set for a host (`delegate_facts`).
@@ -38,10 +46,28 @@ pub struct Given {
     pub set: Dict,
 }
 
+impl Given {
+    fn extend(&mut self, later: &Self) {
+        self.facts.extend(&later.facts);
+        self.set.extend(&later.set);
+    }
+}
+
+/// When something was given: in which batch, behind how many barriers, and by which of the play's hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    batch: usize,
+    barriers: u32,
+    host: usize,
+}
+
+/// What a host took over of what others gave it; from then on it is its own, and a task of its own may set it again.
+pub(super) type Taken = BTreeSet<Moment>;
+
 /// What was worked out last: it holds the variables of all hosts, so only one is kept.
 struct Seen {
     task: Arc<str>,
-    batch: usize,
+    at: (usize, u32),
     dict: Dict,
 }
 
@@ -49,9 +75,9 @@ struct Seen {
 struct State {
     told: HashMap<Arc<str>, Told>,
     lost: HashSet<Arc<str>>,
-    given: HashMap<Arc<str>, Given>,
+    given: HashMap<Arc<str>, BTreeMap<Moment, Given>>,
+    taken: HashMap<Arc<str>, Taken>,
     seen: Option<Seen>,
-    settled: bool,
 }
 
 impl Board {
@@ -69,9 +95,9 @@ impl Board {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on all that earlier processes of the run told is known.
-    pub fn settle(&self) {
-        self.state().settled = true;
+    fn batch_of(&self, host: &str) -> usize {
+        let of = |batch: &Vec<Arc<str>>| batch.iter().any(|other| **other == *host);
+        self.batches.iter().position(of).unwrap_or(usize::MAX)
     }
 
     /// A host failed, or cannot be reached: it does not take part any more.
@@ -81,40 +107,56 @@ impl Board {
         state.lost.insert(Arc::from(host));
     }
 
-    /// What hosts were given by the tasks of others.
+    /// What hosts were given by the tasks of others and have not taken over themselves.
     pub fn gifts(&self) -> HashMap<Arc<str>, Given> {
-        self.state().given.clone()
+        let state = self.state();
+        let left = state.given.iter().filter_map(|(host, given)| {
+            let taken = state.taken.get(host);
+            let open = given.iter().filter(|(moment, _)| taken.is_none_or(|taken| !taken.contains(moment)));
+            Some((Arc::clone(host), merged(open)?))
+        });
+        left.collect()
     }
 
-    /// A task of another host sets variables of this one.
-    pub(super) fn give(&self, host: &str, given: &Given) {
+    /// A task of a host that has passed so many barriers sets variables of another one.
+    pub(super) fn give(&self, giver: &str, barriers: u32, host: &str, given: &Given) {
+        let place = self.hosts.iter().position(|name| **name == *giver).unwrap_or(usize::MAX);
+        let moment = Moment { batch: self.batch_of(giver), barriers, host: place };
         let mut state = self.state();
         state.seen = None;
-        let all = state.given.entry(Arc::from(host)).or_default();
-        all.facts.extend(&given.facts);
-        all.set.extend(&given.set);
+        state.given.entry(Arc::from(host)).or_default().entry(moment).or_default().extend(given);
         self.has_gifts.store(true, Ordering::Release);
     }
 
-    /// What others set for this host so far.
-    pub(super) fn given(&self, host: &str) -> Option<Given> {
-        self.has_gifts.load(Ordering::Acquire).then(|| self.state().given.get(host).cloned()).flatten()
+    /// What a host that has just passed its latest barrier takes over: all that was given to it before that one.
+    pub(super) fn take(&self, host: &Arc<str>, barriers: u32, taken: &mut Taken) -> Option<Given> {
+        if !self.has_gifts.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut state = self.state();
+        let given = state.given.get(host)?;
+        let now = (self.batch_of(host), barriers);
+        let all = merged(open(given, taken, now))?;
+        let new: Vec<Moment> = open(given, taken, now).map(|(moment, _)| *moment).collect();
+        taken.extend(&new);
+        state.taken.entry(Arc::clone(host)).or_default().extend(new);
+        Some(all)
     }
 
     /// A host has come to a task.
-    pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars) {
+    pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars, taken: &Taken) {
         let mut state = self.state();
         let told = state.told.entry(Arc::clone(host)).or_default();
         told.last = Arc::clone(task);
-        told.at.insert(Arc::clone(task), vars.clone());
+        told.at.insert(Arc::clone(task), Had { vars: vars.clone(), taken: taken.clone() });
     }
 
-    /// `hostvars` and the lists of hosts for a task that all of a batch have come to.
-    pub(super) fn at(&self, task: &Arc<str>, host: &str) -> Dict {
-        let of = |batch: &Vec<Arc<str>>| batch.iter().any(|other| **other == *host);
-        let batch = self.batches.iter().position(of).unwrap_or(usize::MAX);
+    /// `hostvars` and the lists of hosts for a task that all of a batch have come to; it is behind so many barriers.
+    pub(super) fn at(&self, task: &Arc<str>, host: &str, barriers: u32) -> Dict {
+        let batch = self.batch_of(host);
+        let at = (batch, barriers);
         let mut state = self.state();
-        if let Some(seen) = state.seen.as_ref().filter(|seen| seen.task == *task && seen.batch == batch) {
+        if let Some(seen) = state.seen.as_ref().filter(|seen| seen.task == *task && seen.at == at) {
             return seen.dict.clone();
         }
         let mut dict = Dict::default();
@@ -127,28 +169,28 @@ impl Board {
         dict.insert("ansible_play_batch", list(mates));
         dict.insert("play_hosts", list(mates));
         if let Some(base) = &self.base {
-            dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, task, &state))));
+            dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, task, at, &state))));
         }
-        if state.settled {
-            state.seen = Some(Seen { task: Arc::clone(task), batch, dict: dict.clone() });
-        }
+        state.seen = Some(Seen { task: Arc::clone(task), at, dict: dict.clone() });
         dict
     }
 
-    fn everybody(&self, base: &Dict, task: &Arc<str>, state: &State) -> Dict {
+    fn everybody(&self, base: &Dict, task: &Arc<str>, at: (usize, u32), state: &State) -> Dict {
         let mut all = base.clone();
+        let nothing = Taken::default();
         for host in state.told.keys().chain(state.given.keys()) {
             let Some(Value::Map(known)) = base.get(host) else { continue };
             let mut own = (**known).clone();
-            if let Some(told) = state.told.get(host)
-                // Why the last: a host that does not come to this task has what it had when it was last heard of.
-                && let Some(vars) = told.at.get(task).or_else(|| told.at.get(&told.last))
-            {
+            // Why the last: a host that does not come to this task has what it had when it was last heard of.
+            let had =
+                state.told.get(host).and_then(|told| told.at.get(task).or_else(|| told.at.get(&told.last)));
+            if let Some(Had { vars, .. }) = had {
                 own.extend(&vars.facts);
                 own.extend(&vars.included);
                 own.extend(&vars.set);
             }
-            if let Some(given) = state.given.get(host) {
+            let taken = had.map_or(&nothing, |had| &had.taken);
+            if let Some(given) = state.given.get(host).and_then(|given| merged(open(given, taken, at))) {
                 own.extend(&given.facts);
                 own.extend(&given.set);
             }
@@ -159,6 +201,25 @@ impl Board {
     }
 }
 
+/// What is not taken of what was given before a moment: batch, and barriers passed.
+fn open<'a>(
+    given: &'a BTreeMap<Moment, Given>,
+    taken: &'a Taken,
+    (batch, barriers): (usize, u32),
+) -> impl Iterator<Item = (&'a Moment, &'a Given)> {
+    let before = given.range(..Moment { batch, barriers, host: 0 });
+    before.filter(|(moment, _)| !taken.contains(moment))
+}
+
+/// All of it, later gifts over earlier ones; none where there is none.
+fn merged<'a>(given: impl Iterator<Item = (&'a Moment, &'a Given)>) -> Option<Given> {
+    let mut all: Option<Given> = None;
+    for (_, one) in given {
+        all.get_or_insert_default().extend(one);
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value as Json, json};
@@ -166,7 +227,7 @@ mod tests {
     use super::*;
 
     fn seen(board: &Board, task: &str, host: &str) -> Json {
-        Json::Object(board.at(&Arc::from(task), host).to_json())
+        Json::Object(board.at(&Arc::from(task), host, 1).to_json())
     }
 
     fn dict(json: Json) -> Dict {
@@ -180,10 +241,9 @@ mod tests {
         let board = Board::new(None, hosts.clone(), batches, Arc::default());
         let first = Arc::from("tasks.0");
         for host in &hosts[..2] {
-            board.tell(host, &first, &HostVars::default());
+            board.tell(host, &first, &HostVars::default(), &Taken::default());
         }
         board.lose("b");
-        board.settle();
         assert_eq!(
             seen(&board, "tasks.0", "a"),
             json!({"ansible_play_hosts": ["a", "b", "c"], "ansible_play_batch": ["a", "b"], "play_hosts": ["a", "b"]}),
@@ -197,15 +257,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_seen_and_extra_variables_win() {
+    fn what_is_given_is_seen_behind_the_next_barrier_and_extra_variables_win() {
         let base = dict(json!({"a": {"x": 1}, "b": {"x": 2, "y": 0}}));
-        let hosts: Vec<Arc<str>> = ["a"].map(Arc::from).to_vec();
+        let hosts: Vec<Arc<str>> = ["a", "b"].map(Arc::from).to_vec();
         let extra = Arc::new(dict(json!({"y": "given"})));
-        let board = Board::new(Some(Arc::new(base)), hosts, Vec::new(), extra);
-        assert!(board.given("b").is_none());
-        board.give("b", &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) });
-        assert_eq!(seen(&board, "tasks.0", "a")["hostvars"]["b"], json!({"x": 3, "y": "given", "f": 5}));
-        assert_eq!(board.given("b").unwrap().set.get("x"), Some(&Value::Int(3)));
+        let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), extra);
+        let mut taken = Taken::default();
+        let b = &hosts[1];
+        assert!(board.take(b, 9, &mut taken).is_none());
+        board.give("a", 1, "b", &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) });
+        assert_eq!(seen(&board, "tasks.0", "a")["hostvars"]["b"], json!({"x": 2, "y": "given"}), "not yet");
+        assert!(board.take(b, 1, &mut taken).is_none());
+        let hostvars = |barriers| {
+            Json::Object(board.at(&Arc::from("tasks.1"), "a", barriers).to_json())["hostvars"]["b"].clone()
+        };
+        assert_eq!(hostvars(2), json!({"x": 3, "y": "given", "f": 5}));
         assert_eq!(board.gifts().len(), 1);
+        assert_eq!(board.take(b, 2, &mut taken).unwrap().set.get("x"), Some(&Value::Int(3)));
+        assert!(board.take(b, 3, &mut taken).is_none(), "once");
+        assert!(board.gifts().is_empty(), "it has it");
+        let own = HostVars { set: Arc::new(dict(json!({"x": "own"}))), ..HostVars::default() };
+        board.tell(b, &Arc::from("tasks.1"), &own, &taken);
+        assert_eq!(hostvars(3), json!({"x": "own", "y": "given"}), "what it set itself later stands");
     }
 }

@@ -43,3 +43,32 @@ pub struct TaskReport {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Json>,
 }
+
+impl TaskReport {
+    /// A report that says which task it is of, where that stands, and how it ended.
+    pub(super) fn blank(
+        op_id: OpId,
+        task: String,
+        kind: &str,
+        (file, line): (Arc<str>, u32),
+        status: Status,
+    ) -> Self {
+        Self {
+            phase: op_id.phase,
+            op_id,
+            task,
+            kind: kind.to_owned(),
+            file,
+            line,
+            status,
+            ignored: false,
+            rescued: false,
+            message: None,
+            changes: Vec::new(),
+            awaiting: Vec::new(),
+            item: None,
+            warnings: Vec::new(),
+            data: Map::new(),
+        }
+    }
+}

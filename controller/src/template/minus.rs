@@ -10,16 +10,22 @@ const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "elif"];
 /// What dates and spans of time have; nothing else makes a subtraction one of dates.
 const SIGNS: [&str; 4] = ["to_datetime", ".total_seconds", ".days", ".seconds"];
 
+/// Deeper brackets are left to the engine, which refuses them.
+const DEEPEST: usize = 100;
+
 /// The same expression, where each subtraction that may be one of dates is a call.
 pub(super) fn rewritten(expression: &str) -> Cow<'_, str> {
     if !expression.contains('-') || !SIGNS.iter().any(|sign| expression.contains(sign)) {
         return Cow::Borrowed(expression);
     }
-    rewrite(expression).map_or(Cow::Borrowed(expression), Cow::Owned)
+    rewrite(expression, 0).map_or(Cow::Borrowed(expression), Cow::Owned)
 }
 
-/// None where brackets or quotes do not end, or an operand is missing.
-fn rewrite(text: &str) -> Option<String> {
+/// None where brackets or quotes do not end, where brackets are too deep, or an operand is missing.
+fn rewrite(text: &str, depth: usize) -> Option<String> {
+    if depth > DEEPEST {
+        return None;
+    }
     let bytes = text.as_bytes();
     let mut out = String::new();
     // What the current sum comes to so far, and its last operand.
@@ -37,7 +43,7 @@ fn rewrite(text: &str) -> Option<String> {
             b'(' | b'[' | b'{' => {
                 let end = closing(bytes, at)?;
                 operand.push(char::from(byte));
-                operand.push_str(&rewrite(text.get(at + 1..end)?)?);
+                operand.push_str(&rewrite(text.get(at + 1..end)?, depth + 1)?);
                 operand.push_str(text.get(end..=end)?);
                 at = end + 1;
                 continue;
@@ -171,6 +177,12 @@ mod tests {
             let got = rewritten(written);
             assert_eq!(got.replace("and (", "and("), wanted, "{written}");
         }
+    }
+
+    #[test]
+    fn brackets_may_be_as_deep_as_anybody_likes() {
+        let deep = format!("{}a.days - 1{}", "(".repeat(100_000), ")".repeat(100_000));
+        assert_eq!(rewritten(&deep), deep);
     }
 
     proptest! {

@@ -262,7 +262,10 @@ pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
-/// Reads `90`, `90s`, `20m`, `2h` or `1d` as seconds.
+/// What is longer than this many seconds, a hundred years, is no longer than this: it can be added to any moment.
+pub const LONGEST_S: u64 = 100 * 365 * 86_400;
+
+/// Reads `90`, `90s`, `20m`, `2h` or `1d` as seconds, [`LONGEST_S`] at most.
 pub fn parse_seconds(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -274,5 +277,26 @@ pub fn parse_seconds(text: &str) -> Option<u64> {
         "d" => 86_400,
         _ => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(factor)
+    Some(number.parse::<u64>().ok()?.saturating_mul(factor).min(LONGEST_S))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_duration_is_too_long_to_be_added_to_a_moment() {
+        for (text, seconds) in [
+            ("90", 90),
+            (" 2h ", 7200),
+            ("1d", 86_400),
+            ("18446744073709551615", LONGEST_S),
+            ("213503982334602d", LONGEST_S),
+        ] {
+            assert_eq!(parse_seconds(text), Some(seconds), "{text}");
+        }
+        assert_eq!((parse_seconds("1w"), parse_seconds("-1")), (None, None));
+        let longest = std::time::Duration::from_secs(LONGEST_S);
+        assert!(std::time::Instant::now().checked_add(longest * 3).is_some());
+    }
 }

@@ -296,6 +296,9 @@ pub struct JobStart {
     pub limit_s: u64,
 }
 
+/// What the outcome of a job says that was stopped because its time was up; as with Ansible.
+pub const JOB_TIMED_OUT: &str = "Timeout exceeded";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
     pub jid: String,

@@ -182,8 +182,8 @@ fn mounts(roots: &Roots, text: &str) -> Vec<MountFacts> {
             continue;
         }
         let mount = unescaped(mount);
-        // Why none of a server: one that is gone holds up whoever asks.
-        let is_local = device.starts_with('/');
+        // Why none of a server: one that is gone holds up whoever asks. Why two: shares of Windows begin so.
+        let is_local = device.starts_with('/') && !device.starts_with("//") && fstype != "gpfs";
         let sizes = is_local.then(|| rustix::fs::statvfs(&*roots.path(&mount)).ok()).flatten();
         found.push(MountFacts {
             device: unescaped(device),
@@ -231,8 +231,9 @@ mod tests {
         bench.write("proc/loadavg", "0.10 0.20 1.50 1/2 3\n");
         bench.write(
             "proc/self/mounts",
-            "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /a\\040b nfs4 rw 0 0\n",
+            "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/x /a\\040b nfs4 rw 0 0\n//nas/y /c cifs rw 0 0\n",
         );
+        fs::create_dir_all(bench.path("c")).unwrap();
         bench.write("sys/class/dmi/id/product_name", "DGX H100\n");
         bench.write("usr/bin/apt-get", "");
         let facts = read(&bench.roots);
@@ -245,7 +246,9 @@ mod tests {
         assert_eq!(facts.load, Some((0.1, 0.2, 1.5)));
         let mounts: Vec<(&str, &str)> =
             facts.mounts.iter().map(|mount| (mount.device.as_str(), mount.mount.as_str())).collect();
-        assert_eq!(mounts, [("/dev/vda", "/"), ("nas:/x", "/a b")]);
+        assert_eq!(mounts, [("/dev/vda", "/"), ("nas:/x", "/a b"), ("//nas/y", "/c")]);
+        let asked: Vec<bool> = facts.mounts.iter().map(|mount| mount.size_total > 0).collect();
+        assert_eq!(asked, [true, false, false], "no server is asked");
         assert_eq!(facts.firmware.get("product_name").map(String::as_str), Some("DGX H100"));
         assert_eq!(facts.package_manager.as_deref(), Some("apt"));
         assert!(facts.time_us > 1_700_000_000_000_000);

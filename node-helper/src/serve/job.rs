@@ -15,7 +15,7 @@ use std::{
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
     message::{Mode, Open, Spooled},
-    op::{Exec, JobStart, JobStatus, Program},
+    op::{Exec, JOB_TIMED_OUT, JobStart, JobStatus, Program},
 };
 use serde_json::{Value, json};
 
@@ -35,8 +35,6 @@ use crate::{
 
 /// How long the process of a job may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
-/// What Ansible says of a job that was stopped.
-const TIMED_OUT: &str = "Timeout exceeded";
 /// How often the end of a job is looked for.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -59,7 +57,7 @@ pub fn start(
     let run = &open.holder.run;
     let jid = jobs::id(run, &request.op_id);
     match jobs.look(&jid)? {
-        Look::Missing if Spool::of(state_dir).recall(run, &request.op_id)? != Spooled::Nothing => {
+        Look::Missing if has_begun(&Spool::of(state_dir).recall(run, &request.op_id)?) => {
             let message = format!(
                 "the job {jid} began before, and nothing of it is left on the node; it is not begun again"
             );
@@ -94,12 +92,29 @@ pub fn start(
     }
     let until = Instant::now() + BEGINNING;
     while !jobs.has_begun(&jid) {
-        if Instant::now() > until || matches!(jobs.look(&jid), Ok(Look::Prepared)) && !jobs.has_begun(&jid) {
+        if matches!(jobs.look(&jid), Ok(Look::Prepared)) && !jobs.has_begun(&jid) {
+            // Why: its order may hold secrets, and nobody does it any more.
+            let _ = jobs.forget(&jid);
             return Err(Trouble::io("the process of the job ended before it began"));
+        }
+        if Instant::now() > until && jobs.revoke(&jid)? {
+            let limit = BEGINNING.as_secs();
+            return Err(Trouble::io(format!(
+                "the process of the job did not begin within {limit} s: it was called off, and nothing was done"
+            )));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(begun(&jobs, &jid))
+}
+
+/// Whether a job began of which only the spool knows; one that failed to begin did not.
+fn has_begun(kept: &Spooled) -> bool {
+    match kept {
+        Spooled::Nothing => false,
+        Spooled::Started => true,
+        Spooled::Finished(outcome) => !matches!(outcome.status, OpStatus::Failed { .. }),
+    }
 }
 
 /// Whether an operation asks for something that only the controller has.
@@ -272,8 +287,8 @@ pub fn carry_out(options: &Options) -> ExitCode {
     if deadline.stop().is_some()
         && let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status
     {
-        TIMED_OUT.clone_into(message);
-        outcome.data.insert("msg".to_owned(), json!(TIMED_OUT));
+        JOB_TIMED_OUT.clone_into(message);
+        outcome.data.insert("msg".to_owned(), json!(JOB_TIMED_OUT));
     }
     let kept = jobs.finish(&options.jid, &outcome).or_else(|error| {
         // Why once more: what it said may be what the disk has no room for.

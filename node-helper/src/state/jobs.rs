@@ -173,13 +173,29 @@ impl Jobs {
             serde_json::from_slice(&bytes).map_err(|error| FileError::new("read", &order_path, error))?;
         let began = Began { pid: std::process::id(), boot_id: order.boot_id.clone() };
         let bytes = serde_json::to_vec(&began).map_err(|error| FileError::new("write", &path, error))?;
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).at("make", &path)?;
+        let mut file = once(&path).at("make", &path)?;
         file.write_all(&bytes).and_then(|()| file.sync_all()).at("write", &path)?;
         files::sync_folder(&path);
         // Why: a command line may hold secrets, and nobody needs it any more.
         let _ = fs::remove_file(order_path);
         Ok(order)
+    }
+
+    /// Calls a job off whose process has not come to begin it, and now never will; `false` where it has begun.
+    ///
+    /// # Errors
+    /// The disk is full or read-only: whether it begins is not known.
+    pub fn revoke(&self, jid: &str) -> Result<bool, FileError> {
+        let place = self.known(jid)?;
+        let path = place.join("began.json");
+        match once(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            made => {
+                made.at("make", &path)?;
+                let _ = fs::remove_file(place.join("order.json"));
+                Ok(true)
+            }
+        }
     }
 
     /// Keeps what came of a job.
@@ -231,6 +247,11 @@ impl Jobs {
             }
         }
     }
+}
+
+/// Makes the file that only one can make: whose it is decides whether a job begins.
+fn once(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn private() -> Ownership {
@@ -296,6 +317,19 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         jobs.forget(&jid).unwrap();
         assert!(matches!(jobs.look(&jid).unwrap(), Look::Missing));
+    }
+
+    #[test]
+    fn a_job_is_called_off_or_begins_and_never_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        for jid in ["j1", "j2"] {
+            jobs.prepare(jid, &order()).unwrap();
+        }
+        assert!(jobs.revoke("j1").unwrap());
+        assert!(jobs.begin("j1").is_err() && !dir.path().join("jobs/j1/order.json").exists());
+        jobs.begin("j2").unwrap();
+        assert!(!jobs.revoke("j2").unwrap());
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn words(line: &str) -> Vec<String> {
     [program].into_iter().chain(words.map(ToOwned::to_owned)).collect()
 }
 
-fn ran(world: &World, host: &str) -> Vec<String> {
+pub(super) fn ran(world: &World, host: &str) -> Vec<String> {
     world.with(host, |machine| machine.ran.iter().map(|line| words(line).join(" ")).collect())
 }
 

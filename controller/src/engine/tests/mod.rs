@@ -2,6 +2,7 @@
 //! nothing disturbed.
 
 mod drains;
+mod gifts;
 mod jobs;
 mod late;
 mod learned;
@@ -31,6 +32,7 @@ use crate::{
     interpreter::{CachedFiles, HostContext},
     journal::{Journal, RunDir, RunId, read_for_resume},
     playbook::{Program, TagFilter},
+    template::Value,
 };
 
 const PLAYBOOK: &str = r#"

@@ -403,23 +403,8 @@ impl Cursor {
 
 /// A report of an action without any result yet.
 fn blank(action: &Action, status: Status) -> TaskReport {
-    TaskReport {
-        op_id: action.id.clone(),
-        task: action.task.clone(),
-        kind: action.kind.to_owned(),
-        file: Arc::clone(&action.file),
-        line: action.line,
-        phase: action.phase,
-        status,
-        ignored: false,
-        rescued: false,
-        message: None,
-        changes: Vec::new(),
-        awaiting: Vec::new(),
-        item: None,
-        warnings: Vec::new(),
-        data: Map::new(),
-    }
+    let place = (Arc::clone(&action.file), action.line);
+    TaskReport::blank(action.id.clone(), action.task.clone(), action.kind, place, status)
 }
 
 /// The facts that a `setup` task asks for, under the names that variables have.

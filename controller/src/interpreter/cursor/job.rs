@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::lenient::LONGEST_S;
+
 use super::Cursor;
 use crate::interpreter::action::{Job, Mode};
 use crate::playbook::Task;
@@ -34,5 +36,8 @@ fn seconds(key: &str, value: &Value, scope: &Arc<Scope>) -> Result<u64, String> 
         return Ok(if key == "poll" { POLL_S } else { 0 });
     }
     let text = value.to_text();
-    text.trim().parse().map_err(|_| format!("`{key}` wants a whole number of seconds from 0, got \"{text}\""))
+    let seconds: Result<u64, _> = text.trim().parse();
+    seconds
+        .map(|seconds| seconds.min(LONGEST_S))
+        .map_err(|_| format!("`{key}` wants a whole number of seconds from 0, got \"{text}\""))
 }

@@ -124,23 +124,9 @@ impl Cursor {
         round: u32,
         status: Status,
     ) -> TaskReport {
-        TaskReport {
-            op_id: self.op_id(&task.path, index, Phase::Declared, round),
-            task: title,
-            kind: task.kind.name.to_owned(),
-            file: Arc::from(task.span.file()),
-            line: task.span.line,
-            phase: Phase::Declared,
-            status,
-            ignored: false,
-            rescued: false,
-            message: None,
-            changes: Vec::new(),
-            awaiting: Vec::new(),
-            item: None,
-            warnings: Vec::new(),
-            data: Map::new(),
-        }
+        let id = self.op_id(&task.path, index, Phase::Declared, round);
+        let place = (Arc::from(task.span.file()), task.span.line);
+        TaskReport::blank(id, title, task.kind.name, place, status)
     }
 
     pub(super) fn verdict(

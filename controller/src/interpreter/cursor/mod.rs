@@ -17,7 +17,7 @@ use gpufleet_protocol::{Disruption, OpOutcome};
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Mode};
-use super::board::{Board, Given};
+use super::board::{Board, Given, Taken};
 use super::files::{FileKind, Files};
 use super::prepare;
 use super::report::TaskReport;
@@ -59,8 +59,8 @@ pub enum Step {
     Run(Box<Action>),
     /// These tasks are done; nothing to feed.
     Report(Vec<TaskReport>),
-    /// A linear play: go on when the other live hosts of the batch are here too.
-    Barrier { task: Arc<str> },
+    /// A linear play: go on when the other live hosts of the batch are here too, or behind it. It is the host's `nth`.
+    Barrier { task: Arc<str>, nth: u32 },
     /// A task that runs on one host: feed [`Fed::Latch`].
     Latch { key: Arc<str> },
     /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].
@@ -185,7 +185,7 @@ pub struct Cursor {
     run_vars: Arc<Dict>,
     /// What the run knows of the other hosts of the play.
     peers: Arc<Dict>,
-    /// Where hosts of a linear play tell each other their variables.
+    /// Where hosts tell each other their variables.
     board: Option<Arc<Board>>,
     /// Files of variables whose names hang on the host's.
     late_vars: Arc<Dict>,
@@ -222,6 +222,10 @@ pub struct Cursor {
     /// Something was applied since the last verification.
     touched: bool,
     passed_barrier: Option<Arc<str>>,
+    /// How many barriers it has come to.
+    barriers: u32,
+    /// What of others' gifts is among its variables.
+    taken: Taken,
     open_latch: Option<Arc<str>>,
     /// The latch that this host won, until its task begins.
     decided_latch: Option<Arc<str>>,
@@ -301,6 +305,8 @@ impl Cursor {
             foretold: std::collections::HashSet::new(),
             touched: false,
             passed_barrier: None,
+            barriers: 0,
+            taken: Taken::new(),
             open_latch: None,
             decided_latch: None,
             latched: None,
@@ -328,22 +334,23 @@ impl Cursor {
         task.asks_for_others || self.play.vars_ask_for_others()
     }
 
-    /// Takes over what the others have told by now, if a task asks for it.
+    /// Takes over what others set for this host, and what they have told by now if a task asks for it.
     fn look_at_others(&mut self, task: &Task) {
         let Some(board) = self.board.clone() else { return };
-        if let Some(given) = board.given(&self.host.host) {
+        if let Some(given) = board.take(&self.host.host, self.barriers, &mut self.taken) {
             Arc::make_mut(&mut self.vars.facts).extend(&given.facts);
             Arc::make_mut(&mut self.vars.set).extend(&given.set);
         }
         if self.looks_at_others(task) {
-            Arc::make_mut(&mut self.peers).extend(&board.at(&task.path, &self.host.host));
+            let others = board.at(&task.path, &self.host.host, self.barriers);
+            Arc::make_mut(&mut self.peers).extend(&others);
         }
     }
 
     /// Sets variables of another host (`delegate_facts`); `false` where this host is meant.
     fn give(&self, to: Option<&str>, given: &Given) -> bool {
         match (to, &self.board) {
-            (Some(host), Some(board)) => board.give(host, given),
+            (Some(host), Some(board)) => board.give(&self.host.host, self.barriers, host, given),
             (Some(_), None) => {}
             (None, _) => return false,
         }

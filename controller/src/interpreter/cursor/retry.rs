@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::Cursor;
+use super::judge::hide;
 use super::state::{Failure, ItemEnd};
 use super::task::Raw;
 use crate::interpreter::action::Mode;
@@ -66,6 +67,10 @@ impl Cursor {
             result.insert("failed", Value::Bool(true));
             result.insert("attempts", Value::Int(attempts.into()));
         }
+        if task.no_log {
+            // Why again: what `until` says of itself may name what it looked at.
+            hide(&mut end.report);
+        }
         end.report.data.insert("attempts".to_owned(), Json::from(attempts));
         if matches!(&end.result, Value::Map(result) if matches!(result.get("changed"), Some(Value::Bool(true))))
         {
@@ -78,7 +83,7 @@ impl Cursor {
             task: end.report.task.clone(),
             message: why,
             fatal: task.any_errors_fatal,
-            result: Some(end.result.clone()),
+            result: (!task.no_log).then(|| end.result.clone()),
         });
         end.report.rescued = end.failure.is_some() && self.will_rescue();
     }

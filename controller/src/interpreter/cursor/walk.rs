@@ -101,11 +101,12 @@ impl Cursor {
                         && self.passed_barrier.as_ref() != Some(&task.path)
                     {
                         self.passed_barrier = Some(Arc::clone(&task.path));
+                        self.barriers += 1;
                         // Why only there: what is told is kept, and costs a copy of the host's variables.
                         if let Some(board) = self.board.as_ref().filter(|_| self.looks_at_others(task)) {
-                            board.tell(&self.host.host, &task.path, &self.vars);
+                            board.tell(&self.host.host, &task.path, &self.vars, &self.taken);
                         }
-                        return Some(Step::Barrier { task: Arc::clone(&task.path) });
+                        return Some(Step::Barrier { task: Arc::clone(&task.path), nth: self.barriers });
                     }
                     *next += 1;
                     if let Some(task) = self.passed_barrier.as_ref().and(first) {

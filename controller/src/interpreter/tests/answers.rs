@@ -660,7 +660,7 @@ fn a_free_play_waits_for_nobody() {
         let mut seen = Vec::new();
         loop {
             match cursor.next() {
-                Step::Barrier { task } => seen.push(task.to_string()),
+                Step::Barrier { task, .. } => seen.push(task.to_string()),
                 Step::Run(action) => {
                     cursor.feed(fed(members(&action, &OpStatus::Ok)));
                 }

@@ -76,6 +76,18 @@ fn a_prediction_begins_nothing_and_what_asks_for_a_job_is_possible() {
 }
 
 #[test]
+fn no_time_is_too_long() {
+    let text = "- hosts: all\n  gather_facts: false\n  tasks:\n    - {command: /bin/a, async: 9223372036854775807, poll: 9223372036854775807}\n";
+    let mut limits = Vec::new();
+    run(&mut cursor(text, json!({}), Mode::Apply), |action| {
+        limits.extend(action.job);
+        Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Changed)))
+    });
+    let longest = gpufleet_protocol::lenient::LONGEST_S;
+    assert_eq!(limits, [Job { limit_s: longest, poll_s: longest }]);
+}
+
+#[test]
 fn a_wrong_number_fails_the_task() {
     let text = "- hosts: all\n  gather_facts: false\n  vars: {word: soon}\n  tasks: [{command: /bin/a, async: '{{ word }}'}]\n";
     insta::assert_snapshot!(story(text, &[]).lines(), @r#"

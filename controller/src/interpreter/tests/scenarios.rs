@@ -806,3 +806,21 @@ fn a_person_is_asked_once_for_each_task() {
     insta::assert_snapshot!(asked, @"tasks.0 one; tasks.1 two; tasks.2 mig, ecc; tasks.4 three");
     insta::assert_snapshot!(ran, @r#"two: ok "x"; three: changed"#);
 }
+
+#[test]
+fn what_no_log_hides_stays_hidden_when_until_gives_up() {
+    let text = r#"
+- hosts: all
+  gather_facts: false
+  tasks:
+    - block:
+        - {name: read, command: /bin/read, no_log: true, register: r, until: "'x' in r.stdout", retries: 1, delay: 0}
+      rescue:
+        - {name: saved, debug: {msg: "{{ ansible_failed_result }}"}}
+    - {name: odd, command: /bin/odd, no_log: true, register: o, until: "o.stdout | from_json", retries: 1, delay: 0, ignore_errors: true}
+"#;
+    let said = Command(0, "planted");
+    let story = story(text, &[("read", said.clone()), ("odd", said)]);
+    assert_eq!(story.end.state, EndState::Done);
+    assert!(!format!("{:?}", story.reports).contains("planted"), "{}", story.lines());
+}
