@@ -39,7 +39,10 @@ impl LateFiles {
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&[first])?;
         file.write_all(bytes)?;
-        file.sync_data()?;
+        // Why not for what is missing: a role looks for many files that it does not have.
+        if first == THERE {
+            file.sync_data()?;
+        }
         fs::rename(&new, copy)
     }
 }
