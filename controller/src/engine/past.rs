@@ -449,7 +449,9 @@ struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Goes on to the next barrier; not where it ends or nothing more is known before that.
+    /// Goes on to the next barrier; not where it ends, or what comes before that is not known.
+    ///
+    /// Why also where nothing more is known: another host may have got further, and looked at what this one did by itself.
     fn reaches_a_barrier(&mut self) -> bool {
         loop {
             match self.cursor.next() {
@@ -462,8 +464,7 @@ impl Rehearsal {
                     self.fed.pop_front();
                     self.cursor.feed(Fed::Ended);
                 }
-                Step::Barrier { .. } => return !self.fed.is_empty(),
-                Step::Report(_) | Step::SectionEnd { .. } if self.fed.is_empty() => return false,
+                Step::Barrier { .. } => return true,
                 Step::Report(_) | Step::SectionEnd { .. } => {}
             }
         }

@@ -146,6 +146,8 @@ impl Board {
     /// A host has come to a task.
     pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars, taken: &Taken) {
         let mut state = self.state();
+        // Why: in a resumed run another host may have looked at the others here before this one came to it.
+        state.seen.take_if(|seen| seen.task == *task);
         let told = state.told.entry(Arc::clone(host)).or_default();
         told.last = Arc::clone(task);
         told.at.insert(Arc::clone(task), Had { vars: vars.clone(), taken: taken.clone() });
