@@ -239,10 +239,10 @@ fn a_pattern_that_matches_nothing() {
     let text = "- name: Bring up\n  hosts: gpux\n  tasks:\n    - gpu_ecc: {mode: enabled}\n";
     insta::assert_snapshot!(Desk::new().playbook(text), @r"
     error: `gpux` matches no host and no group
-      --> host pattern:1:1
+      --> play.yaml:2:10
        |
-     1 | gpux
-       | ^^^^ selects nothing
+     2 |   hosts: gpux
+       |          ^^^^ selects nothing
     help: did you mean `gpu`?
     1 error, no node was contacted.
     ");
