@@ -111,6 +111,9 @@ impl NodeTask {
     pub(super) async fn durable(&self, what: What) -> Result<(), Cut> {
         let (done, written) = oneshot::channel();
         let _ = self.out.send(FromNode::Durable(what, done)).await;
+        // Why on a thread in tests: their virtual time leaps while the runtime has nothing to do, and would while it waits.
+        #[cfg(test)]
+        let written = async { tokio::task::spawn_blocking(|| written.blocking_recv()).await.unwrap() };
         match written.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Cut::Stopped),
