@@ -28,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frame", frame),
     ("vault", vault),
     ("scontrol", scontrol),
+    ("kubernetes", kubernetes),
     ("command", command),
 ];
 
@@ -135,6 +136,10 @@ fn vault(bytes: &[u8]) {
 
 fn scontrol(bytes: &[u8]) {
     crate::drain::read_foreign_text(&text(bytes));
+}
+
+fn kubernetes(bytes: &[u8]) {
+    crate::drain::read_foreign_object(bytes);
 }
 
 fn command(bytes: &[u8]) {

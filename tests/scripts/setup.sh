@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs what the tests use and the machine lacks: OpenSSH, sudo, script and age, from the distribution.
+# Installs what the tests use and the machine lacks: OpenSSH, sudo, script, age and kubectl, from the distribution.
 set -eu
 missing=
 [ -x /usr/sbin/sshd ] || missing="$missing openssh-server"
-for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age; do
+for tool in ssh:openssh-client ssh-keygen:openssh-client sudo:sudo script:bsdutils age:age kubectl:kubernetes-client; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 [ -z "$missing" ] && exit 0

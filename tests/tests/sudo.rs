@@ -41,9 +41,9 @@ fn sudo_with_and_without_a_password() {
     let fleet =
         Fleet::start(&FleetOptions { nodes: 1, gpus_per_node: 1, openssh: true, ..FleetOptions::default() });
     let home = Home::new();
-    let done = run(&fleet, &home, "ansible_user: admin").expect(4);
+    let done = run(&fleet, &home, "ansible_user: admin").expect(2);
     assert!(done.document().message("gpu001").contains("sudo wants a password for admin"), "{done}");
-    let done = run(&fleet, &home, "ansible_user: admin, ansible_become_password: not-this-one").expect(4);
+    let done = run(&fleet, &home, "ansible_user: admin, ansible_become_password: not-this-one").expect(2);
     assert!(done.document().message("gpu001").contains("refuses the password of admin"), "{done}");
     assert_ne!(fleet.read("gpu001", "cat /proc/sys/vm/swappiness"), "10");
     let done = run(&fleet, &home, "ansible_user: admin, ansible_become_password: lab").expect(0);
@@ -75,10 +75,10 @@ fn passwords_of_the_command_line_are_in_no_sink() {
     let right = ["--become-password-file", "right", "--connection-password-file", "login"];
     let hidden = |text: &str| ["planted-sudo", "planted-login"].iter().all(|secret| !text.contains(secret));
     for format in ["human", "json", "jsonl", "ansible"] {
-        let done = home.gpufleet(base).args(wrong).args(["--format", format]).run().expect(4);
+        let done = home.gpufleet(base).args(wrong).args(["--format", format]).run().expect(2);
         assert!(hidden(&done.to_string()), "{done}");
     }
-    let done = home.gpufleet(base).env("GPUFLEET_BECOME_PASSWORD_FILE", "wrong").run().expect(4);
+    let done = home.gpufleet(base).env("GPUFLEET_BECOME_PASSWORD_FILE", "wrong").run().expect(2);
     assert!(
         done.to_string().contains("refuses the password of admin") && hidden(&done.to_string()),
         "{done}"
@@ -90,7 +90,7 @@ fn passwords_of_the_command_line_are_in_no_sink() {
     let asks = "mkfifo in; exec 3<>in; script -qefc \"$LINE\" screen <in >/dev/null & \
                 until grep -q 'sudo password' screen 2>/dev/null; do sleep 0.1; done; echo planted-sudo >&3; wait $!";
     let shell = std::path::Path::new("/bin/sh");
-    home.program(shell, ["-c", asks]).env("LINE", &line).env("TERM", "dumb").run().expect(4);
+    home.program(shell, ["-c", asks]).env("LINE", &line).env("TERM", "dumb").run().expect(2);
     let screen = std::fs::read_to_string(home.work().join("screen")).expect("what was on the terminal");
     assert!(screen.contains("refuses the password of admin") && hidden(&screen), "{screen}");
     for format in ["human", "json", "html", "jsonl"] {

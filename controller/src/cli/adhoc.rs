@@ -23,7 +23,7 @@ use super::{
     engine,
     environment::Environment,
     error::CommandError,
-    fleet::{Fleet, Login},
+    fleet::{Fleet, Login, Way},
     loading::AD_HOC,
     output::Output,
     sinks::AdHocView,
@@ -59,7 +59,8 @@ where
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: format!("adhoc-{epoch}"), epoch };
     let login = Login { connection: target.connection, escalation: target.escalation };
-    let fleet = Fleet::new(&inventory, &hosts, &Map::new(), login, holder, environment)?;
+    let way = Way::plain(&inventory, &hosts);
+    let fleet = Fleet::new(&[way], &hosts, &Map::new(), login, holder, environment)?;
     let runtime = engine::runtime()?;
     let purpose = target.purpose;
     Ok(runtime.block_on(async {
@@ -246,13 +247,15 @@ fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Resu
     let kind = args.module_name.as_deref().unwrap_or("command");
     // Why: nothing that one node does decides whether another one is asked; only what disturbs is bounded.
     let calm = gpufleet_protocol::tasks::find(kind).is_some_and(|kind| kind.disruption == Disruption::Live);
+    // Why not 0: as in Ansible, that is nothing.
+    let job = args.background.filter(|seconds| *seconds > 0).map(|seconds| (seconds, args.poll));
     let run = RunArgs {
         source: PlaybookSource {
             playbooks: vec![AD_HOC.into()],
             choice: TaskChoice { extra_vars: args.extra_vars, ..TaskChoice::default() },
             inventory: args.inventory,
             escalation: args.escalation,
-            text: Some(playbook(&args.pattern, kind, args.module_args.as_deref())?),
+            text: Some(playbook(&args.pattern, kind, args.module_args.as_deref(), job)?),
             roles_path: Vec::new(),
         },
         check: args.check,
@@ -275,7 +278,14 @@ fn exec_task(args: ExecArgs, environment: &Environment, output: &Output) -> Resu
 }
 
 /// The playbook that an ad hoc task is.
-fn playbook(pattern: &str, kind: &str, args: Option<&str>) -> Result<String, CommandError> {
+///
+/// `job` is how long it may go on by itself and how often it is looked at, in seconds.
+fn playbook(
+    pattern: &str,
+    kind: &str,
+    args: Option<&str>,
+    job: Option<(u64, Option<u64>)>,
+) -> Result<String, CommandError> {
     let args = args.unwrap_or_default().trim();
     let params = match args.starts_with('{') {
         true => serde_json::from_str(args)
@@ -286,7 +296,12 @@ fn playbook(pattern: &str, kind: &str, args: Option<&str>) -> Result<String, Com
     let plain = !kind.is_empty() && kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
     let kind = if plain { kind.to_owned() } else { Value::from(kind).to_string() };
     let pattern = Value::from(pattern);
-    Ok(format!("- hosts: {pattern}\n  gather_facts: false\n  tasks:\n    - {kind}: {params}\n"))
+    let mut text = format!("- hosts: {pattern}\n  gather_facts: false\n  tasks:\n    - {kind}: {params}\n");
+    if let Some((seconds, poll)) = job {
+        text.push_str(&format!("      async: {seconds}\n"));
+        text.extend(poll.map(|poll| format!("      poll: {poll}\n")));
+    }
+    Ok(text)
 }
 
 pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
@@ -328,18 +343,26 @@ mod tests {
 
     #[test]
     fn an_ad_hoc_task_is_a_playbook() {
-        insta::assert_snapshot!(playbook("gpu:!n1", "stat", Some("path=/etc/motd")).unwrap(), @r#"
+        insta::assert_snapshot!(playbook("gpu:!n1", "stat", Some("path=/etc/motd"), None).unwrap(), @r#"
         - hosts: "gpu:!n1"
           gather_facts: false
           tasks:
             - stat: "path=/etc/motd"
         "#);
-        insta::assert_snapshot!(playbook("all", "a: b", Some("{\"x\": [1]}")).unwrap(), @r#"
+        insta::assert_snapshot!(playbook("all", "a: b", Some("{\"x\": [1]}"), None).unwrap(), @r#"
         - hosts: "all"
           gather_facts: false
           tasks:
             - "a: b": {"x":[1]}
         "#);
-        assert!(playbook("all", "stat", Some("{path}")).is_err());
+        insta::assert_snapshot!(playbook("all", "command", Some("true"), Some((30, Some(0)))).unwrap(), @r#"
+        - hosts: "all"
+          gather_facts: false
+          tasks:
+            - command: "true"
+              async: 30
+              poll: 0
+        "#);
+        assert!(playbook("all", "stat", Some("{path}"), None).is_err());
     }
 }

@@ -9,6 +9,9 @@ use gpufleet::{
     template::{Dict, Value},
 };
 
+/// What is known of hosts, by name.
+pub type Contexts = HashMap<String, Arc<HostContext>>;
+
 /// What holds for every host of a run.
 pub struct Shared<'a> {
     pub inventory: &'a Inventory,
@@ -52,7 +55,7 @@ fn common(shared: &Shared<'_>) -> Dict {
 }
 
 /// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
-pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> HashMap<String, Arc<HostContext>> {
+pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     let extra = Arc::new(Dict::trusted(shared.extra));
     let groups = Value::literal(shared.inventory.groups_json());
     let mentions = |word: &str| shared.program.sources.iter().any(|source| source.text().contains(word));

@@ -15,7 +15,7 @@ use gpufleet::{
         finished,
     },
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
-    interpreter::{CachedFiles, HostContext},
+    interpreter::CachedFiles,
     journal::{self, Journal, RunDir, RunId},
     playbook::Overrides,
     report::{self, Ending, ExitRules, RunModel, Timing, computed_exit_code},
@@ -27,15 +27,16 @@ use tokio::sync::mpsc;
 use super::{
     args::{AuditArgs, Connection, Documents, Format, PlanArgs, PlaybookSource, RunArgs},
     command_line::command_line,
-    contexts::{Shared, contexts},
+    contexts::{Contexts, Shared, contexts},
     environment::Environment,
     error::CommandError,
     experience,
-    fleet::{Fleet, Login},
+    fleet::{Fleet, Login, Way},
     history,
+    inputs::Inputs,
     late_files::LateFiles,
     listing,
-    loading::{Loaded, delegates, digest, load, tags},
+    loading::{Loaded, delegates, load, tags},
     machine::ThisMachine,
     output::Output,
     prompt::{Question, Steps},
@@ -217,7 +218,9 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
 /// How nodes and their schedulers are reached; nothing was contacted.
 struct Reach {
     fleet: Fleet,
-    contexts: HashMap<String, Arc<HostContext>>,
+    contexts: Vec<Arc<Contexts>>,
+    /// By which way each play logs in.
+    logins: Vec<u16>,
     schedulers: Vec<Option<Arc<Scheduler>>>,
 }
 
@@ -234,27 +237,65 @@ impl Reach {
         reached.extend(delegates(loaded)?);
         let escalation = &request.source.escalation;
         let login = Login { connection: request.connection, escalation };
-        let fleet = Fleet::new(&loaded.inventory, &reached, &loaded.extra, login, holder, environment)?;
-        let shared = Shared {
-            inventory: &loaded.inventory,
-            program: &loaded.program,
-            extra: &loaded.extra,
-            become_default: escalation.r#become,
-            become_user: escalation.become_user.as_deref(),
-            verbosity: output.verbose,
-            forks: request.connection.forks(),
-            limit: request.source.inventory.limit.as_deref(),
-            sources: request.source.inventory.inventory.clone(),
-        };
+        let (ways, logins) = ways(loaded, &reached);
+        let fleet = Fleet::new(&ways, &reached, &loaded.extra, login, holder, environment)?;
         let known: BTreeSet<&String> = loaded.hosts.iter().collect();
         let beside: BTreeSet<&String> =
             loaded.neighbours.iter().flatten().filter(|host| !known.contains(host)).collect();
         let hosts: Vec<String> = loaded.hosts.iter().chain(beside).cloned().collect();
-        let contexts = contexts(&shared, &hosts);
+        let mut of_plays: Vec<Arc<Contexts>> = Vec::with_capacity(loaded.of_plays.len());
+        for inventory in &loaded.of_plays {
+            let same = loaded.of_plays.iter().zip(&of_plays).find(|(other, _)| Arc::ptr_eq(other, inventory));
+            if let Some(known) = same.map(|(_, known)| Arc::clone(known)) {
+                of_plays.push(known);
+                continue;
+            }
+            let shared = Shared {
+                inventory,
+                program: &loaded.program,
+                extra: &loaded.extra,
+                become_default: escalation.r#become,
+                become_user: escalation.become_user.as_deref(),
+                verbosity: output.verbose,
+                forks: request.connection.forks(),
+                limit: request.source.inventory.limit.as_deref(),
+                sources: request.source.inventory.inventory.clone(),
+            };
+            of_plays.push(Arc::new(contexts(&shared, &hosts)));
+        }
+        let contexts = of_plays;
         let hosts = PlayHosts { taking_part: &loaded.play_hosts, beside: &loaded.neighbours };
-        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, output)?;
-        Ok(Self { fleet, contexts, schedulers })
+        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, environment, output)?;
+        Ok(Self { fleet, contexts, logins, schedulers })
     }
+}
+
+/// The ways in which plays log in, the inventory's own first, and which is each play's.
+fn ways<'a>(loaded: &'a Loaded, reached: &'a [String]) -> (Vec<Way<'a>>, Vec<u16>) {
+    let mut ways = vec![Way::plain(&loaded.inventory, reached)];
+    let mut logins = Vec::with_capacity(loaded.program.plays.len());
+    for ((play, inventory), hosts) in
+        loaded.program.plays.iter().zip(&loaded.of_plays).zip(&loaded.play_hosts)
+    {
+        let own = play.says_how_to_connect().then_some(&**play);
+        let same = |way: &Way<'_>| {
+            std::ptr::eq(way.inventory, &**inventory)
+                && match (way.play, own) {
+                    (None, None) => true,
+                    (Some(one), Some(other)) => one.connects_as(other),
+                    _ => false,
+                }
+        };
+        let number = ways.iter().position(same).unwrap_or_else(|| {
+            ways.push(Way { inventory, needed: BTreeSet::new(), play: own });
+            ways.len() - 1
+        });
+        if let Some(way) = ways.get_mut(number) {
+            way.needed.extend(hosts.iter().map(String::as_str));
+        }
+        logins.push(u16::try_from(number).unwrap_or_default());
+    }
+    (ways, logins)
 }
 
 /// Loads what the request names and carries it out.
@@ -273,20 +314,14 @@ pub fn carry_out(
     {
         return Err(CommandError::user(format!("`--node {node}`: no play selects this host")));
     }
-    let digest = digest(&loaded);
-    if let Some(before) = &taken_up
-        && before.started.digest != digest
-    {
-        return Err(CommandError::user(format!(
-            "the playbooks, the inventory or variables are not what they were when run {} began",
-            before.run
-        ))
-        .hint("put them back as they were to go on with it, or begin a new run: what is as declared already is left alone; what this one left drained, `gpufleet adopt` with --run takes over"));
+    let inputs = Inputs::of(&loaded);
+    if let Some(before) = &taken_up {
+        inputs.prove_same(&before.started)?;
     }
     let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
-    let Reach { fleet, contexts, schedulers } =
+    let Reach { fleet, contexts, logins, schedulers } =
         Reach::of(&loaded, request, holder.clone(), environment, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
@@ -303,7 +338,8 @@ pub fn carry_out(
                 inventories: request.source.inventory.inventory.clone(),
                 hosts: loaded.hosts.clone(),
                 command_line: command_line(),
-                digest,
+                digest: inputs.digest(),
+                inputs: inputs.into_parts(),
             };
             if let Some(args) = request.record {
                 resume::remember(&dir, args)?;
@@ -345,6 +381,7 @@ pub fn carry_out(
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
         contexts,
+        logins,
         files: Arc::new(
             CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
                 .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string()))

@@ -103,6 +103,7 @@ mod tests {
             hosts: Vec::new(),
             command_line: Vec::new(),
             digest: String::new(),
+            inputs: std::collections::BTreeMap::new(),
         };
         let play = PlayStarted {
             play: 0,

@@ -1,7 +1,7 @@
 //! The engine's way to nodes: sessions over the transport.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -13,9 +13,9 @@ use gpufleet::{
     engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
     interpreter::BlobNeed,
     inventory::Inventory,
+    playbook::Play,
     session::{
         BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions, Stage,
-        StartError,
     },
     template::{self, Dict, Scope},
     transport::{
@@ -47,12 +47,27 @@ pub struct Login<'a> {
     pub escalation: &'a args::Escalation,
 }
 
+/// A way to log in: what a play says of it beside the inventory.
+pub struct Way<'a> {
+    pub inventory: &'a Inventory,
+    /// Hosts that have to be reached so; of others only those that can be.
+    pub needed: BTreeSet<&'a str>,
+    pub play: Option<&'a Play>,
+}
+
+impl<'a> Way<'a> {
+    /// As the inventory says.
+    pub fn plain(inventory: &'a Inventory, hosts: &'a [String]) -> Self {
+        Self { inventory, needed: hosts.iter().map(String::as_str).collect(), play: None }
+    }
+}
+
 /// Connects to the hosts of an inventory.
 pub struct Fleet {
     connector: Arc<transport::Connector>,
     options: SessionOptions,
-    /// By host: how to reach it without and with `become`.
-    targets: HashMap<String, (Target, Target)>,
+    /// By host and way to log in: how to reach it without and with `become`.
+    targets: HashMap<(String, u16), (Target, Target)>,
     /// Hosts that answered and are not connected yet.
     answered: Mutex<HashSet<String>>,
     holder: RunEpoch,
@@ -65,7 +80,7 @@ impl Fleet {
     /// # Errors
     /// Connection variables that cannot be understood, and passwords that cannot be asked for.
     pub fn new(
-        inventory: &Inventory,
+        ways: &[Way<'_>],
         hosts: &[String],
         extra: &Map<String, Value>,
         login: Login<'_>,
@@ -99,16 +114,26 @@ impl Fleet {
             become_password: become_password.or(login_password),
             ..TargetDefaults::default()
         };
-        let targets = hosts
-            .iter()
-            .map(|host| {
-                let vars = connection_vars(inventory, host, extra)?;
-                let plain = Target::from_variables(host, &vars, &defaults).map_err(CommandError::user)?;
-                let root = TargetDefaults { become_root: true, ..defaults.clone() };
-                let root = Target::from_variables(host, &vars, &root).map_err(CommandError::user)?;
-                Ok((host.clone(), (plain, root)))
-            })
-            .collect::<Result<_, CommandError>>()?;
+        let reach = |way: &Way<'_>, host: &String| -> Result<(Target, Target), CommandError> {
+            let (vars, user) = connection_vars(way, host, extra)?;
+            let defaults =
+                TargetDefaults { user: user.or_else(|| defaults.user.clone()), ..defaults.clone() };
+            let plain = Target::from_variables(host, &vars, &defaults).map_err(CommandError::user)?;
+            let root = TargetDefaults { become_root: true, ..defaults };
+            let root = Target::from_variables(host, &vars, &root).map_err(CommandError::user)?;
+            Ok((plain, root))
+        };
+        let mut targets = HashMap::new();
+        for (way, number) in ways.iter().zip(0..) {
+            for host in hosts {
+                match reach(way, host) {
+                    Ok(found) => _ = targets.insert((host.clone(), number), found),
+                    // Why no error: a play that the host is not in says nothing of it.
+                    Err(_) if number > 0 && !way.needed.contains(host.as_str()) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         let limit = Duration::from_secs(connection.connect_timeout_s());
         // Why the handshake too: OpenSSH's ConnectTimeout, which people know, counts it in.
         let deadlines = Deadlines { connect: limit, handshake: limit, ..Deadlines::default() };
@@ -140,7 +165,7 @@ impl Fleet {
     pub fn login(&self, host: &str) -> Result<Arc<dyn Runner>, CommandError> {
         let (target, _) = self
             .targets
-            .get(host)
+            .get(&(host.to_owned(), 0))
             .ok_or_else(|| CommandError::user(format!("the inventory has no host `{host}`")))?;
         let sudo = target.privilege.as_ref();
         if sudo.is_some_and(|sudo| sudo.password.is_some()) {
@@ -164,12 +189,13 @@ impl Fleet {
             let why = without_name(host, &error.to_string());
             match error {
                 silent if silent.is_silence() => ConnectFailure::Silent(why),
-                SessionError::Refused { .. }
-                | SessionError::Start { kind: StartError::DiskFull { .. }, .. } => ConnectFailure::Unfit(why),
+                SessionError::Refused { .. } => ConnectFailure::Unfit(why),
+                SessionError::Start { kind, .. } if kind.is_unfit() => ConnectFailure::Unfit(why),
                 _ => ConnectFailure::Unreachable(why),
             }
         };
-        let target = self.targets.get(host).map(|(plain, root)| if purpose.r#become { root } else { plain });
+        let target = self.targets.get(&(host.to_owned(), purpose.login));
+        let target = target.map(|(plain, root)| if purpose.r#become { root } else { plain });
         let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
         let here =
             purpose.local.then(|| Target { connection: transport::Connection::Local, ..target.clone() });
@@ -204,17 +230,20 @@ fn without_name(host: &str, message: &str) -> String {
     message.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message).to_owned()
 }
 
-/// The variables of a host that say how it is reached, rendered.
+/// The variables of a host that say how it is reached, rendered, and the play's `remote_user`.
+///
+/// As in Ansible the play's variables win over the inventory's, and any variable over `remote_user`.
 fn connection_vars(
-    inventory: &Inventory,
+    way: &Way<'_>,
     host: &str,
     extra: &Map<String, Value>,
-) -> Result<Map<String, Value>, CommandError> {
+) -> Result<(Map<String, Value>, Option<String>), CommandError> {
+    let inventory = way.inventory;
     let Some(vars) = inventory.host_vars(host) else {
         // Why: as in Ansible, this machine needs no entry.
         let here = matches!(host, "localhost" | "127.0.0.1" | "::1");
         let local = ("ansible_connection".to_owned(), Value::from("local"));
-        return Ok(here.then_some(local).into_iter().collect());
+        return Ok((here.then_some(local).into_iter().collect(), None));
     };
     let mut wanted: Map<String, Value> = vars
         .iter()
@@ -229,13 +258,39 @@ fn connection_vars(
         *value = vault::unsealed(value.take());
     }
     let is_template = |value: &Value| value.as_str().is_some_and(template::is_template);
-    if !wanted.values().any(is_template) {
-        return Ok(wanted);
+    let said = way.play.filter(|play| play.says_how_to_connect());
+    if said.is_none() && !wanted.values().any(is_template) {
+        return Ok((wanted, None));
     }
     let mut all = inventory.opened_vars(host);
     all.extend(inventory.magic_vars(host));
-    all.extend(extra.clone());
-    let scope = Scope::new(vec![Arc::new(Dict::trusted(&all))]);
+    let mut layers = vec![Arc::new(Dict::trusted(extra))];
+    layers.extend(way.play.iter().flat_map(|play| [Arc::clone(&play.file_vars), Arc::clone(&play.vars)]));
+    layers.push(Arc::new(Dict::trusted(&all)));
+    let scope = Scope::new(layers);
+    let fails = |name: &str, why: &dyn std::fmt::Display| {
+        CommandError::user(format!("{host}: `{name}` cannot be rendered: {why}"))
+            .hint("how a node is reached hangs on the inventory, the play's `vars` and `-e` only")
+    };
+    let mut user = None;
+    for (name, value) in said.into_iter().flat_map(Play::connection_words) {
+        if extra.contains_key(name) {
+            continue;
+        }
+        let rendered = match template::resolve(value, &scope) {
+            Ok(rendered) => rendered,
+            // Why: tasks ask it themselves, with all that they see.
+            Err(_) if name == "ansible_become" => continue,
+            Err(error) => return Err(fails(name, &error.message())),
+        };
+        match (name, rendered) {
+            (_, template::Value::Omit | template::Value::Null) => {}
+            ("remote_user", rendered) => user = Some(rendered.to_text()),
+            (name, rendered) => {
+                wanted.insert(name.to_owned(), rendered.to_json());
+            }
+        }
+    }
     for (name, value) in wanted.iter_mut().filter(|(_, value)| is_template(value)) {
         let text = value.as_str().unwrap_or_default();
         let rendered = template::render(text, &scope).map_err(|error| {
@@ -243,7 +298,7 @@ fn connection_vars(
         })?;
         *value = rendered.to_json();
     }
-    Ok(wanted)
+    Ok((wanted, user))
 }
 
 impl Connector for Fleet {

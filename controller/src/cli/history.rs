@@ -13,6 +13,7 @@ use super::{
     args::{Format, ReportArgs, ReportFormat, RunsArgs},
     environment::Environment,
     error::CommandError,
+    loading::AD_HOC,
     output::Output,
 };
 
@@ -27,7 +28,9 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
         .into_iter()
         .map(|run| RunRow {
             run_id: run.run.to_string(),
+            resumable: run.is_unfinished(),
             verb: run.started.verb,
+            playbooks: run.started.playbooks.iter().filter(|name| *name != AD_HOC).cloned().collect(),
             started: Some(run.started_at),
             exit_code: run.finished.as_ref().map(|finished| finished.exit_code),
             nodes: run.started.hosts.len(),
@@ -45,7 +48,7 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
         Format::Json | Format::Jsonl => {
             let documents = rows.iter().map(|row| {
                 serde_json::json!({
-                    "run_id": row.run_id, "verb": row.verb, "started": row.started, "exit_code": row.exit_code,
+                    "run_id": row.run_id, "verb": row.verb, "playbooks": row.playbooks, "resumable": row.resumable, "started": row.started, "exit_code": row.exit_code,
                     "nodes": row.nodes, "summary": row.summary,
                 })
             });

@@ -1,7 +1,7 @@
 //! From a command line to everything that a run needs to know before it contacts a node.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,14 +10,13 @@ use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     interpreter::{CachedFiles, check_files},
     inventory::Inventory,
-    playbook::{Drain, Known, Order, Program, Reader, TagFilter},
+    playbook::{Drain, Known, Order, Play, Program, Reader, TagFilter},
     rollout::Amount,
     template::Dict,
     vault::Keyring,
 };
 use gpufleet_protocol::Disruption;
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use super::{
     args::{PlaybookSource, TaskChoice},
@@ -32,7 +31,10 @@ pub const AD_HOC: &str = "<exec>";
 
 /// Everything read and checked; no node was contacted.
 pub struct Loaded {
+    /// As the first playbook sees it.
     pub inventory: Arc<Inventory>,
+    /// As each play sees it: the variable files beside the playbook that it stands in count.
+    pub of_plays: Vec<Arc<Inventory>>,
     pub program: Arc<Program>,
     pub extra: Map<String, Value>,
     pub keyring: Arc<Keyring>,
@@ -132,8 +134,13 @@ pub fn load(
     let hosts: Vec<String> =
         inventory.hosts().iter().map(ToString::to_string).filter(|host| selected.contains(host)).collect();
     let hosts = if hosts.len() == selected.len() { hosts } else { selected.into_iter().cloned().collect() };
+    let mut elsewhere = seen_from_elsewhere(&inventory, &program)?;
     inventory.unlock(&hosts)?;
-    let known = Known { variables: known_names(&inventory, &hosts, &extra) };
+    let mut known = Known { variables: known_names(&inventory, &hosts, &extra) };
+    for other in elsewhere.values_mut() {
+        other.unlock(&hosts)?;
+        known.variables.extend(known_names(other, &hosts, &extra));
+    }
     let mut wrong = whole.check_variables(&known);
     wrong.append(whole.check_logins(|host| inventory.host_vars(host).is_some()));
     wrong.append(check_files(&whole, &CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring))));
@@ -142,8 +149,13 @@ pub fn load(
         return Err(CommandError::user("no host is selected")
             .hint("`gpufleet hosts PATTERN` shows what a pattern selects"));
     }
+    let inventory = Arc::new(inventory);
+    let elsewhere: HashMap<String, Arc<Inventory>> =
+        elsewhere.into_iter().map(|(folder, inventory)| (folder, Arc::new(inventory))).collect();
+    let of_play = |play: &Arc<Play>| Arc::clone(elsewhere.get(&play.directory).unwrap_or(&inventory));
     Ok(Loaded {
-        inventory: Arc::new(inventory),
+        of_plays: program.plays.iter().map(of_play).collect(),
+        inventory: Arc::clone(&inventory),
         program: Arc::new(program),
         extra,
         keyring,
@@ -151,6 +163,24 @@ pub fn load(
         neighbours,
         hosts,
     })
+}
+
+/// The inventory as plays see it that stand in other folders than the first playbook, by folder; nothing of those that
+/// see the same.
+fn seen_from_elsewhere(
+    inventory: &Inventory,
+    program: &Program,
+) -> Result<HashMap<String, Inventory>, Diagnostics> {
+    let mut found = HashMap::new();
+    let mut errors = Diagnostics::new();
+    let folders: BTreeSet<&String> = program.plays.iter().map(|play| &play.directory).collect();
+    for folder in folders {
+        let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
+        if let Some(Some(seen)) = errors.absorb(inventory.seen_from(path)) {
+            found.insert(folder.clone(), seen);
+        }
+    }
+    errors.into_result(found)
 }
 
 /// The playbooks as written.
@@ -301,21 +331,4 @@ pub fn known_names(inventory: &Inventory, hosts: &[String], extra: &Map<String, 
         names.extend(vars.own().keys().cloned());
     }
     names
-}
-
-/// The SHA-256 of all that was read: what a resume must find unchanged.
-pub fn digest(loaded: &Loaded) -> String {
-    let mut hash = Sha256::new();
-    for text in &loaded.program.sources {
-        hash.update(text.name().as_bytes());
-        hash.update(text.text().as_bytes());
-    }
-    for host in &loaded.hosts {
-        hash.update(host.as_bytes());
-        if let Some(vars) = loaded.inventory.host_vars(host) {
-            hash.update(Value::Object(vars.merged()).to_string().as_bytes());
-        }
-    }
-    hash.update(Value::Object(loaded.extra.clone()).to_string().as_bytes());
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,6 +5,7 @@
 mod adhoc;
 mod args;
 mod check;
+mod clusters;
 mod command_line;
 mod configuration;
 mod contexts;
@@ -15,6 +16,7 @@ mod error;
 mod experience;
 mod fleet;
 mod history;
+mod inputs;
 mod inventory;
 mod late_files;
 mod listing;

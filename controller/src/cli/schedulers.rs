@@ -8,16 +8,21 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     drain::{
-        self, CommandDrainer, CommandOptions, HostHooks, LocalRunner, NoticePlan, Runner, Scheduler,
-        SlurmDrainer, SlurmOptions, is_node_name,
+        self, Api, CommandDrainer, CommandOptions, HostHooks, KubectlApi, KubernetesDrainer,
+        KubernetesOptions, LocalRunner, NoticePlan, PodPolicy, Runner, Scheduler, SlurmDrainer, SlurmOptions,
+        is_kubernetes_node_name, is_node_name,
     },
-    interpreter::HostContext,
-    playbook::{CommandDrain, Drain, NoticeHow, Play, Program, RebootVia, SlurmDrain},
+    playbook::{
+        CommandDrain, Drain, HookSpans, KubernetesDrain, NoticeHow, OnMigManager, Play, Program, RebootVia,
+        SlurmDrain,
+    },
     report::fold_names,
     template::{self, Scope, Value},
 };
 
-use super::{error::CommandError, fleet::Fleet, output::Output};
+use super::{
+    clusters, contexts::Contexts, environment::Environment, error::CommandError, fleet::Fleet, output::Output,
+};
 
 /// How long a hook may take that has nothing to wait for.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,8 +42,9 @@ pub struct PlayHosts<'a> {
 pub fn schedulers(
     program: &Program,
     hosts: PlayHosts<'_>,
-    contexts: &HashMap<String, Arc<HostContext>>,
+    contexts: &[Arc<Contexts>],
     fleet: &Fleet,
+    environment: &Environment,
     output: &Output,
 ) -> Result<Vec<Option<Arc<Scheduler>>>, CommandError> {
     let mut runners: HashMap<String, Arc<dyn Runner>> = HashMap::new();
@@ -51,7 +57,8 @@ pub fn schedulers(
         runners.insert(host.to_owned(), Arc::clone(&runner));
         Ok(runner)
     };
-    let (schedulers, warnings) = build(program, hosts, contexts, login)?;
+    let cluster = |play: &Play, kubernetes: &KubernetesDrain| clusters::api(play, kubernetes, environment);
+    let (schedulers, warnings) = build(program, hosts, contexts, login, cluster)?;
     if !warnings.is_empty() {
         output.diagnostics(&warnings);
     }
@@ -60,10 +67,7 @@ pub fn schedulers(
 
 /// Hosts of the inventory that run a scheduler's programs.
 pub fn logins(program: &Program) -> impl Iterator<Item = &str> {
-    program.plays.iter().filter_map(|play| match &play.policy.drain {
-        Drain::Slurm(slurm) => slurm.login.as_deref(),
-        Drain::None | Drain::Command(_) => None,
-    })
+    program.plays.iter().filter_map(|play| Some(play.policy.drain.login()?.0))
 }
 
 type Built = (Vec<Option<Arc<Scheduler>>>, Diagnostics);
@@ -71,16 +75,38 @@ type Built = (Vec<Option<Arc<Scheduler>>>, Diagnostics);
 fn build(
     program: &Program,
     hosts: PlayHosts<'_>,
-    contexts: &HashMap<String, Arc<HostContext>>,
+    contexts: &[Arc<Contexts>],
     mut login: impl FnMut(Option<&str>) -> Result<Arc<dyn Runner>, CommandError>,
+    cluster: impl Fn(&Play, &KubernetesDrain) -> Result<Arc<dyn Api>, Diagnostic>,
 ) -> Result<Built, CommandError> {
     let mut said = Diagnostics::new();
     let mut rendered = Vec::with_capacity(program.plays.len());
-    for ((play, taking_part), beside) in program.plays.iter().zip(hosts.taking_part).zip(hosts.beside) {
+    let plays = program.plays.iter().zip(contexts);
+    for (((play, contexts), taking_part), beside) in plays.zip(hosts.taking_part).zip(hosts.beside) {
         let mut rendering = Rendering { play, hosts: taking_part, beside, contexts, failures: Vec::new() };
+        rendering.login(&mut said);
         let words = match &play.policy.drain {
             Drain::None => Words::None,
             Drain::Slurm(slurm) => rendering.slurm(slurm, &mut said),
+            Drain::Kubernetes(kubernetes) => {
+                let naming = Naming {
+                    scheduler: "Kubernetes",
+                    is_name: is_kubernetes_node_name,
+                    help: "`kubectl get nodes` shows them",
+                };
+                let names = rendering.names(&kubernetes.node, &kubernetes.spans, &naming, &mut said);
+                let way = match &kubernetes.kubectl {
+                    Some(_) => Ok(None),
+                    None => cluster(play, kubernetes).map(Some),
+                };
+                match way {
+                    Ok(api) => Words::Cluster { names, api },
+                    Err(error) => {
+                        said.push(error);
+                        Words::None
+                    }
+                }
+            }
             Drain::Command(command) => rendering.command(command, &mut said),
         };
         rendering.report(&mut said);
@@ -93,6 +119,18 @@ fn build(
         let scheduler = match (&play.policy.drain, words) {
             (Drain::Slurm(slurm), Words::Names(nodes)) => {
                 by_slurm(play, slurm, nodes, login(slurm.login.as_deref())?)
+            }
+            (Drain::Kubernetes(kubernetes), Words::Cluster { names, api }) => {
+                let api = match (api, &kubernetes.kubectl) {
+                    (Some(api), _) => api,
+                    (None, kubectl) => {
+                        let host = kubectl.as_ref().and_then(|kubectl| kubectl.login.as_deref());
+                        let (kubeconfig, context) =
+                            (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
+                        Arc::new(KubectlApi::new(login(host)?, kubeconfig, context))
+                    }
+                };
+                by_kubernetes(play, kubernetes, names, api)
             }
             (Drain::Command(command), Words::Hooks { hooks, out }) => by_command(command, hooks, out),
             _ => return Ok(None),
@@ -125,6 +163,39 @@ fn by_slurm(
     scheduler
 }
 
+fn by_kubernetes(
+    play: &Play,
+    kubernetes: &KubernetesDrain,
+    nodes: HashMap<String, String>,
+    api: Arc<dyn Api>,
+) -> Scheduler {
+    let mut options = KubernetesOptions {
+        pods: PodPolicy {
+            delete_emptydir_data: kubernetes.delete_emptydir_data,
+            force: kubernetes.force,
+            skip_namespaces: kubernetes.skip_namespaces.iter().cloned().collect(),
+        },
+        grace_period: kubernetes.grace_period_s.map(Duration::from_secs),
+        ready_timeout: Duration::from_secs(kubernetes.ready_timeout_s),
+        pauses_operands: kubernetes.pause_operands,
+        mig_manager: match &kubernetes.mig_manager {
+            OnMigManager::Refuse => drain::MigManager::Refuse,
+            OnMigManager::Takeover => drain::MigManager::Takeover,
+            OnMigManager::Label(config) => drain::MigManager::Label(config.clone()),
+        },
+        lays_out_mig: play.tasks().iter().any(|task| task.kind.name == "gpu_mig"),
+        ..KubernetesOptions::default()
+    };
+    if let Some((namespace, name)) = kubernetes.lock.clone() {
+        options.lock = drain::Lock { namespace, name };
+    }
+    let drainer = KubernetesDrainer::new(api, options);
+    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(kubernetes.timeout_s));
+    scheduler.nodes = nodes;
+    scheduler.surveys = true;
+    scheduler
+}
+
 fn by_command(command: &CommandDrain, hooks: HashMap<String, HostHooks>, out: Option<String>) -> Scheduler {
     let timeout = Duration::from_secs(command.timeout_s);
     let surveys = out.is_some();
@@ -145,10 +216,24 @@ enum Words {
     None,
     /// Names at Slurm that differ from the hosts'.
     Names(HashMap<String, String>),
+    /// Names at Kubernetes that differ from the hosts', and the way to it.
+    Cluster {
+        names: HashMap<String, String>,
+        /// None for the one that `kubectl` is.
+        api: Option<Arc<dyn Api>>,
+    },
     Hooks {
         hooks: HashMap<String, HostHooks>,
         out: Option<String>,
     },
+}
+
+/// What a scheduler takes for a node's name.
+struct Naming {
+    /// As people call it.
+    scheduler: &'static str,
+    is_name: fn(&str) -> bool,
+    help: &'static str,
 }
 
 /// Rendering the templates of one play's drainer.
@@ -157,7 +242,7 @@ struct Rendering<'a> {
     hosts: &'a [String],
     /// Hosts that are not drained, only asked about.
     beside: &'a [String],
-    contexts: &'a HashMap<String, Arc<HostContext>>,
+    contexts: &'a Contexts,
     /// What went wrong, where, and for which hosts; none for a hook that concerns no host.
     failures: Vec<Failure>,
 }
@@ -173,31 +258,52 @@ const KNOWN: &str = "drainers know the variables of the inventory, of the play a
 
 impl Rendering<'_> {
     fn slurm(&mut self, slurm: &SlurmDrain, said: &mut Diagnostics) -> Words {
-        let place = slurm.spans.of("node").unwrap_or(&self.play.span).clone();
-        if let Some(login) = slurm.login.as_ref().filter(|login| self.hosts.contains(login)) {
+        let naming = Naming {
+            scheduler: "Slurm",
+            is_name: is_node_name,
+            help: "lists, ranges and `all` are no names; `sinfo -N` shows them",
+        };
+        Words::Names(self.names(&slurm.node, &slurm.spans, &naming, said))
+    }
+
+    /// Who drains the others must not be drained itself.
+    fn login(&self, said: &mut Diagnostics) {
+        let Some((login, span)) = self.play.policy.drain.login() else { return };
+        if self.hosts.iter().any(|host| host == login) {
             said.push(
                 Diagnostic::error(format!("the login node {login} is a host of the play"))
-                    .at(slurm.spans.of("login").unwrap_or(&place))
+                    .at(span.unwrap_or(&self.play.span))
                     .label("who drains the others may not be disturbed with them")
                     .help(
                         "leave it out with --limit, and do it in a run of its own through another login node",
                     ),
             );
         }
+    }
+
+    /// Names at the scheduler that differ from the hosts'.
+    fn names(
+        &mut self,
+        node: &Value,
+        spans: &HookSpans,
+        naming: &Naming,
+        said: &mut Diagnostics,
+    ) -> HashMap<String, String> {
+        let Naming { scheduler, is_name, help } = *naming;
+        let place = spans.of("node").unwrap_or(&self.play.span).clone();
         let mut names = HashMap::new();
         let mut hosts_of: HashMap<String, &String> = HashMap::new();
         for host in self.hosts {
             let scope = self.scope(Some(host));
-            let Some(name) = self.render("node", &slurm.node, &place, Some(host), &scope) else { continue };
+            let Some(name) = self.render("node", node, &place, Some(host), &scope) else { continue };
             let name = name.trim().to_owned();
-            if !is_node_name(&name) {
-                let help = "lists, ranges and `all` are no names; `sinfo -N` shows them";
-                self.fail(format!("`{name}` is no name of one Slurm node"), help, &place, Some(host));
+            if !is_name(&name) {
+                self.fail(format!("`{name}` is no name of one {scheduler} node"), help, &place, Some(host));
                 continue;
             }
             if let Some(other) = hosts_of.insert(name.clone(), host) {
                 said.push(
-                    Diagnostic::error(format!("{other} and {host} are both `{name}` at Slurm"))
+                    Diagnostic::error(format!("{other} and {host} are both `{name}` at {scheduler}"))
                         .at(&place)
                         .label("each host needs a node of its own")
                         .help("correct the variables that `node` uses, or leave the alias out with --limit"),
@@ -210,10 +316,8 @@ impl Rendering<'_> {
         }
         let mut nameless = Vec::new();
         for host in self.beside {
-            match template::resolve(&slurm.node, &self.scope(Some(host))).map(|name| name.to_text()) {
-                Ok(name) if is_node_name(name.trim()) => {
-                    _ = names.insert(host.clone(), name.trim().to_owned())
-                }
+            match template::resolve(node, &self.scope(Some(host))).map(|name| name.to_text()) {
+                Ok(name) if is_name(name.trim()) => _ = names.insert(host.clone(), name.trim().to_owned()),
                 _ => nameless.push(host.clone()),
             }
         }
@@ -221,13 +325,13 @@ impl Rendering<'_> {
             said.push(
                 Diagnostic::warning(format!("outages of {} do not count", fold_names(&nameless)))
                     .at(&place)
-                    .label("`node` gives them no name of one Slurm node")
+                    .label(format!("`node` gives them no name of one {scheduler} node"))
                     .help(
                         "--limit leaves them out; correct the variables that `node` uses to count them too",
                     ),
             );
         }
-        Words::Names(names)
+        names
     }
 
     fn command(&mut self, command: &CommandDrain, said: &mut Diagnostics) -> Words {
@@ -342,7 +446,8 @@ impl Rendering<'_> {
 
 #[cfg(test)]
 mod tests {
-    use gpufleet::{drain::Target, template::Dict};
+    use futures::future::{BoxFuture, FutureExt as _, ready};
+    use gpufleet::{drain::Target, interpreter::HostContext, template::Dict};
 
     use super::*;
 
@@ -354,7 +459,7 @@ mod tests {
     }
 
     /// Hosts h1 and h2 with a variable `n` of these values; an empty one is not set.
-    fn fleet(values: [&str; 2]) -> (Vec<Vec<String>>, HashMap<String, Arc<HostContext>>) {
+    fn fleet(values: [&str; 2]) -> (Vec<Vec<String>>, Vec<Arc<Contexts>>) {
         let hosts = ["h1", "h2"].map(str::to_owned);
         let context = |(host, value): (&String, &str)| {
             let (mut vars, mut magic) = (Dict::default(), Dict::default());
@@ -366,7 +471,24 @@ mod tests {
                 HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
             (host.clone(), Arc::new(context))
         };
-        (vec![hosts.to_vec()], hosts.iter().zip(values).map(context).collect())
+        (vec![hosts.to_vec()], vec![Arc::new(hosts.iter().zip(values).map(context).collect())])
+    }
+
+    /// A cluster that nobody reaches.
+    struct Unreachable;
+
+    impl Api for Unreachable {
+        fn send(&self, _: drain::Request) -> BoxFuture<'_, Result<drain::Reply, drain::Unanswered>> {
+            ready(Err(drain::Unanswered("nobody there".to_owned()))).boxed()
+        }
+
+        fn place(&self) -> String {
+            String::new()
+        }
+    }
+
+    fn cluster(_: &Play, _: &KubernetesDrain) -> Result<Arc<dyn Api>, Diagnostic> {
+        Ok(Arc::new(Unreachable))
     }
 
     fn built(block: &str, values: [&str; 2]) -> Result<(Option<Arc<Scheduler>>, String), String> {
@@ -376,7 +498,7 @@ mod tests {
             Some(host) => Err(CommandError::user(format!("asked for {host}"))),
         };
         let hosts = PlayHosts { taking_part: &hosts, beside: &[Vec::new()] };
-        match build(&program(block), hosts, &contexts, login) {
+        match build(&program(block), hosts, &contexts, login, cluster) {
             Ok((mut all, warnings)) => Ok((all.remove(0), warnings.to_string())),
             Err(CommandError::Input(said)) => Err(said.to_string()),
             Err(error) => Err(format!("{error:?}")),
@@ -407,6 +529,21 @@ mod tests {
     }
 
     #[test]
+    fn names_at_kubernetes() {
+        let block =
+            "    drain: {kubernetes: {timeout: 10m, node: \"{{ n | default(inventory_hostname) }}\"}}\n";
+        let (scheduler, warnings) = built(block, ["ip-10-0-0-1.internal", ""]).unwrap();
+        let scheduler = scheduler.unwrap();
+        assert_eq!(warnings, "");
+        assert_eq!(scheduler.target("h1").node, "ip-10-0-0-1.internal");
+        assert_eq!(scheduler.target("h2").node, "h2");
+        assert_eq!((scheduler.drainer.name(), scheduler.timeout), ("kubernetes", Duration::from_secs(600)));
+        assert!(scheduler.surveys && !scheduler.reboots && scheduler.notice.is_none());
+        let error = built(block, ["Node_1", ""]).unwrap_err();
+        assert!(error.contains("h1: `Node_1` is no name of one Kubernetes node"), "{error}");
+    }
+
+    #[test]
     fn who_is_left_out_has_a_name_too() {
         let block = "    drain: {slurm: {node: \"{{ n }}\"}}\n";
         let (hosts, contexts) = fleet(["s1", "s2"]);
@@ -415,7 +552,7 @@ mod tests {
             let beside = beside.iter().map(ToString::to_string).collect();
             let taking_part = vec![hosts[0][..1].to_vec()];
             let hosts = PlayHosts { taking_part: &taking_part, beside: &[beside] };
-            let (mut all, warnings) = build(&program(block), hosts, &contexts, login).ok().unwrap();
+            let (mut all, warnings) = build(&program(block), hosts, &contexts, login, cluster).ok().unwrap();
             (all.remove(0).unwrap(), warnings.to_string())
         };
         let (scheduler, warnings) = split(&["h2"]);

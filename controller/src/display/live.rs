@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Role, Style, clean, clip, clock, count};
+use super::{Role, Style, clean, clip, clock, count, figures::length};
 use crate::{
     event::NodeState,
     report::{NodeModel, RunModel, seconds_between},
@@ -69,7 +69,11 @@ fn head(model: &RunModel, now: Timestamp, style: &Style) -> String {
             shape.hosts.len()
         ))
     });
-    let text = format!("{}{over} of {}", wave.unwrap_or_default(), count(total, "node"));
+    let until = model.window_opens.map(|opens| {
+        let left = seconds_between(Some(now), Some(opens));
+        format!("waits for the window, which opens in {}, ", length(left))
+    });
+    let text = format!("{}{over} of {}", wave.or(until).unwrap_or_default(), count(total, "node"));
     format!("{}  {clock}", style.paint(Role::Strong, text))
 }
 

@@ -5,11 +5,18 @@ use jiff::{Timestamp, tz::TimeZone};
 use super::{Role, Style, clean, clip};
 use crate::event::Verb;
 
+/// Columns that the playbooks may take.
+const PLAYBOOKS: usize = 28;
+
 /// One run of the state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRow {
     pub run_id: String,
     pub verb: Verb,
+    /// What it carried out, by file; none for tasks of a command line.
+    pub playbooks: Vec<String>,
+    /// Whether `gpufleet resume` has something to go on with.
+    pub resumable: bool,
     pub started: Option<Timestamp>,
     /// `None` while it runs, or where it was cut off.
     pub exit_code: Option<u8>,
@@ -18,38 +25,59 @@ pub struct RunRow {
     pub summary: String,
 }
 
+impl RunRow {
+    const fn verb(&self) -> &'static str {
+        match self.verb {
+            Verb::Run if self.playbooks.is_empty() => "exec",
+            Verb::Run => "run",
+            Verb::Plan => "plan",
+            Verb::Audit => "audit",
+        }
+    }
+
+    /// The playbooks without their folders.
+    fn playbooks(&self) -> String {
+        let name = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
+        clip(&clean(&self.playbooks.iter().map(name).collect::<Vec<_>>().join(" ")), PLAYBOOKS)
+    }
+}
+
 /// Runs, the newest first as given, one a line; times in `zone`.
 pub fn runs_table(rows: &[RunRow], zone: &TimeZone, style: &Style) -> String {
     if rows.is_empty() {
         return "No runs yet.\n".to_owned();
     }
     let id = rows.iter().map(|row| row.run_id.chars().count()).max().unwrap_or(0).max(3);
-    let mut out = format!(
-        "{}\n",
-        style.paint(
-            Role::Strong,
-            format!("{:id$}  {:16}  {:5}  {:>5}  {:4}  SUMMARY", "RUN", "STARTED", "VERB", "NODES", "EXIT")
-        )
+    let playbooks = rows.iter().map(|row| row.playbooks().chars().count()).max().unwrap_or(0).max(8);
+    let head = format!(
+        "{:id$}  {:16}  {:5}  {:playbooks$}  {:>5}  {:4}  SUMMARY",
+        "RUN", "STARTED", "VERB", "PLAYBOOK", "NODES", "EXIT"
     );
+    let used = head.chars().count() - "SUMMARY".len();
+    let mut out = format!("{}\n", style.paint(Role::Strong, head));
     for row in rows {
         let started = row.started.map_or_else(
             || "not known".to_owned(),
             |at| at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M").to_string(),
         );
-        let verb = match row.verb {
-            Verb::Run => "run",
-            Verb::Plan => "plan",
-            Verb::Audit => "audit",
-        };
         let (role, exit) = match row.exit_code {
             Some(0) => (Role::Good, "0".to_owned()),
             Some(code) => (Role::Bad, code.to_string()),
             None => (Role::Busy, "open".to_owned()),
         };
-        let used = id + 2 + 16 + 2 + 5 + 2 + 5 + 2 + 4 + 2;
-        let summary = clip(&clean(&row.summary), style.width.saturating_sub(used).max(20));
+        let summary = match row.resumable {
+            true => format!("{}; can be resumed", row.summary),
+            false => row.summary.clone(),
+        };
+        let summary = clip(&clean(&summary), style.width.saturating_sub(used).max(20));
         let exit = style.paint(role, format!("{exit:<4}"));
-        let line = format!("{:id$}  {started:16}  {verb:5}  {:>5}  {exit}  {summary}", row.run_id, row.nodes);
+        let line = format!(
+            "{:id$}  {started:16}  {:5}  {:playbooks$}  {:>5}  {exit}  {summary}",
+            row.run_id,
+            row.verb(),
+            row.playbooks(),
+            row.nodes
+        );
         out.push_str(line.trim_end());
         out.push('\n');
     }

@@ -368,6 +368,12 @@ fn runs() {
         verb,
         started,
         exit_code,
+        playbooks: if verb == Verb::Run {
+            vec!["site/bringup.yaml".to_owned()]
+        } else {
+            vec!["mig.yaml".to_owned()]
+        },
+        resumable: verb == Verb::Run,
         nodes: 512,
         summary: summary.to_owned(),
     };
@@ -377,10 +383,10 @@ fn runs() {
         row("01JD7Z0000", Verb::Plan, at("2026-11-20T23:59:59Z"), Some(0), "512 nodes read"),
     ];
     insta::assert_snapshot!(runs_table(&rows, &TimeZone::UTC, &style()), @r"
-    RUN         STARTED           VERB   NODES  EXIT  SUMMARY
-    01JD8Q4T9X  2026-11-21 09:12  run      512  open  the run did not end
-    01JD8Q11AB  2026-11-21 09:00  audit    512  3     496 of 512 nodes as declared
-    01JD7Z0000  2026-11-20 23:59  plan     512  0     512 nodes read
+    RUN         STARTED           VERB   PLAYBOOK      NODES  EXIT  SUMMARY
+    01JD8Q4T9X  2026-11-21 09:12  run    bringup.yaml    512  open  the run did not end; can be resumed
+    01JD8Q11AB  2026-11-21 09:00  audit  mig.yaml        512  3     496 of 512 nodes as declared
+    01JD7Z0000  2026-11-20 23:59  plan   mig.yaml        512  0     512 nodes read
     ");
     assert_eq!(runs_table(&[], &TimeZone::UTC, &style()), "No runs yet.\n");
 }
@@ -433,6 +439,28 @@ fn the_live_frame_names_the_slowest() {
       … and 30 more at work
     ");
     insta::assert_snapshot!(plain_status(&model, now, &style()), @r"wave 2/5 25%: 0 of 250, 2 of 1000 nodes  03:19  done 2  failed 0  rebooting 1  waiting 1  applying 37  pending 959  waiting for: gpu005 (applying 196 s), gpu006 (applying 195 s), gpu007 (applying 194 s) and 35 more");
+}
+
+#[test]
+fn the_status_says_that_the_window_is_waited_for() {
+    let hosts = sample::names(2);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    s.play(&hosts, &[("100%", 2)]);
+    for host in &hosts {
+        s.state(host, NodeState::Preflight, None);
+    }
+    let opens = s.now() + jiff::SignedDuration::from_mins(192);
+    s.push(What::AwaitsWindow { play: 0, opens });
+    let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
+    insta::assert_snapshot!(line, @r"
+    waits for the window, which opens in 3h 12m, 0 of 2 nodes  00:00  failed 0  pending 2
+    ");
+    s.push(What::WaveStarted { play: 0, wave: 0, hosts: hosts.clone() });
+    let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
+    insta::assert_snapshot!(line, @r"
+    0 of 2 nodes  00:00  failed 0  pending 2
+    ");
 }
 
 /// A writer that a test can read while a sink holds it.

@@ -1,12 +1,13 @@
 //! Taking nodes out of a scheduler and giving them back.
 //!
-//! Owns the one trait behind which every scheduler lives, and a file for each: Slurm, command hooks, none. Must not know
+//! Owns the one trait behind which every scheduler lives, and a file for each: Slurm, Kubernetes, command hooks, none. Must not know
 //! playbooks, the engine's states or who asks. Invariants:
 //! * Nothing is undone that we did not do: the marker `gpufleet:RUN:NONCE` at the scheduler is read again right before.
 //! * What somebody else holds is refused, never overwritten.
 //! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
 
 mod command;
+mod kubernetes;
 mod login;
 mod marker;
 mod none;
@@ -14,11 +15,21 @@ mod runner;
 mod scheduler;
 mod slurm;
 
+use std::collections::HashMap;
+
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use jiff::Timestamp;
 use serde::Serialize;
 
 pub use command::{CommandDrainer, CommandOptions, HostHooks};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use kubernetes::read_foreign_object;
+pub use kubernetes::{
+    Api, KubectlApi, KubernetesDrainer, KubernetesOptions, Lock, Method, MigManager, PodPolicy, Reply,
+    Request, Unanswered, is_kubernetes_node_name,
+};
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{ApiClient, Credentials};
 pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
@@ -51,6 +62,11 @@ pub enum Cordon {
         /// Ready to show: `drained by alice: bad DIMM`.
         by: String,
     },
+    /// It is nobody's, and this run must not take it; nothing was changed.
+    Refused {
+        /// Ready to show, with what to do.
+        why: String,
+    },
 }
 
 /// Whether anything runs there, as the scheduler sees it.
@@ -61,6 +77,11 @@ pub enum Activity {
     Busy {
         /// Ready to show: `job 88123 of alice`.
         work: Vec<String>,
+    },
+    /// Something is there that no waiting ends.
+    Stuck {
+        /// Ready to show, with what to do.
+        why: Vec<String>,
     },
 }
 
@@ -111,7 +132,7 @@ pub struct DrainError(pub String);
 ///
 /// Every method may be called again after a crash: what is already as asked for counts as done.
 pub trait Drainer: Send + Sync {
-    /// How people call it: `slurm`, `command`, `none`.
+    /// How people call it: `slurm`, `kubernetes`, `command`, `none`.
     fn name(&self) -> &str;
 
     /// Stops new work from starting there and leaves the marker, unless somebody else has the node out.
@@ -134,6 +155,31 @@ pub trait Drainer: Send + Sync {
     /// Whether the scheduler knows of anything that runs there.
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>>;
 
+    /// One step towards an idle node that is ours: asks what still has to go there to go, where the scheduler wants to be
+    /// asked, and says what is left. Asked again and again while a drain waits.
+    fn clear<'a>(
+        &'a self,
+        target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        self.activity(target)
+    }
+
+    /// Pods that stay on a node that is drained, by their uids: they belong to the node, and are no work.
+    fn staying<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
+        ready(Ok(Vec::new())).boxed()
+    }
+
+    /// What would keep a drain of this node from passing now, ready to show; changes nothing.
+    ///
+    /// `None` where the scheduler cannot be asked that.
+    fn preflight<'a>(
+        &'a self,
+        _target: &'a Target,
+    ) -> BoxFuture<'a, Result<Option<Vec<String>>, DrainError>> {
+        ready(Ok(None)).boxed()
+    }
+
     /// Reads who holds the node now.
     fn ownership<'a>(
         &'a self,
@@ -152,6 +198,15 @@ pub trait Drainer: Send + Sync {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
 
+    /// Puts back what a drain changed besides, on a node that is somebody else's now; the node itself is left as it is.
+    fn let_go<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        ready(Ok(())).boxed()
+    }
+
     /// Shows the scheduler's users why a node that is ours stays out, and what to do.
     fn explain<'a>(
         &'a self,
@@ -164,6 +219,15 @@ pub trait Drainer: Send + Sync {
 
     /// Which of these are out, for whatever reason, in one bulk read.
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
+
+    /// What these nodes say under a label, by their names at the scheduler; nothing where it knows no labels.
+    fn labels<'a>(
+        &'a self,
+        _targets: &'a [Target],
+        _label: &'a str,
+    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+        ready(Ok(HashMap::new())).boxed()
+    }
 
     /// Takes the scheduler-wide lock; `None` means that this run holds it, or that there is no such lock, else the run that
     /// does.

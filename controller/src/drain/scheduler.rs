@@ -114,6 +114,25 @@ impl Scheduler {
         }
     }
 
+    /// What the nodes of these hosts say under a label, by host. One that does not answer is asked again for a while.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    pub async fn labels(&self, hosts: &[String], label: &str) -> Result<HashMap<String, String>, DrainError> {
+        let targets: Vec<Target> = hosts.iter().map(|host| self.target(host)).collect();
+        let until = Instant::now() + SURVEY;
+        loop {
+            match self.drainer.labels(&targets, label).await {
+                Ok(known) => {
+                    let of = |target: &Target| Some((target.host.clone(), known.get(&target.node)?.clone()));
+                    return Ok(targets.iter().filter_map(of).collect());
+                }
+                Err(why) if Instant::now() + self.poll >= until => return Err(why),
+                Err(_) => sleep(self.poll).await,
+            }
+        }
+    }
+
     /// Takes the scheduler's lock unless this process holds it; `Some` is the other run that does. Who asks at the same
     /// time gets the same answer, so that many nodes do not wait for each other at a scheduler that is silent.
     ///

@@ -5,7 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use gpufleet_protocol::{Disruption, health::HealthCheck, tasks::Params};
 
 use crate::{
-    engine::learned::{Figures, Learned, Models},
+    engine::{
+        domains::Domains,
+        learned::{Figures, Learned, Models},
+    },
     event::{DomainShape, Origin, Part, PolicyShape, Position, TaskReport, WorstCase, WorstPart},
     interpreter::{self, HostContext},
     playbook::{self, Drain, Overrides, Play},
@@ -114,7 +117,7 @@ pub(super) fn policy(
     play: &Play,
     overrides: &Overrides,
     hosts: &[String],
-    contexts: &HashMap<String, Arc<HostContext>>,
+    known: &Domains<'_>,
     (learned, models): (&Learned, &Models),
 ) -> PolicyShape {
     let policy = play.policy.overridden(overrides);
@@ -122,8 +125,7 @@ pub(super) fn policy(
     let mut places: HashMap<String, usize> = HashMap::new();
     if let Some(variable) = &policy.failure_domain {
         for host in hosts {
-            let context = contexts.get(host);
-            let Some(name) = context.and_then(|context| failure_domain(variable, context)) else { continue };
+            let Some(name) = known.of(variable, host) else { continue };
             let place = *places.entry(name.clone()).or_insert_with(|| {
                 domains.push(DomainShape { name, hosts: Vec::new() });
                 domains.len() - 1
@@ -209,7 +211,7 @@ mod tests {
             soak_s: Some(60),
             ..Overrides::default()
         };
-        let shape = policy(&play, &overrides, &hosts, &contexts, nothing());
+        let shape = policy(&play, &overrides, &hosts, &Domains::Variables(&contexts), nothing());
         let domain = |name: &str, hosts: &[&str]| DomainShape {
             name: name.to_owned(),
             hosts: hosts.iter().map(ToString::to_string).collect(),
@@ -231,7 +233,8 @@ mod tests {
         let (hosts, contexts) = contexts(&[("a", "")]);
         let origins = |rollout: &str, tasks: &str| {
             let play = play(&format!("- hosts: all\n  rollout: {{{rollout}}}\n  tasks:\n{tasks}"));
-            let shape = policy(&play, &Overrides::default(), &hosts, &contexts, nothing());
+            let shape =
+                policy(&play, &Overrides::default(), &hosts, &Domains::Variables(&contexts), nothing());
             let parts = &shape.worst_case.last().unwrap().parts;
             let short = |part: &WorstPart| {
                 let from = if part.from == Origin::Declared { "written" } else { "usual" };
@@ -255,14 +258,14 @@ mod tests {
         let (hosts, contexts) = contexts(&[("a", "")]);
         let seconds = |tasks: &str| {
             let play = play(&format!("- hosts: all\n  tasks:\n{tasks}"));
-            policy(&play, &Overrides::default(), &hosts, &contexts, nothing())
+            policy(&play, &Overrides::default(), &hosts, &Domains::Variables(&contexts), nothing())
                 .worst_case_s(Disruption::Reboot)
         };
         assert_eq!(seconds("    - reboot: {timeout: 5m}\n    - reboot: {timeout: 10m}\n"), Some(1200));
         assert_eq!(seconds("    - gpu_ecc: {mode: enabled}\n"), Some(1800));
         let hook = "  rollout: {power_cycle: {command: cycle, timeout: 15m}}\n";
         let play = play(&format!("- hosts: all\n{hook}  tasks:\n    - reboot: {{timeout: 5m}}\n"));
-        let shape = policy(&play, &Overrides::default(), &hosts, &contexts, nothing());
+        let shape = policy(&play, &Overrides::default(), &hosts, &Domains::Variables(&contexts), nothing());
         assert_eq!(shape.worst_case_s(Disruption::Reboot), Some(300 + 900 + 600));
         assert_eq!(shape.worst_case_s(Disruption::GpuReset), Some(600));
     }

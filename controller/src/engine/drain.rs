@@ -24,7 +24,9 @@ use crate::{
 /// How long a scheduler that does not answer is asked to take a node back.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long a scheduler that does not answer is asked right before an act.
-const PROOF: Duration = Duration::from_secs(60);
+///
+/// Why not a minute: that is what a scheduler takes to start again.
+const PROOF: Duration = Duration::from_secs(150);
 /// Age below which a proof needs no repeating.
 const FRESH: Duration = Duration::from_secs(5);
 /// Entries of what still runs that are shown.
@@ -72,7 +74,10 @@ impl NodeTask {
         let host = self.host;
         let answer = match self.take(deadline).await? {
             Ok(()) => Input::Drained { host },
-            Err(Not::Theirs(by)) => {
+            Err(Not::Theirs(mut by)) => {
+                if let Err(left) = self.let_go().await {
+                    by.push_str(&format!("; what the drain changed besides could not be put back: {left}"));
+                }
                 self.slot.drain = None;
                 self.step(DrainStep::Refused { by: by.clone() }).await;
                 Input::DrainRefused { host, by }
@@ -148,6 +153,7 @@ impl NodeTask {
         match cordoned {
             Cordon::Ours { evidence } => self.step(DrainStep::Cordoned { evidence }).await,
             Cordon::HeldByOthers { by } => return Err(Not::Theirs(by)),
+            Cordon::Refused { why } => return Err(Not::Given(why)),
         }
         if notice.is_some_and(|notice| !notice.before_cordon) {
             self.notify(asked).await?;
@@ -171,6 +177,7 @@ impl NodeTask {
     async fn idle(&mut self, asked: &Asked, held: bool) -> Result<(), Not> {
         let Asked { scheduler, target, marker, until } = asked;
         let name = scheduler.drainer.name();
+        let mut told = String::new();
         loop {
             let mut in_the_way = None;
             if held {
@@ -185,9 +192,17 @@ impl NodeTask {
                     Err(unknown) => in_the_way = Some(unknown.to_string()),
                 }
             }
-            let busy = match scheduler.drainer.activity(target).await {
+            let left = match held {
+                true => scheduler.drainer.clear(target, marker).await,
+                false => scheduler.drainer.activity(target).await,
+            };
+            let busy = match left {
                 Ok(Activity::Idle) => None,
                 Ok(Activity::Busy { work }) => Some(shown(&work)),
+                Ok(Activity::Stuck { why }) => {
+                    let no = No::soft(format!("it cannot be drained: {}", shown(&why)));
+                    return if held && self.overruled(&no).await { Ok(()) } else { Err(Not::Given(no.why)) };
+                }
                 Err(unknown) => Some(unknown.to_string()),
             };
             let Some(what) = in_the_way.or(busy) else { return Ok(()) };
@@ -197,7 +212,11 @@ impl NodeTask {
                 let no = No::soft(why);
                 return if held && self.overruled(&no).await { Ok(()) } else { Err(Not::Given(no.why)) };
             }
-            self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
+            // Why not each time: a drain waits for hours, and each word of it is kept.
+            if told != what {
+                self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
+                told = what;
+            }
             if !self.pause(scheduler.poll).await {
                 return Err(Not::Stopped);
             }
@@ -312,6 +331,22 @@ impl NodeTask {
         }
     }
 
+    /// Pods that the scheduler leaves on the node, so that the node itself does not take them for work; asked for a while.
+    pub(super) async fn staying(&self) -> Result<Vec<String>, No> {
+        let Some(scheduler) = &self.scheduler else { return Ok(Vec::new()) };
+        let target = scheduler.target(&self.slot.name);
+        let until = Instant::now() + PROOF;
+        loop {
+            match scheduler.drainer.staying(&target).await {
+                Ok(staying) => return Ok(staying),
+                Err(unknown) if Instant::now() + scheduler.poll >= until => {
+                    return Err(No::soft(unknown.to_string()));
+                }
+                Err(_) => sleep(scheduler.poll).await,
+            }
+        }
+    }
+
     /// The inner error is a "no".
     async fn standing(&self, scheduler: &Scheduler) -> Result<Result<(), No>, DrainError> {
         let name = scheduler.drainer.name();
@@ -326,11 +361,15 @@ impl NodeTask {
         // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
         if scheduler.reboots && self.slot.rebooted {
             let why = format!("{} on {}", self.reason, target.host);
-            if let Cordon::HeldByOthers { by } = scheduler.drainer.cordon(&target, marker, &why).await? {
-                return firm(format!("somebody took it over: {by}"));
+            match scheduler.drainer.cordon(&target, marker, &why).await? {
+                Cordon::Ours { .. } => {}
+                Cordon::HeldByOthers { by } => return firm(format!("somebody took it over: {by}")),
+                Cordon::Refused { why } => return firm(why),
             }
         }
-        if let Activity::Busy { work } = scheduler.drainer.activity(&target).await? {
+        if let Activity::Busy { work } | Activity::Stuck { why: work } =
+            scheduler.drainer.activity(&target).await?
+        {
             return Ok(Err(No::soft(shown(&work))));
         }
         Ok(match scheduler.drainer.locked(&self.holder.run).await? {
@@ -401,12 +440,34 @@ impl NodeTask {
         ))
     }
 
+    /// Puts back what this drain changed besides on a node that somebody else has now.
+    async fn let_go(&self) -> Result<(), DrainError> {
+        let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return Ok(()) };
+        let target = scheduler.target(&self.slot.name);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match scheduler.drainer.let_go(&target, marker).await {
+                Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
+                answer => return answer,
+            }
+        }
+    }
+
     /// Leaves word at the scheduler why the node stays out.
     pub(super) async fn explain(&self, why: &str) {
         let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return };
         let target = scheduler.target(&self.slot.name);
-        if let Err(error) = scheduler.drainer.explain(&target, marker, why).await {
-            tracing::warn!(host = self.slot.name, %error, "the scheduler does not show why the node stays out");
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match scheduler.drainer.explain(&target, marker, why).await {
+                Ok(()) => return,
+                Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
+                Err(error) => {
+                    let host = &self.slot.name;
+                    tracing::warn!(host, %error, "the scheduler does not show why the node stays out");
+                    return;
+                }
+            }
         }
     }
 

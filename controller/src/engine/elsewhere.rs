@@ -14,29 +14,30 @@ type Place = Arc<OnceCell<Arc<dyn Link>>>;
 /// Connections to hosts that do tasks for others.
 #[derive(Default)]
 pub struct Delegates {
-    links: Mutex<HashMap<(String, bool), Place>>,
+    links: Mutex<HashMap<(String, bool, u16), Place>>,
 }
 
 impl Delegates {
-    /// The connection to a host, made when it is first needed; a run that only reads `writes` nothing there either.
+    /// The connection to a host, made when it is first needed, for a node whose own is for this purpose: a run that only
+    /// reads writes nothing there either.
     pub(super) async fn link(
         &self,
         connector: &dyn Connector,
         host: &str,
         r#become: bool,
-        writes: bool,
+        Purpose { writes, login, .. }: Purpose,
     ) -> Result<Arc<dyn Link>, ConnectFailure> {
         let place = {
             let mut links = self.links.lock().await;
-            Arc::clone(links.entry((host.to_owned(), r#become)).or_default())
+            Arc::clone(links.entry((host.to_owned(), r#become, login)).or_default())
         };
-        let purpose = Purpose { writes, r#become, guest: true, local: false };
+        let purpose = Purpose { writes, r#become, guest: true, local: false, login };
         place.get_or_try_init(|| connector.connect(host, purpose)).await.cloned()
     }
 
     /// Forgets a connection that broke, so that the next task makes another.
-    pub(super) async fn forget(&self, host: &str, r#become: bool) {
-        self.links.lock().await.remove(&(host.to_owned(), r#become));
+    pub(super) async fn forget(&self, host: &str, r#become: bool, login: u16) {
+        self.links.lock().await.remove(&(host.to_owned(), r#become, login));
     }
 
     pub(super) async fn close(&self) {

@@ -21,7 +21,7 @@ pub(super) struct Hooks {
     policy: Arc<Policy>,
     /// `vars_files` and `vars` of the play.
     vars: [Arc<Dict>; 2],
-    contexts: HashMap<String, Arc<HostContext>>,
+    contexts: Arc<HashMap<String, Arc<HostContext>>>,
     /// Runs those of this machine.
     pub(super) runner: Arc<dyn Runner>,
     /// This run's id.
@@ -33,7 +33,7 @@ pub(super) struct Hooks {
 impl Hooks {
     pub(super) fn new(
         play: &Play,
-        contexts: HashMap<String, Arc<HostContext>>,
+        contexts: Arc<HashMap<String, Arc<HostContext>>>,
         runner: Arc<dyn Runner>,
         run: String,
         person: Arc<dyn Confirm>,
@@ -111,7 +111,7 @@ mod tests {
         let mut magic = Dict::default();
         magic.insert("inventory_hostname", template::Value::text("gpu001"));
         let context = HostContext { vars: Arc::new(vars), magic: Arc::new(magic), ..HostContext::default() };
-        let contexts = [("gpu001".to_owned(), Arc::new(context))].into();
+        let contexts = Arc::new([("gpu001".to_owned(), Arc::new(context))].into());
         let person = Arc::new(crate::engine::approval::Nobody);
         Hooks::new(&program.plays[0], contexts, Arc::new(LocalRunner), "RUN".to_owned(), person)
     }

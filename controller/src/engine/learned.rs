@@ -74,6 +74,10 @@ pub fn work_of(play: &Play) -> String {
     match &policy.drain {
         Drain::None => {}
         Drain::Slurm(slurm) => add(&format!("{:?} {:?}", slurm.login, slurm.notice)),
+        Drain::Kubernetes(kubernetes) => {
+            add(&format!("{:?} {:?}", kubernetes.kubeconfig, kubernetes.context));
+            add(&format!("{:?} {}", kubernetes.grace_period_s, kubernetes.pause_operands));
+        }
         Drain::Command(command) => {
             for value in [&command.drain, &command.is_idle, &command.resume] {
                 add(&value.to_text());

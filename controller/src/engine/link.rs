@@ -46,6 +46,8 @@ pub struct Purpose {
     pub local: bool,
     /// Does single tasks for other nodes, without a lock.
     pub guest: bool,
+    /// By which of the connector's ways it logs in: plays may say who does.
+    pub login: u16,
 }
 
 /// Told what an operation is doing right now.

@@ -4,7 +4,11 @@
 //! barrier for longer than [`SILENCE`], at a task that is its own to run until its connection is given up, and one that is
 //! gone holds nobody up at all.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -16,21 +20,45 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Latches that a host took, each with what its task gave if that is known.
 pub(super) type Taken = Vec<(Arc<str>, Option<LatchValue>)>;
 
-/// What a host did to all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Over {
-    /// It ended the play, or the batch.
-    Ended,
-    /// It failed where any failure ends the play.
-    Failed,
+/// What those hear who waited at a barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Go,
+    /// The play, or the batch, is over for everybody.
+    End,
+    /// A failure elsewhere is everybody's.
+    Halt,
+}
+
+/// A host at a barrier.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    pub(super) host: usize,
+    /// The task behind the barrier.
+    pub(super) task: Arc<str>,
+    /// How many it has come to by now.
+    pub(super) nth: u32,
+    /// It is out of service: it has to get to a safe point, whatever happens elsewhere.
+    pub(super) is_out: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Meeting {
     /// The others go no further than to their next barrier.
-    over: Option<Over>,
-    /// Each with how many barriers it has come to.
-    at_barrier: Vec<(usize, u32)>,
+    ended: bool,
+    /// The failures that are everybody's: each with the barrier at which it was heard of, or to be heard of at any.
+    halts: Vec<Option<u32>>,
+    /// How many of them each host has been told of, or has to hear nothing of.
+    told: HashMap<usize, usize>,
+    /// Those who hear of one as soon as they are in service again.
+    deferred: HashSet<usize>,
+    /// Somebody's end is everybody's, and nobody has heard of it yet.
+    halting: bool,
+    /// Those whose failure is everybody's: since the barrier opened last, each with whether others may have heard of it
+    /// in an earlier process, and since the wave began.
+    failed: HashMap<usize, bool>,
+    raised: HashSet<usize>,
+    at_barrier: BTreeMap<usize, Waiter>,
     /// When those who wait go on without hosts that never answered.
     opens_at: Option<Instant>,
     latches: HashMap<Arc<str>, Latch>,
@@ -51,22 +79,54 @@ enum Latch {
 
 impl Meeting {
     /// A host waits for the others; for those who never answered so long at most.
-    pub(super) fn wait(&mut self, host: usize, nth: u32, silence: Duration) {
-        self.at_barrier.push((host, nth));
+    pub(super) fn wait(&mut self, waiter: Waiter, silence: Duration) {
+        self.at_barrier.insert(waiter.host, waiter);
         self.opens_at.get_or_insert_with(|| Instant::now() + silence.min(SILENCE));
     }
 
     /// From here on whoever comes to a barrier goes no further.
-    pub(super) fn end(&mut self, over: Over) {
-        self.over = self.over.max(Some(over));
+    pub(super) const fn end(&mut self) {
+        self.ended = true;
     }
 
-    /// What those are told who may go on.
-    pub(super) const fn word(&self) -> ToNode {
-        match self.over {
-            None => ToNode::Go,
-            Some(Over::Ended) => ToNode::End,
-            Some(Over::Failed) => ToNode::Halt,
+    /// A host failed where any failure is everybody's, and goes on in its own rescue, if it has one.
+    pub(super) fn raise(&mut self, host: usize, again: bool) {
+        self.failed.insert(host, again);
+        self.raised.insert(host);
+    }
+
+    /// Whoever is at the next barrier hears that a failure is everybody's.
+    pub(super) const fn halt(&mut self) {
+        self.halting = true;
+    }
+
+    /// Whether the others hear of a failure at the next barrier.
+    pub(super) const fn is_halting(&self) -> bool {
+        self.halting
+    }
+
+    /// The end of a host whose failure the others have heard of is no news.
+    pub(super) fn no_news(&mut self, of: usize, before: bool) {
+        if self.raised.contains(&of) {
+            self.halting = before;
+        }
+    }
+
+    /// What a host is told that may go on; not of its `own` failure.
+    fn word(&mut self, waiter: &Waiter, own: bool) -> Word {
+        let told = self.told.insert(waiter.host, self.halts.len()).unwrap_or_default();
+        // Why by barrier: in a resumed run one that has that barrier behind it has heard.
+        let news = self.halts.iter().skip(told).any(|at| at.is_none_or(|nth| waiter.nth <= nth));
+        let due = self.deferred.remove(&waiter.host) || news;
+        if due && !own && waiter.is_out {
+            self.deferred.insert(waiter.host);
+        }
+        if due && !own && !waiter.is_out {
+            Word::Halt
+        } else if self.ended {
+            Word::End
+        } else {
+            Word::Go
         }
     }
 
@@ -84,24 +144,34 @@ impl Meeting {
     /// on alone when it does.
     ///
     /// `at_work` are those who may still come, each with whether it ever answered.
-    pub(super) fn open(&mut self, at_work: &[(usize, bool)]) -> Vec<usize> {
+    pub(super) fn open(
+        &mut self,
+        at_work: impl Iterator<Item = (usize, bool)> + Clone,
+    ) -> Vec<(Waiter, Word)> {
         let patient = self.opens_at.is_some_and(|at| Instant::now() < at);
-        let there = |host: usize| self.at_barrier.iter().any(|(waiting, _)| *waiting == host);
-        if self.at_barrier.is_empty()
-            || at_work.iter().any(|(host, answered)| !there(*host) && (*answered || patient))
-        {
+        let is_missing =
+            |(host, answered): (usize, bool)| !self.at_barrier.contains_key(&host) && (answered || patient);
+        if self.at_barrier.is_empty() || at_work.clone().any(is_missing) {
             return Vec::new();
         }
         self.opens_at = None;
         // Why not all: in a resumed run one may stand before a barrier that another one has behind it.
-        let counts = |host: usize| at_work.iter().any(|(working, _)| *working == host);
-        let counted = self.at_barrier.iter().filter(|(host, _)| counts(*host));
-        let first = counted.map(|(_, nth)| *nth).min().unwrap_or(u32::MAX);
-        let waiting = std::mem::take(&mut self.at_barrier);
-        let (go, stay): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|(host, nth)| *nth <= first || !counts(*host));
-        self.at_barrier = stay;
-        go.into_iter().map(|(host, _)| host).collect()
+        let counted: HashMap<usize, u32> =
+            at_work.filter_map(|(host, _)| Some((host, self.at_barrier.get(&host)?.nth))).collect();
+        let first = counted.values().min().copied().unwrap_or(u32::MAX);
+        let goes =
+            |_: &usize, waiter: &mut Waiter| waiter.nth <= first || !counted.contains_key(&waiter.host);
+        let going: Vec<Waiter> = self.at_barrier.extract_if(.., goes).map(|(_, waiter)| waiter).collect();
+        let failed: HashMap<usize, bool> =
+            self.failed.extract_if(|host, _| !self.at_barrier.contains_key(host)).collect();
+        self.halts.extend(std::mem::take(&mut self.halting).then_some(None));
+        let repeated = failed.values().all(|again| *again);
+        self.halts.extend((!failed.is_empty()).then_some(repeated.then_some(first)));
+        let hear = |waiter: Waiter| {
+            let word = self.word(&waiter, failed.contains_key(&waiter.host));
+            (waiter, word)
+        };
+        going.into_iter().map(hear).collect()
     }
 
     /// Asks for a task that one host runs for all; nothing while another one runs it. Where hosts wait for each other,
@@ -151,7 +221,7 @@ impl Meeting {
                 Latch::Expected { waiting, .. } | Latch::Running { waiting, .. } => waiting.clone(),
                 Latch::Value(_) => Vec::new(),
             })
-            .chain(self.at_barrier.iter().map(|(host, _)| *host))
+            .chain(self.at_barrier.keys().copied())
             .collect();
         let mut heirs = Vec::new();
         for latch in self.latches.values_mut() {
@@ -181,6 +251,17 @@ impl Meeting {
             _ => true,
         });
         heirs
+    }
+
+    /// Takes up whose failures others have heard of.
+    pub(super) fn restore_raised(&mut self, hosts: impl Iterator<Item = usize>) {
+        self.raised.extend(hosts);
+    }
+
+    /// Takes up that a failure is everybody's: these have heard of it.
+    pub(super) fn restore_halt(&mut self, told: impl Iterator<Item = usize>) {
+        self.halts.push(None);
+        self.told.extend(told.map(|host| (host, self.halts.len())));
     }
 
     /// Takes up what an earlier process of the run knew.

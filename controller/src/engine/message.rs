@@ -25,8 +25,16 @@ pub(super) enum FromNode {
     /// Waits for the others of its wave (strategy `linear`).
     Barrier {
         host: usize,
+        task: Arc<str>,
         /// How many it has come to by now.
         nth: u32,
+        is_out: bool,
+    },
+    /// Failed where any failure is everybody's.
+    Raised {
+        host: usize,
+        /// An earlier process of the run may have told the others.
+        again: bool,
     },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
     Latch {
@@ -59,7 +67,7 @@ pub(super) enum ToNode {
     Go,
     /// Somebody ended the play or the batch for everybody.
     End,
-    /// Somebody failed where any failure ends the play.
+    /// Somebody failed where any failure is everybody's; the journal has it.
     Halt,
     /// This node runs the `run_once` task.
     LatchYours,

@@ -3,13 +3,10 @@
 //! Pure. Invariant: a budget in percent is that of the hosts that take part; what the others may have out by the same
 //! share is theirs, and only what goes beyond it takes up the play's.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashMap};
 
-use super::convert;
-use crate::{event::PlayStarted, interpreter::HostContext, playbook::Play, rollout::Amount};
+use super::domains::Domains;
+use crate::{event::PlayStarted, playbook::Play, rollout::Amount};
 
 #[derive(Default)]
 pub(super) struct Neighbours {
@@ -26,14 +23,14 @@ impl Neighbours {
         play: &Play,
         shape: &PlayStarted,
         max_unavailable: Amount,
-        contexts: &HashMap<String, Arc<HostContext>>,
+        known: &Domains<'_>,
     ) -> Self {
         let place: HashMap<&str, usize> = (shape.policy.iter())
             .flat_map(|policy| policy.domains.iter().map(|domain| domain.name.as_str()).zip(0..))
             .collect();
         let domain = |name: &String| {
             let variable = play.policy.failure_domain.as_ref()?;
-            place.get(convert::failure_domain(variable, contexts.get(name)?)?.as_str()).copied()
+            place.get(known.of(variable, name)?.as_str()).copied()
         };
         let everybody = max_unavailable.budget(shape.hosts.len() + names.len()).unwrap_or_default();
         Self {
@@ -55,9 +52,12 @@ impl Neighbours {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         event::{DomainShape, PolicyShape},
+        interpreter::HostContext,
         playbook::Program,
         template::{Dict, Value},
     };
@@ -86,7 +86,7 @@ mod tests {
             (name.clone(), Arc::new(context))
         };
         let contexts = names.iter().zip(racks).map(context).collect();
-        Neighbours::of(&names, &program.plays[0], &shape, allowed, &contexts)
+        Neighbours::of(&names, &program.plays[0], &shape, allowed, &Domains::Variables(&contexts))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request, RunEpoch,
     health::HealthCheck,
     message::{IdleVerdict, Mode},
-    op::FactsRequest,
+    op::{FactsRequest, Staying},
     tasks::{self, Class, RebootWhen},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -133,7 +133,8 @@ impl NodeTask {
             }
             let serves = (purpose.writes || !self.purpose.writes)
                 && purpose.r#become == self.purpose.r#become
-                && purpose.local == self.purpose.local;
+                && purpose.local == self.purpose.local
+                && purpose.login == self.purpose.login;
             if serves {
                 return Ok(Arc::clone(link));
             }
@@ -250,10 +251,21 @@ impl NodeTask {
         if self.is_out() && (!self.acted || adopted) {
             self.release().await?;
         }
-        if let Some(end) = seen?.end {
-            self.take_over(end);
+        let Some(end) = seen?.end else { return Ok(()) };
+        let stopped = end.state == EndState::Stopped;
+        self.take_over(end);
+        match stopped {
+            true if self.is_out() => {
+                Err(Cut::Held("stopped before its end, while it was out of service".to_owned()))
+            }
+            true => Err(Cut::Stopped),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The last pace at which it goes on to its first task here: who has begun in an earlier process begins nothing new.
+    pub(super) const fn last_pace(&self) -> Pace {
+        if self.slot.resumed.is_some() { Pace::NoneNew } else { Pace::Going }
     }
 
     /// Whether it is out of service through us, or may be.
@@ -272,7 +284,7 @@ impl NodeTask {
             self.slot.worsen(NodeState::Unknown, Some(end.unknown.join("; ")));
         }
         match end.state {
-            EndState::Done => {}
+            EndState::Done | EndState::Stopped => {}
             EndState::Failed { message, .. } => self.slot.worsen(NodeState::Failed, Some(message)),
             EndState::Unreachable { reason } => self.slot.worsen(NodeState::Unreachable, Some(reason)),
             EndState::Held { reason } => self.slot.worsen(NodeState::Held, Some(reason)),
@@ -320,12 +332,15 @@ impl NodeTask {
                     }
                     cursor.feed(fed)
                 }
-                Step::Barrier { nth, .. } => {
-                    if !silent && !self.wait_for_others(nth).await? {
-                        self.remember(String::new(), &Fed::Ended, false).await;
-                        cursor.feed(Fed::Ended)
-                    } else {
-                        Vec::new()
+                Step::Barrier { task, nth } => {
+                    match if silent { None } else { self.wait_for_others(&task, nth).await? } {
+                        Some(fed) => {
+                            if fed == Fed::Ended {
+                                self.remember(task.to_string(), &fed, false).await;
+                            }
+                            cursor.feed(fed)
+                        }
+                        None => Vec::new(),
                     }
                 }
                 Step::Latch { key } => {
@@ -358,6 +373,9 @@ impl NodeTask {
                     return Ok(seen);
                 }
             };
+            if cursor.raised() && !silent {
+                self.raise(false).await;
+            }
             if !silent
                 && let Some(result) = cursor.latch_result()
                 && let Some(key) = latch.take()
@@ -432,19 +450,24 @@ impl NodeTask {
         }
     }
 
-    /// Whether the play goes on behind the barrier.
-    async fn wait_for_others(&mut self, nth: u32) -> Result<bool, Cut> {
+    /// Tells the others that a failure here is theirs too.
+    pub(super) async fn raise(&self, again: bool) {
+        let _ = self.out.send(FromNode::Raised { host: self.host, again }).await;
+    }
+
+    /// What the others did to this node, if anything.
+    async fn wait_for_others(&mut self, task: &Arc<str>, nth: u32) -> Result<Option<Fed>, Cut> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
-        let _ = self.out.send(FromNode::Barrier { host: self.host, nth }).await;
+        let (task, is_out) = (Arc::clone(task), self.is_out());
+        let _ = self.out.send(FromNode::Barrier { host: self.host, task, nth, is_out }).await;
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {
-            // Why not one that is out of service: it has to get to a safe point.
-            Some(ToNode::Halt) if self.is_out() => Ok(true),
-            None | Some(ToNode::Halt) => Err(Cut::Stopped),
-            Some(ToNode::End) => Ok(false),
-            Some(_) => Ok(true),
+            None => Err(Cut::Stopped),
+            Some(ToNode::Halt) => Ok(Some(Fed::Halted)),
+            Some(ToNode::End) => Ok(Some(Fed::Ended)),
+            Some(_) => Ok(None),
         }
     }
 
@@ -718,7 +741,13 @@ impl NodeTask {
         if let Err(no) = self.still_ours().await {
             return Ok(Err(no));
         }
-        let outcome = self.simple(NodeOp::Idle, READING).await?;
+        let pods = match self.staying().await {
+            Ok(pods) => pods,
+            Err(no) => return Ok(Err(no)),
+        };
+        let outcome = self
+            .simple(NodeOp::Idle(Staying { pods, may_hold_gpus: class == Disruption::Reboot }), READING)
+            .await?;
         let Some(report) = outcome.idle else {
             let why = "the node cannot tell whether anything works on it";
             return Ok(Err(No::soft(why.to_owned())));

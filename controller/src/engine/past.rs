@@ -56,10 +56,28 @@ struct PastNode {
 
 #[derive(Clone, Debug)]
 enum Moment {
-    /// Nothing where what was sealed is lost; with the number of reports that people had seen by then.
-    Fed(Option<Fed>, usize),
+    Fed(Told),
     Granted,
     Released,
+}
+
+/// What a cursor was told.
+#[derive(Clone, Debug)]
+struct Told {
+    /// Nothing where what was sealed is lost.
+    fed: Option<Fed>,
+    /// What it was told to: at a barrier the task behind it.
+    to: String,
+    /// The number of reports that people had seen by then.
+    reported: usize,
+}
+
+impl Told {
+    /// What a barrier gave to a cursor that is before this task, where it gave more than the way on.
+    fn at_barrier(&self, task: &str) -> Option<Fed> {
+        let fed = self.fed.as_ref().filter(|fed| matches!(fed, Fed::Ended | Fed::Halted))?;
+        (self.to.is_empty() || self.to == task).then(|| fed.clone())
+    }
 }
 
 /// What is known of a node whatever the play.
@@ -97,6 +115,12 @@ pub(super) struct Resumed {
     /// What went wrong under the permit.
     pub(super) unproven: Option<String>,
     pub(super) latches: Vec<(Arc<str>, Option<Copied>)>,
+    /// It failed where any failure is everybody's, and the others may not have heard of it.
+    pub(super) raised: bool,
+    /// It failed so at some time.
+    pub(super) has_raised: bool,
+    /// It has heard of such a failure elsewhere.
+    pub(super) halted: bool,
 }
 
 /// Hosts that are being read before a play.
@@ -220,9 +244,13 @@ impl Past {
                 node.one_reboot = *one_reboot;
                 node.end = None;
             }
-            What::Fed { fed, .. } => {
+            What::Fed { fed, op_id, .. } => {
                 node.taken_up = false;
-                node.moments.push(Moment::Fed(fed.as_deref().cloned(), node.reported));
+                node.moments.push(Moment::Fed(Told {
+                    fed: fed.as_deref().cloned(),
+                    to: op_id.clone(),
+                    reported: node.reported,
+                }));
             }
             What::PermitGranted { .. } => node.moments.push(Moment::Granted),
             What::Released { .. } => node.moments.push(Moment::Released),
@@ -274,10 +302,13 @@ impl PastNode {
             return;
         }
         if let Some(last) = self.moments.iter().rposition(|moment| matches!(moment, Moment::Fed(..)))
-            && let Some(Moment::Fed(Some(Fed::Held { .. } | Fed::Unreachable { .. }), before)) =
-                self.moments.get(last)
+            && let Some(Moment::Fed(Told {
+                fed: Some(Fed::Held { .. } | Fed::Unreachable { .. }),
+                reported,
+                ..
+            })) = self.moments.get(last)
         {
-            self.reported = *before;
+            self.reported = *reported;
             self.moments.remove(last);
         }
     }
@@ -347,7 +378,11 @@ impl PastPlay {
         }
         let seen = known.reported;
         let mut moments = known.moments.into_iter().peekable();
+        let (mut raised, mut has_raised, mut halted) = (false, false, false);
         loop {
+            if cursor.raised() {
+                (raised, has_raised) = (true, true);
+            }
             while let Some(moment) = moments.next_if(|moment| !matches!(moment, Moment::Fed(..))) {
                 slot.out_of_service = matches!(moment, Moment::Granted);
                 if !slot.out_of_service {
@@ -363,20 +398,26 @@ impl PastPlay {
             }
             let reported = match cursor.next() {
                 Step::Report(reports) => reports,
-                Step::Barrier { .. }
-                    if moments
-                        .next_if(|moment| matches!(moment, Moment::Fed(Some(Fed::Ended), _)))
-                        .is_some() =>
-                {
-                    cursor.feed(Fed::Ended)
+                Step::Barrier { task, .. } => {
+                    // Why: what it raised by then the others heard when the barrier opened.
+                    raised = false;
+                    let word = match moments.peek() {
+                        Some(Moment::Fed(told)) => told.at_barrier(&task),
+                        _ => None,
+                    };
+                    if word.is_some() {
+                        moments.next();
+                    }
+                    halted |= word == Some(Fed::Halted);
+                    word.map(|word| cursor.feed(word)).unwrap_or_default()
                 }
-                Step::Barrier { .. } | Step::SectionEnd { .. } => Vec::new(),
+                Step::SectionEnd { .. } => Vec::new(),
                 Step::End(reached) => {
                     end = Some(reached);
                     break;
                 }
                 step @ (Step::Run(_) | Step::Latch { .. } | Step::Ask { .. }) => {
-                    let Some(Moment::Fed(Some(fed), _)) = moments.next() else { break };
+                    let Some(Moment::Fed(Told { fed: Some(fed), .. })) = moments.next() else { break };
                     if let Step::Latch { key } = &step {
                         latches.push((Arc::clone(key), None));
                     }
@@ -411,6 +452,9 @@ impl PastPlay {
             boot_id: past.boot_id.clone(),
             unproven,
             latches,
+            raised,
+            has_raised,
+            halted,
         };
         (resumed, end)
     }
@@ -421,11 +465,11 @@ impl PastPlay {
     pub(super) fn rehearse(&self, batch: Vec<(Cursor, &str)>) {
         let known = |(cursor, host): (Cursor, &str)| {
             let moments = self.nodes.get(host).map(|node| node.moments.clone()).unwrap_or_default();
-            let fed = moments.into_iter().filter_map(|moment| match moment {
-                Moment::Fed(fed, _) => Some(fed),
+            let told = moments.into_iter().filter_map(|moment| match moment {
+                Moment::Fed(told) => Some(told),
                 Moment::Granted | Moment::Released => None,
             });
-            Rehearsal { cursor, fed: fed.collect() }
+            Rehearsal { cursor, told: told.collect() }
         };
         let mut batch: Vec<Rehearsal> = batch.into_iter().map(known).collect();
         while !batch.is_empty() {
@@ -445,7 +489,7 @@ impl PastPlay {
 /// A cursor and what it is still to be told.
 struct Rehearsal {
     cursor: Cursor,
-    fed: VecDeque<Option<Fed>>,
+    told: VecDeque<Told>,
 }
 
 impl Rehearsal {
@@ -457,14 +501,17 @@ impl Rehearsal {
             match self.cursor.next() {
                 Step::End(_) => return false,
                 Step::Run(_) | Step::Latch { .. } | Step::Ask { .. } => {
-                    let Some(Some(fed)) = self.fed.pop_front() else { return false };
+                    let Some(Told { fed: Some(fed), .. }) = self.told.pop_front() else { return false };
                     self.cursor.feed(fed);
                 }
-                Step::Barrier { .. } if self.fed.front() == Some(&Some(Fed::Ended)) => {
-                    self.fed.pop_front();
-                    self.cursor.feed(Fed::Ended);
-                }
-                Step::Barrier { .. } => return true,
+                Step::Barrier { task, .. } => match self.told.front().and_then(|told| told.at_barrier(&task))
+                {
+                    Some(word) => {
+                        self.told.pop_front();
+                        self.cursor.feed(word);
+                    }
+                    None => return true,
+                },
                 Step::Report(_) | Step::SectionEnd { .. } => {}
             }
         }

@@ -1,5 +1,7 @@
 //! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
 
+mod barriers;
+
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
@@ -14,10 +16,11 @@ use tokio::{
 };
 
 use super::{
-    meeting::{Meeting, Over, Taken},
+    ending::Stop,
+    meeting::{Meeting, Taken, Waiter},
     message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
-    run::{EngineError, PlayContext, Stop},
+    run::{EngineError, PlayContext},
     slot::Slot,
     turn::{Turn, preflight, why_out},
     waiting::{alarm, until},
@@ -248,6 +251,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave.contains(host)) {
             self.meeting.restore(owner, taken);
         }
+        let has_raised = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.has_raised);
+        let raised = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(has_raised));
+        self.meeting.restore_raised(raised.map(|(_, host)| host));
         let returned: Vec<usize> = (self.slots.iter().enumerate())
             .filter(|(host, slot)| rollout.is_in_no_wave(*host) && slot.as_ref().is_some_and(Slot::is_alive))
             .map(|(host, _)| host)
@@ -258,6 +264,17 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         for host in again {
             self.input(Input::Reopen { host })?;
+        }
+        // Why behind those: a canary that takes part again lifts its own stop.
+        let bound = self.rollout.as_ref().and_then(Rollout::stopped).filter(|reason| reason.is_lasting());
+        if let Some(reason) = bound {
+            // Why: nor do hosts and later plays begin that had not.
+            self.stop = Some(Stop::of(reason));
+            self.pace.send_replace(Pace::NoneNew);
+            // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
+            let heard = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.halted);
+            let heard = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(heard));
+            self.meeting.restore_halt(heard.map(|(_, host)| host));
         }
         if self.context.winds_up {
             self.stop = Some(Stop::Interrupted);
@@ -310,9 +327,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             interrupt = self.context.interrupts.recv() => self.interrupted(interrupt.is_some()),
             Some(message) = self.inbox.recv() => self.message(message),
             () = until(self.meeting.opens_at()) => {
-                self.open_barrier();
+                let opened = self.open_barrier();
                 self.meeting.waited();
-                Ok(())
+                opened
             }
             () = alarm(self.alarm) => {
                 self.alarm = None;
@@ -407,8 +424,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let result = match turn {
                 Turn::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
                 Turn::Gate => task.after_soak().await,
-                // Why not those: they have to get to a safe point.
-                Turn::Apply if *task.pace.borrow() > Pace::Going && !task.is_out() => Err(Cut::Stopped),
+                // Why not those that are out: they have to get to a safe point.
+                Turn::Apply if *task.pace.borrow() > task.last_pace() && !task.is_out() => Err(Cut::Stopped),
                 Turn::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
                     Some(resumed) => task.take_up(*resumed).await,
                     None => Ok(()),
@@ -463,30 +480,16 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
                 self.input(Input::Surveyed { out, elsewhere, domains })
             }
-            FromNode::Barrier { host, nth } => {
-                // Why without a bound of ours: as long as nobody connected, nothing is known of how long it takes.
-                let silence = match self.slowest.0 {
-                    Duration::ZERO => Duration::MAX,
-                    slowest => slowest * 3 + LATE.0,
-                };
-                self.meeting.wait(host, nth, silence);
-                self.open_barrier();
+            FromNode::Barrier { host, task, nth, is_out } => {
+                self.at_barrier(Waiter { host, task, nth, is_out })
+            }
+            FromNode::Raised { host, again } => {
+                self.meeting.raise(host, again);
                 Ok(())
             }
-            FromNode::Latch { host, key } => {
-                // Why one that is still being connected to, too: which host it is must not hang on who is quick.
-                let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
-                let first = if self.context.linear { there.min() } else { None };
-                if let Some(answer) = self.meeting.latch(host, key, first) {
-                    self.answer(host, answer);
-                }
-                self.open_barrier();
-                Ok(())
-            }
+            FromNode::Latch { host, key } => self.at_latch(host, key),
             FromNode::LatchResult { key, result } => {
-                for host in self.meeting.result(key, result.clone()) {
-                    self.answer(host, ToNode::LatchValue(result.clone()));
-                }
+                self.hand_on(key, &result);
                 Ok(())
             }
         }
@@ -496,25 +499,6 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if let Some(running) = self.running.get(&host) {
             // Why no error: a task that ended meanwhile needs no answer.
             let _ = running.answers.try_send(answer);
-        }
-    }
-
-    fn open_barrier(&mut self) {
-        let at_work = self.running.iter().map(|(host, running)| {
-            let answered = running.connected
-                || self
-                    .context
-                    .names
-                    .get(*host)
-                    .is_some_and(|name| self.context.connector.has_answered(name));
-            (*host, answered)
-        });
-        let at_work: Vec<(usize, bool)> = at_work.filter(|(host, _)| !self.late.contains(host)).collect();
-        for host in self.meeting.open(&at_work) {
-            self.answer(host, self.meeting.word());
-        }
-        for heir in self.meeting.overdue() {
-            self.answer(heir, ToNode::LatchYours);
         }
     }
 
@@ -562,10 +546,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         let (fatal, end_play) = (std::mem::take(&mut slot.fatal), std::mem::take(&mut slot.end_play));
         if end_play || std::mem::take(&mut slot.end_batch) {
-            self.meeting.end(Over::Ended);
+            self.meeting.end();
         }
+        let halting = self.meeting.is_halting();
         if fatal {
-            self.meeting.end(Over::Failed);
+            self.meeting.halt();
         }
         if !slot.is_alive() {
             self.context.board.lose(&slot.name);
@@ -586,11 +571,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             };
             self.input(Input::Ended { host, end })?;
         }
+        if fatal {
+            self.meeting.no_news(host, halting);
+        }
         for heir in self.meeting.pass_on(host) {
             self.answer(heir, ToNode::LatchYours);
         }
-        self.open_barrier();
-        Ok(())
+        self.open_barrier()
     }
 
     /// A host that nobody waited for has answered, or will not.
@@ -695,12 +682,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     self.pace.send_replace(Pace::NoneNew);
                     // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
                     if !matches!(reason, StopReason::WindowClosed { .. }) {
-                        self.meeting.end(Over::Failed);
+                        self.meeting.halt();
                     }
-                    self.stop = Some(match reason {
-                        StopReason::WindowClosed { .. } => Stop::WindowClosed(reason.to_string()),
-                        _ => Stop::Threshold(reason.to_string()),
-                    });
+                    self.stop = Some(Stop::of(&reason));
                     let text = format!("{reason}{NOTHING_NEW}");
                     self.emit(What::Notice { level: Level::Error, text })?;
                 }
@@ -710,10 +694,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.alarm = Some(at);
                 Ok(())
             }
-            Action::WaitsForWindow { opens } => self.emit(What::Notice {
-                level: Level::Info,
-                text: format!("waits for the window, which opens {opens}"),
-            }),
+            Action::WaitsForWindow { opens } => {
+                let text = format!("waits for the window, which opens {opens}");
+                self.emit(What::Notice { level: Level::Info, text })?;
+                self.emit(What::AwaitsWindow { play: self.context.play, opens })
+            }
             Action::Soak { wave, until } => {
                 let text = format!("wave {} is watched until {until}", wave + 1);
                 self.emit(What::Notice { level: Level::Info, text })

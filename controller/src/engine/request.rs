@@ -42,7 +42,7 @@ impl NodeTask {
         let r#become = action.run_as != RunAs::Login;
         let link = self
             .delegates
-            .link(&*self.connector, host, r#become, self.purpose.writes)
+            .link(&*self.connector, host, r#become, self.purpose)
             .await
             .map_err(|why| format!("delegated to {host}: {why}"))?;
         let run_as = match &action.run_as {
@@ -53,7 +53,7 @@ impl NodeTask {
         match link.call(request, blobs.to_vec(), Box::new(|_| {})).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => {
-                self.delegates.forget(host, r#become).await;
+                self.delegates.forget(host, r#become, self.purpose.login).await;
                 Err(format!("delegated to {host}: {error}"))
             }
         }

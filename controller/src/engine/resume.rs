@@ -25,7 +25,7 @@ use crate::{
 impl NodeTask {
     /// Goes on where the earlier process was.
     pub(super) async fn take_up(&mut self, resumed: Resumed) -> Result<(), Cut> {
-        let Resumed { mut cursor, unreported, already, reboot, boot_id, unproven, .. } = resumed;
+        let Resumed { mut cursor, unreported, already, reboot, boot_id, unproven, raised, .. } = resumed;
         self.left.reboot = reboot;
         self.left.boot_id = boot_id;
         // Why assumed: what was done under the permit may be what got lost.
@@ -38,6 +38,9 @@ impl NodeTask {
             self.emit(What::TaskFinished { host: self.slot.name.clone(), report }).await;
         }
         self.left.reported = already;
+        if raised {
+            self.raise(true).await;
+        }
         self.carry_on(&mut cursor).await
     }
 
@@ -78,7 +81,7 @@ impl NodeTask {
         let link = match &action.delegate {
             Some(host) => {
                 let r#become = action.run_as != RunAs::Login;
-                let link = self.delegates.link(&*self.connector, host, r#become, true).await;
+                let link = self.delegates.link(&*self.connector, host, r#become, self.purpose).await;
                 link.map_err(|why| Cut::Held(format!("delegated to {host}: {why}")))?
             }
             None => self.link().await?,

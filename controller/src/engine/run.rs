@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use gpufleet_protocol::{Disruption, RunEpoch, health::HealthCheck, message::Mode};
@@ -11,7 +11,9 @@ use tokio::sync::mpsc;
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal, Stepper},
     convert,
+    domains::{Domains, domains},
     elsewhere::{Delegates, Throttles},
+    ending::{RunResult, Stop},
     hooks::Hooks,
     learned::{self, Learned},
     link::{Connector, Purpose},
@@ -20,19 +22,18 @@ use super::{
     peers,
     play::{Dispatcher, Stage},
     recorder::Recorder,
+    rehearsal,
     slot::Slot,
     start::rollout,
 };
 use crate::{
     drain::{Marker, Runner, Scheduler, Target},
-    event::{DrainStep, Level, NodeState, PlayStarted, RunFinished, RunStarted, Verb, WaveShape, What},
+    event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
     interpreter::{Board, Cursor, Files, HostContext},
     journal::WriteError,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
-    rollout::{
-        Amount, Batch, BudgetError, Lost, RolloutError, StopReason, Wave, WaveHost, WindowError, plan_waves,
-    },
+    rollout::{Amount, Batch, BudgetError, Lost, RolloutError, Wave, WaveHost, WindowError, plan_waves},
     template::Value,
 };
 
@@ -49,20 +50,6 @@ pub enum EngineError {
     Window(#[from] WindowError),
     #[error("{0}")]
     Internal(String),
-}
-
-/// Why a run ended before its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    Threshold(String),
-    /// The maintenance window is over; the rest waits for the next one.
-    WindowClosed(String),
-    /// Asked to stop; what was under way reached a safe point.
-    Interrupted,
-    /// Asked to stop twice; nodes were left where they were.
-    Aborted,
-    /// A person did not agree to what would be disturbed.
-    Declined(Refusal),
 }
 
 /// What a run does and how.
@@ -112,8 +99,10 @@ pub struct Engine {
     pub play_hosts: Vec<Vec<String>>,
     /// Hosts of each play that limits leave out: their outages count where the scheduler tells of them.
     pub neighbours: Vec<Vec<String>>,
-    /// Variables of each host, as the inventory gives them.
-    pub contexts: HashMap<String, Arc<HostContext>>,
+    /// For each play what the inventory says of each host; without an entry, as for the first one.
+    pub contexts: Vec<Arc<HashMap<String, Arc<HostContext>>>>,
+    /// For each play by which of the connector's ways it logs in; without an entry, by the first one.
+    pub logins: Vec<u16>,
     pub files: Arc<dyn Files>,
     pub connector: Arc<dyn Connector>,
     pub confirm: Arc<dyn Confirm>,
@@ -126,15 +115,6 @@ pub struct Engine {
     pub options: Options,
     /// Hosts that do tasks for others.
     pub delegates: Arc<Delegates>,
-}
-
-/// How a run ended; the hosts' ends are in the events.
-#[derive(Debug)]
-pub struct RunResult {
-    pub stop: Option<Stop>,
-    pub out_of_service: Vec<String>,
-    /// Whether some node waits for a person: to decide, or to bring it back.
-    pub held: bool,
 }
 
 /// What earlier plays left behind.
@@ -265,6 +245,13 @@ impl Engine {
             if stage.stop.is_none() && self.options.verb.writes() {
                 self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
             }
+            if self.options.verb == Verb::Plan
+                && let Some(scheduler) = self.scheduler(index)
+            {
+                let disturbed = forecast(stage.slots.iter(), stage.slots.len()).disturbed;
+                let names = disturbed.into_iter().map(|(name, _)| name).collect();
+                rehearsal::tell_what_blocks(&scheduler, names, recorder).await?;
+            }
             over = all_there && !stage.slots.is_empty() && !stage.slots.iter().any(Slot::is_alive);
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             self.hand_out(&stage.given, &mut slots);
@@ -358,24 +345,50 @@ impl Engine {
         Ok(())
     }
 
-    fn neighbours(&self, index: usize, play: &Play, shape: &PlayStarted) -> Neighbours {
+    fn neighbours(
+        &self,
+        index: usize,
+        play: &Play,
+        shape: &PlayStarted,
+        domains: &Domains<'_>,
+    ) -> Neighbours {
         let names = self.neighbours.get(index).map(Vec::as_slice).unwrap_or_default();
-        Neighbours::of(names, play, shape, self.amount(play), &self.contexts)
+        Neighbours::of(names, play, shape, self.amount(play), domains)
+    }
+
+    async fn domains(
+        &self,
+        index: usize,
+        play: &Play,
+        hosts: &[String],
+        recorder: &mut Recorder,
+    ) -> Result<Domains<'_>, EngineError> {
+        let beside = self.neighbours.get(index).into_iter().flatten();
+        let hosts: Vec<String> = hosts.iter().chain(beside).cloned().collect();
+        let contexts = self.contexts_of(index);
+        domains(play, &hosts, contexts, self.scheduler(index).as_deref(), recorder).await
     }
 
     /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
     fn hostvars<'a>(
         &self,
+        index: usize,
         play: &Play,
         slots: impl Iterator<Item = &'a Slot>,
         elsewhere: &'a HashMap<String, Slot>,
     ) -> Option<Value> {
-        let known = self.contexts.values().find_map(|context| context.magic.get("hostvars"))?;
+        let known = self.contexts_of(index).values().find_map(|context| context.magic.get("hostvars"))?;
         Some(peers::hostvars(known, slots.chain(elsewhere.values()), play.gather_facts))
     }
 
     fn amount(&self, play: &Play) -> Amount {
         self.options.max_unavailable.unwrap_or(convert::amount(play.max_unavailable))
+    }
+
+    /// What a play knows of each host.
+    pub(super) fn contexts_of(&self, play: usize) -> &Arc<HashMap<String, Arc<HostContext>>> {
+        static NOBODY: LazyLock<Arc<HashMap<String, Arc<HostContext>>>> = LazyLock::new(Arc::default);
+        self.contexts.get(play).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
     }
 
     fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
@@ -461,16 +474,17 @@ impl Engine {
         let models = learned::models(dispatcher.slots().flatten().filter_map(|slot| slot.facts.as_deref()));
         let unknown = Learned::default();
         let learned = (self.learned.get(index).unwrap_or(&unknown), &models);
+        let domains = self.domains(index, play, &names, dispatcher.context().recorder).await?;
         let shape = PlayStarted {
             play: index,
             name: play.name.clone(),
             hosts: names.clone(),
             waves: shapes.collect(),
             max_unavailable: budget,
-            policy: Some(convert::policy(play, &self.options.overrides, &names, &self.contexts, learned)),
+            policy: Some(convert::policy(play, &self.options.overrides, &names, &domains, learned)),
             work: Some(learned::work_of(play)),
         };
-        let hostvars = self.hostvars(play, dispatcher.slots().flatten(), elsewhere);
+        let hostvars = self.hostvars(index, play, dispatcher.slots().flatten(), elsewhere);
         let lost: Vec<String> = (dispatcher.slots().flatten())
             .filter(|slot| !slot.is_alive())
             .map(|slot| slot.name.clone())
@@ -489,7 +503,7 @@ impl Engine {
         if let Some(refusal) = self.agree(forecast, dispatcher.context()).await? {
             return dispatcher.leave(Some(Stop::Declined(refusal))).await;
         }
-        dispatcher.context().neighbours = self.neighbours(index, play, &shape);
+        dispatcher.context().neighbours = self.neighbours(index, play, &shape, &domains);
         self.adopt(&mut dispatcher)?;
         let scheduler = self.scheduler(index);
         let rollout = rollout(play, &shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
@@ -528,7 +542,7 @@ impl Engine {
         for (now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
         }
-        let hostvars = self.hostvars(play, slots.iter(), elsewhere);
+        let hostvars = self.hostvars(index, play, slots.iter(), elsewhere);
         let lost: Vec<String> =
             slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
         let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
@@ -578,16 +592,17 @@ impl Engine {
                 begun.settle(slot);
             }
         }
-        let goes_on =
-            matches!(core.stopped(), Some(StopReason::Interrupted | StopReason::WindowClosed { .. }));
+        let goes_on = core.stopped().is_some_and(|reason| !reason.is_lasting());
         let returned =
             slots.iter().enumerate().any(|(host, slot)| core.is_in_no_wave(host) && slot.is_alive());
         if core.is_finished() && again.is_empty() && !returned && !goes_on {
-            return Ok(Stage::of(slots, None, core.lost(), &board));
+            let stop = core.stopped().map(Stop::of);
+            return Ok(Stage::of(slots, stop, core.lost(), &board));
         }
+        let domains = self.domains(index, play, &names, recorder).await?;
         let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
         (context.cursors, context.board) = (make, board);
-        context.neighbours = self.neighbours(index, play, &begun.shape);
+        context.neighbours = self.neighbours(index, play, &begun.shape, &domains);
         if !self.confirm.is_blanket() {
             // Why not asked again: what this run was shown to disturb was agreed to before it began.
             context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
@@ -623,6 +638,7 @@ impl Engine {
                     .and_then(Value::as_str)
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
+                login: self.logins.get(index).copied().unwrap_or_default(),
             },
             linear: play.strategy == Strategy::Linear,
             throttles: Arc::default(),
@@ -640,7 +656,7 @@ impl Engine {
             own_boot: self.options.own_boot.clone(),
             hooks: Arc::new(Hooks::new(
                 play,
-                self.contexts.clone(),
+                Arc::clone(self.contexts_of(index)),
                 Arc::clone(&self.runner),
                 self.options.holder.run.clone(),
                 Arc::clone(&self.confirm),
@@ -703,14 +719,18 @@ impl Engine {
         let names = shared(&names);
         // Why not those in the inventory's order too: as in Ansible, a batch has the play's.
         let batches: Vec<Vec<Arc<str>>> = waves.iter().map(|wave| shared(&wave.hosts)).collect();
-        let extra =
-            self.contexts.values().next().map(|context| Arc::clone(&context.extra)).unwrap_or_default();
+        let extra = self
+            .contexts_of(play)
+            .values()
+            .next()
+            .map(|context| Arc::clone(&context.extra))
+            .unwrap_or_default();
         let known = hostvars.as_ref().and_then(Value::as_map).cloned();
         let board = Arc::new(Board::new(known, names.clone(), batches.clone(), extra));
         lost.iter().for_each(|host| board.lose(host));
         let of_cursors = Arc::clone(&board);
         let (program, files) = (Arc::clone(&self.program), Arc::clone(&self.files));
-        let (contexts, options) = (self.contexts.clone(), self.options.clone());
+        let (contexts, options) = (Arc::clone(self.contexts_of(play)), self.options.clone());
         let peers = peers::of(&names, &batches, lost, hostvars);
         let make: MakeCursor = Arc::new(move |slot: &Slot, mode: Mode, defer_to_reboot: bool| {
             let context = contexts.get(&slot.name).cloned().unwrap_or_default();
@@ -734,22 +754,4 @@ fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast
             .then(|| (slot.name.clone(), class))
     });
     Forecast { disturbed: disturbed.collect(), hosts }
-}
-
-/// The last event of a run.
-pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bool) -> RunFinished {
-    let stopped = result.stop.as_ref().map(|stop| match stop {
-        _ if winds_up => "aborted".to_owned(),
-        Stop::Threshold(reason) | Stop::WindowClosed(reason) => reason.clone(),
-        Stop::Interrupted | Stop::Declined(Refusal::Interrupted) => "interrupted".to_owned(),
-        Stop::Aborted => "left at your word".to_owned(),
-        Stop::Declined(Refusal::Declined) => "declined".to_owned(),
-        Stop::Declined(Refusal::NobodyToAsk) => {
-            "not confirmed: --yes is needed without a terminal".to_owned()
-        }
-    });
-    let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
-    let left = matches!(result.stop, Some(Stop::Aborted));
-    let resumable = left || (!winds_up && (goes_on || result.held));
-    RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
 }

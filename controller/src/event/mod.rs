@@ -13,6 +13,8 @@ pub use node::{NodeOutcome, NodeState};
 pub use policy::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
 
+use std::collections::BTreeMap;
+
 use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -53,6 +55,11 @@ impl Verb {
 pub enum What {
     RunStarted(RunStarted),
     PlayStarted(PlayStarted),
+    /// Everything is read; the next wave waits for the maintenance window.
+    AwaitsWindow {
+        play: usize,
+        opens: Timestamp,
+    },
     /// Nodes of one wave may begin.
     WaveStarted {
         play: usize,
@@ -237,6 +244,9 @@ pub struct RunStarted {
     pub command_line: Vec<String>,
     /// SHA-256 of program, inventory and variables: a resume with others is refused.
     pub digest: String,
+    /// The same of each part, by its name: what changed can be named. Empty in records of versions before it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

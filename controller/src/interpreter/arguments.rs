@@ -103,9 +103,7 @@ fn one(option: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
 fn fits(wanted: &str, value: &Json) -> bool {
     let text = value.as_str();
     match wanted {
-        "int" => {
-            value.is_i64() || value.is_u64() || text.is_some_and(|text| text.trim().parse::<i64>().is_ok())
-        }
+        "int" => value.is_i64() || text.is_some_and(|text| text.trim().parse::<i64>().is_ok()),
         "float" => value.is_number() || text.is_some_and(|text| text.trim().parse::<f64>().is_ok()),
         "bool" => {
             value.is_boolean()
@@ -122,7 +120,7 @@ fn fits(wanted: &str, value: &Json) -> bool {
             value.is_object()
                 || text.is_some_and(|text| text.trim_start().starts_with('{') || text.contains('='))
         }
-        "str" | "path" => !value.is_object() && !value.is_array() || wanted == "str",
+        "path" => !value.is_object() && !value.is_array(),
         _ => true,
     }
 }

@@ -282,4 +282,20 @@ mod tests {
         board.tell(b, &Arc::from("tasks.1"), &own, &taken);
         assert_eq!(hostvars(3), json!({"x": "own", "y": "given"}), "what it set itself later stands");
     }
+
+    #[test]
+    fn what_was_worked_out_for_one_moment_is_no_answer_for_another() {
+        let base = dict(json!({"a": {}, "b": {}}));
+        let hosts: Vec<Arc<str>> = ["a", "b"].map(Arc::from).to_vec();
+        let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), Arc::default());
+        let task = Arc::from("tasks.0");
+        let of_b = |barriers| Json::Object(board.at(&task, "a", barriers).to_json())["hostvars"]["b"].clone();
+        board.give("a", 1, "b", &Given { set: dict(json!({"x": 1})), ..Given::default() });
+        assert_eq!((of_b(1), of_b(2), of_b(1)), (json!({}), json!({"x": 1}), json!({})));
+        let own = HostVars { set: Arc::new(dict(json!({"y": 2}))), ..HostVars::default() };
+        board.tell(&hosts[1], &task, &own, &Taken::default());
+        assert_eq!((of_b(1), of_b(2)), (json!({"y": 2}), json!({"x": 1, "y": 2})), "a host that came later");
+        board.lose("b");
+        assert_eq!(seen(&board, "tasks.1", "a")["play_hosts"], json!(["a"]));
+    }
 }

@@ -161,4 +161,59 @@ mod tests {
         ");
         assert_eq!(told(text, &[("motd.j2", "{{ inventory_hostname }}\n")]), "");
     }
+
+    const MISSING: &str = "copy: {src: gone.conf, dest: /etc/a}";
+
+    fn tasks(head: &str, tasks: &[&str]) -> String {
+        let tasks: String = tasks.iter().map(|task| format!("    - {task}\n")).collect();
+        format!("- hosts: all\n{head}  tasks:\n{tasks}")
+    }
+
+    #[test]
+    fn what_a_run_may_make_is_not_missed() {
+        assert!(told(&tasks("", &[MISSING]), &[]).starts_with("error: there is no file `gone.conf`"));
+        for (head, before) in [
+            ("  connection: local\n", "command: a"),
+            ("", "fetch: {src: /a, dest: files}"),
+            ("", "{command: a, delegate_to: localhost}"),
+        ] {
+            assert_eq!(told(&tasks(head, &[before, MISSING]), &[]), "", "{head}{before}");
+        }
+        assert_eq!(told(&tasks("", &[MISSING]).replace("all", "localhost"), &[]), "");
+        let elsewhere = ["{command: a, delegate_to: other}", MISSING];
+        assert_ne!(told(&tasks("", &elsewhere), &[]), "");
+        let both = format!("{}{}", tasks("", &[MISSING]), tasks("  connection: local\n", &[MISSING]));
+        assert_eq!(told(&both, &[]).matches("there is no file").count(), 1, "of the first play");
+    }
+
+    #[test]
+    fn only_names_that_are_known_are_looked_for() {
+        let quiet = [
+            "{copy: {src: gone.conf, dest: /etc/a}, ignore_errors: true}",
+            "copy: {src: '{{ name }}.conf', dest: /etc/a}",
+            "copy: {src: there.conf, dest: /etc/a}",
+            "copy: {src: gone, dest: '{{ x }}', remote_src: true}",
+        ];
+        let text = tasks("", &quiet);
+        assert_eq!(told(&text, &[("files/there.conf", "{{ no_template | uper }}\n")]), "");
+        for loud in [
+            "copy: {src: gone.conf, dest: /etc/a, remote_src: false}",
+            "{copy: {src: gone.conf, dest: /etc/a}, no_log: true}",
+        ] {
+            let told = told(&tasks("", &[loud]), &[]);
+            assert!(told.contains("there is no file `gone.conf`"), "{told}");
+            assert_eq!(told.contains("remote_src"), loud.contains("remote_src"), "an excerpt: {told}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_where_it_is_used() {
+        let text = tasks("", &[MISSING]);
+        let playbook: HashMap<String, String> = [("play.yml".to_owned(), text)].into();
+        let program = Program::load(&["play.yml"], &playbook).unwrap();
+        let locked = CachedFiles::new(|_: &str| {
+            Err::<Vec<u8>, _>(std::io::Error::from(std::io::ErrorKind::PermissionDenied))
+        });
+        assert_eq!(check_files(&program, &locked).to_string(), "");
+    }
 }

@@ -503,4 +503,223 @@ mod tests {
             assert_eq!(get(&names, name), value, "{name}");
         }
     }
+
+    #[test]
+    fn a_machine_has_all_that_ansible_tells_of_it() {
+        use gpufleet_protocol::facts::{MemoryFacts, MountFacts, ProcessorFacts};
+        let mut there = facts();
+        there.hostname = "n1.example.org".to_owned();
+        (there.kernel, there.arch, there.init) =
+            ("6.8.0".to_owned(), "x86_64".to_owned(), "systemd".to_owned());
+        (there.memory_mib, there.cpus, there.uptime_s) = (1000, 8, 77);
+        let machine = &mut there.machine;
+        machine.memory = MemoryFacts { free: 100, available: 300, swap_total: 50, swap_free: 20 };
+        machine.processors = ProcessorFacts {
+            vendor: "V".to_owned(),
+            model: "M".to_owned(),
+            sockets: 2,
+            cores_per_socket: 2,
+            threads_per_core: 2,
+        };
+        machine.firmware = BTreeMap::from([("sys_vendor".to_owned(), "NVIDIA".to_owned())]);
+        machine.mounts = vec![MountFacts {
+            device: "/dev/sda1".to_owned(),
+            mount: "/".to_owned(),
+            fstype: "ext4".to_owned(),
+            options: "rw".to_owned(),
+            size_total: 9,
+            size_available: 4,
+        }];
+        machine.load = Some((0.5, 0.25, 0.125));
+        (machine.selinux, machine.apparmor, machine.fips) = (true, false, true);
+        let names = named(&there);
+        for (name, value) in [
+            ("hostname", json!("n1")),
+            ("fqdn", json!("n1.example.org")),
+            ("domain", json!("example.org")),
+            (
+                "memory_mb",
+                json!({
+                    "real": {"total": 1000, "free": 100, "used": 900},
+                    "nocache": {"free": 300, "used": 700},
+                    "swap": {"total": 50, "free": 20, "used": 30, "cached": 0},
+                }),
+            ),
+            ("processor", json!(["0", "V", "M"])),
+            ("processor_count", json!(2)),
+            ("processor_vcpus", json!(8)),
+            ("system_vendor", json!("NVIDIA")),
+            ("bios_date", json!("NA")),
+            (
+                "mounts",
+                json!([{
+                    "mount": "/", "device": "/dev/sda1", "fstype": "ext4", "options": "rw", "size_total": 9,
+                    "size_available": 4, "dump": 0, "passno": 0,
+                }]),
+            ),
+            ("loadavg", json!({"1m": 0.5, "5m": 0.25, "15m": 0.125})),
+            ("selinux", json!({"status": "enabled"})),
+            ("apparmor", json!({"status": "disabled"})),
+            ("fips", json!(true)),
+            ("uptime_seconds", json!(77)),
+            ("user_uid", json!(0)),
+            ("user_dir", json!("/root")),
+            ("dns", json!({})),
+        ] {
+            assert_eq!(get(&names, name), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_interface_is_told_as_it_is() {
+        let interface = |name: &str, mac: Option<&str>, four: &[(&str, u8)], six: &[(&str, u8)]| {
+            let owned = |list: &[(&str, u8)]| list.iter().map(|(a, p)| ((*a).to_owned(), *p)).collect();
+            InterfaceFacts {
+                name: name.to_owned(),
+                mac: mac.map(ToOwned::to_owned),
+                mtu: Some(9000),
+                up: name != "ib0",
+                ipv4: owned(four),
+                ipv6: owned(six),
+            }
+        };
+        let mut there = facts();
+        let guid = ["00"; 20].join(":");
+        there.machine.interfaces = vec![
+            interface("lo", None, &[("127.0.0.1", 8)], &[("::1", 128)]),
+            interface(
+                "eth0",
+                Some("02:00:00:00:00:01"),
+                &[("10.0.0.9", 16), ("192.0.2.2", 26)],
+                &[("2001:db8::2", 64), ("fe80::2", 64)],
+            ),
+            interface("ib0", Some(&guid), &[], &[]),
+            interface("eth1", Some("02:00:00:00:00:02"), &[("10.8.0.1", 0)], &[]),
+        ];
+        (there.machine.name_servers, there.machine.search_domains) =
+            (vec!["192.0.2.53".to_owned()], vec!["example.org".to_owned()]);
+        let names = named(&there);
+        let four = |address: &str, netmask: &str, network: &str, broadcast: &str, prefix: &str| json!({"address": address, "netmask": netmask, "network": network, "broadcast": broadcast, "prefix": prefix});
+        for (name, value) in [
+            ("interfaces", json!(["lo", "eth0", "ib0", "eth1"])),
+            ("all_ipv4_addresses", json!(["10.0.0.9", "192.0.2.2", "10.8.0.1"])),
+            ("all_ipv6_addresses", json!(["2001:db8::2", "fe80::2"])),
+            ("dns", json!({"nameservers": ["192.0.2.53"], "search": ["example.org"]})),
+            (
+                "lo",
+                json!({
+                    "device": "lo", "active": true, "mtu": 9000, "type": "loopback",
+                    "ipv4": four("127.0.0.1", "255.0.0.0", "127.0.0.0", "", "8"),
+                    "ipv6": [{"address": "::1", "prefix": "128", "scope": "host"}],
+                }),
+            ),
+            (
+                "eth0",
+                json!({
+                    "device": "eth0", "active": true, "mtu": 9000, "type": "ether", "macaddress": "02:00:00:00:00:01",
+                    "ipv4": four("10.0.0.9", "255.255.0.0", "10.0.0.0", "10.0.255.255", "16"),
+                    "ipv6": [
+                        {"address": "2001:db8::2", "prefix": "64", "scope": "global"},
+                        {"address": "fe80::2", "prefix": "64", "scope": "link"},
+                    ],
+                }),
+            ),
+            (
+                "ib0",
+                json!({"device": "ib0", "active": false, "mtu": 9000, "type": "infiniband", "macaddress": guid}),
+            ),
+            (
+                "eth1",
+                json!({
+                    "device": "eth1", "active": true, "mtu": 9000, "type": "ether", "macaddress": "02:00:00:00:00:02",
+                    "ipv4": four("10.8.0.1", "0.0.0.0", "0.0.0.0", "255.255.255.255", "0"),
+                }),
+            ),
+            (
+                "default_ipv4",
+                json!({
+                    "address": "192.0.2.2", "alias": "eth0", "broadcast": "192.0.2.63", "gateway": "192.0.2.1",
+                    "interface": "eth0", "macaddress": "02:00:00:00:00:01", "mtu": 9000, "netmask": "255.255.255.192",
+                    "network": "192.0.2.0", "prefix": "26", "type": "ether",
+                }),
+            ),
+        ] {
+            assert_eq!(get(&names, name), value, "{name}");
+        }
+        there.machine.interfaces.pop();
+        there.machine.interfaces.remove(1);
+        assert_eq!(
+            get(&named(&there), "default_ipv4"),
+            json!({"address": "192.0.2.2", "gateway": "192.0.2.1"})
+        );
+    }
+
+    #[test]
+    fn virtual_machines_have_ansibles_names() {
+        let kind = |found: Option<&str>| {
+            let names = named(&Facts { virtualization: found.map(ToOwned::to_owned), ..Facts::default() });
+            let text = |name: &str| get(&names, name).as_str().unwrap_or_default().to_owned();
+            (text("virtualization_type"), text("virtualization_role"))
+        };
+        for (found, name) in [
+            ("amazon", "kvm"),
+            ("qemu", "kvm"),
+            ("oracle", "virtualbox"),
+            ("microsoft", "VirtualPC"),
+            ("vmware", "VMware"),
+            ("systemd-nspawn", "container"),
+            ("docker", "docker"),
+        ] {
+            assert_eq!(kind(Some(found)), (name.to_owned(), "guest".to_owned()));
+        }
+        assert_eq!(kind(None), ("NA".to_owned(), "NA".to_owned()));
+    }
+
+    #[test]
+    fn releases_are_those_of_the_distribution() {
+        let told = |id: &str, version: &str, debian: Option<&str>| {
+            let os = OsFacts {
+                id: id.to_owned(),
+                version: version.to_owned(),
+                debian_version: debian.map(ToOwned::to_owned),
+                ..OsFacts::default()
+            };
+            let names = named(&Facts { os, ..Facts::default() });
+            [
+                "os_family",
+                "distribution",
+                "distribution_version",
+                "distribution_major_version",
+                "distribution_minor_version",
+                "distribution_release",
+            ]
+            .map(|name| get(&names, name).as_str().unwrap_or_default().to_owned())
+            .join(" ")
+        };
+        assert_eq!(told("debian", "13", Some("trixie/sid")), "Debian Debian 13 13  NA");
+        assert_eq!(told("debian", "12", Some("12.11")), "Debian Debian 12.11 12 11 NA");
+        assert_eq!(told("ubuntu", "24.04", Some("13.1")), "Debian Ubuntu 24.04 24 04 NA");
+        for (id, name) in
+            [("centos", "CentOS"), ("almalinux", "AlmaLinux"), ("fedora", "Fedora"), ("ol", "OracleLinux")]
+        {
+            assert_eq!(told(id, "9", None), format!("RedHat {name} 9 9  NA"));
+        }
+        assert_eq!(told("opensuse", "15.6", None), "Suse opensuse 15.6 15 6 NA");
+    }
+
+    #[test]
+    fn summer_has_its_own_name() {
+        let zone = |name: &str, time_us: i64| {
+            let machine = MachineFacts { zone: Some(name.to_owned()), time_us, ..MachineFacts::default() };
+            let moment = get(&named(&Facts { machine, ..Facts::default() }), "date_time");
+            ["tz", "tz_dst", "tz_offset", "hour", "epoch"]
+                .map(|name| moment[name].as_str().unwrap_or_default().to_owned())
+                .join(" ")
+        };
+        let summer = 1_782_000_000_000_000;
+        assert_eq!(zone("Europe/Berlin", summer), "CEST CEST +0200 02 1782000000");
+        assert_eq!(zone("Asia/Tokyo", summer), "JST JST +0900 09 1782000000");
+        assert_eq!(zone("No/Where", summer), "UTC UTC +0000 00 1782000000");
+        assert_eq!(zone("Europe/Berlin", 0), "    ");
+    }
 }

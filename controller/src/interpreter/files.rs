@@ -1,6 +1,6 @@
 //! Files of the controller that tasks refer to.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use sha2::Digest as _;
 
 use super::outside::{Answers, Machine};
 use crate::playbook::Reader;
-use crate::template::Outside;
+use crate::template::{Outside, normal_path};
 use crate::vault::{Keyring, encrypted_text};
 
 /// Where a task looks for its file.
@@ -54,11 +54,17 @@ pub trait Files: Outside {
     /// One sentence for people: where it was looked for and why there is nothing.
     fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String>;
 
-    /// The paths of the files in a folder, sorted; the folder is looked for as a file would be.
+    /// The files in a folder, sorted, by names that [`Files::read`] takes; the folder is looked for as a file would be.
     ///
     /// # Errors
     /// One sentence for people.
-    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String>;
+    fn list(
+        &self,
+        kind: FileKind,
+        search: &[String],
+        folder: &str,
+        depth: u32,
+    ) -> Result<Vec<String>, String>;
 
     /// Everything in a directory, each path after the one it is in; `None` where `name` is no directory.
     ///
@@ -70,15 +76,10 @@ pub trait Files: Outside {
         search: &[String],
         name: &str,
         follow: bool,
-    ) -> Result<Option<Vec<TreeFile>>, String> {
-        let _ = (kind, search, name, follow);
-        Ok(None)
-    }
+    ) -> Result<Option<Vec<TreeFile>>, String>;
 
     /// A playbook's folder as a path from the root, where that is known.
-    fn playbook_dir(&self, directory: &str) -> String {
-        if directory.is_empty() { ".".to_owned() } else { directory.to_owned() }
-    }
+    fn playbook_dir(&self, directory: &str) -> String;
 }
 
 /// More paths than this below one directory are refused rather than held.
@@ -191,25 +192,55 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
     fn playbook_dir(&self, directory: &str) -> String {
         let directory = directory.strip_prefix("./").unwrap_or(directory);
         match &self.from {
-            Some(_) if directory.starts_with('/') => directory.to_owned(),
+            Some(_) if directory.starts_with('/') => normal_path(directory),
             Some(from) if matches!(directory, "" | ".") => from.clone(),
-            Some(from) => format!("{}/{directory}", from.trim_end_matches('/')),
+            Some(from) => normal_path(&format!("{from}/{directory}")),
             None if directory.is_empty() => ".".to_owned(),
             None => directory.to_owned(),
         }
     }
 
-    fn list(&self, kind: FileKind, search: &[String], folder: &str) -> Result<Vec<String>, String> {
-        for path in candidates(kind, search, folder) {
-            if let Ok(names) = self.reader.list(&path) {
-                let files = names.into_iter().filter(|name| !name.ends_with('/'));
-                let mut files: Vec<String> =
-                    files.map(|name| format!("{}/{name}", path.trim_end_matches('/'))).collect();
-                files.sort();
-                return Ok(files);
+    fn list(
+        &self,
+        kind: FileKind,
+        search: &[String],
+        folder: &str,
+        depth: u32,
+    ) -> Result<Vec<String>, String> {
+        let folder = folder.trim_end_matches('/');
+        let found = candidates(kind, search, folder)
+            .into_iter()
+            .find_map(|path| self.reader.list(&path).ok().map(|names| (path, names)));
+        let Some((root, names)) = found else { return Err(format!("there is no folder `{folder}`")) };
+        // Why not the path that was found: it would be looked for below the same folders again.
+        let mut open = vec![(root, folder.to_owned(), 1, names)];
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut count = 0;
+        while let Some((path, name, level, names)) = open.pop() {
+            let mut files = Vec::new();
+            for entry in names {
+                count += 1;
+                if count > MOST_PATHS {
+                    return Err(format!("more than {MOST_PATHS} paths are below {folder}"));
+                }
+                match entry.strip_suffix('/') {
+                    None => files.push(entry),
+                    Some(inner) if depth == 0 || level < depth => {
+                        let inside = format!("{path}/{inner}");
+                        let names = self.reader.list(&inside);
+                        let names = names.map_err(|error| format!("cannot read {inside}: {error}"))?;
+                        open.push((inside, format!("{name}/{inner}"), level + 1, names));
+                    }
+                    Some(_) => {}
+                }
             }
+            files.sort();
+            found.insert(name, files);
         }
-        Err(format!("there is no folder `{folder}`"))
+        let paths = |(folder, files): (String, Vec<String>)| {
+            files.into_iter().map(move |file| format!("{folder}/{file}"))
+        };
+        Ok(found.into_iter().flat_map(paths).collect())
     }
 
     fn read(&self, kind: FileKind, search: &[String], name: &str) -> Result<FileContent, String> {

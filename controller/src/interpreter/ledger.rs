@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::op::GpuTask;
+use gpufleet_protocol::op::{GpuTask, Staying};
 use gpufleet_protocol::tasks::{
-    AccountState, AptState, AptUpgrade, File, FileState, ModulePersistence, MountState, PackageState,
-    ServiceState, User,
+    AccountState, AptState, AptUpgrade, File, FileState, LineInFile, ModulePersistence, MountState,
+    PackageState, ServiceState, User,
 };
 use gpufleet_protocol::{Awaiting, Disruption, NodeOp};
 
@@ -138,11 +138,26 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         void(earlier);
         return;
     }
-    let later_packages = packages(later);
+    if let NodeOp::PutTree(tree) = &mut *earlier
+        && let Some(path) = file_of(later)
+    {
+        // Why only that: the rest of the folder is still what the earlier task made it.
+        let folder = tree.dest.trim_end_matches('/').to_owned();
+        let is_part = |path: &str| path.strip_prefix(&folder).is_some_and(|rest| rest.starts_with('/'));
+        let gone = |place: &str| is_below(place, &path) || place == path;
+        if gone(&folder) && is_absence(later) || tree.remote_src.is_some() && is_part(&path) {
+            void(earlier);
+            return;
+        }
+        tree.entries.retain(|entry| {
+            let place = format!("{folder}/{}", entry.path);
+            !(place == path || is_absence(later) && gone(&place))
+        });
+    }
     match (&mut *earlier, later) {
-        (NodeOp::Apt(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
-        (NodeOp::Dnf(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
-        (NodeOp::Package(old), _) if !later_packages.is_empty() => leave_out(&mut old.name, later_packages),
+        (NodeOp::Apt(old), _) => leave_out(&mut old.name, packages(later)),
+        (NodeOp::Dnf(old), _) => leave_out(&mut old.name, packages(later)),
+        (NodeOp::Package(old), _) => leave_out(&mut old.name, packages(later)),
         (NodeOp::User(old), NodeOp::User(new)) if old.name == new.name => supersede_user(earlier, new),
         (NodeOp::Group(old), NodeOp::Group(new))
             if old.name == new.name && (new.state != old.state || new.gid.is_some()) =>
@@ -168,9 +183,7 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         (NodeOp::Mount(old), NodeOp::Mount(new)) if old.path == new.path && old.src == new.src => {
             void(earlier);
         }
-        (NodeOp::Mount(old), NodeOp::Mount(new))
-            if old.path == new.path && old.path.starts_with('/') && new.state != MountState::Remounted =>
-        {
+        (NodeOp::Mount(old), NodeOp::Mount(new)) if old.path == new.path && old.path.starts_with('/') => {
             // Why: unmounting leaves the line in fstab, and a line alone leaves what is mounted.
             match (old.state, new.state) {
                 (MountState::Mounted, MountState::Unmounted) => old.state = MountState::Present,
@@ -214,7 +227,7 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         }
         (NodeOp::LineInFile(old), NodeOp::LineInFile(new)) if old.path == new.path => {
             let same = old.regexp.is_some() && old.regexp == new.regexp || old.line == new.line;
-            if same {
+            if same || old.line.as_deref().is_some_and(|line| meets(new, line)) {
                 void(earlier);
             }
         }
@@ -239,6 +252,23 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
     }
 }
 
+/// Whether a task looks for lines such as this one; one that cannot be told here may.
+fn meets(task: &LineInFile, line: &str) -> bool {
+    let by_pattern =
+        |pattern: &String| regex::Regex::new(pattern).map_or(true, |pattern| pattern.is_match(line));
+    task.regexp.as_ref().is_some_and(by_pattern)
+        || task.search_string.as_ref().is_some_and(|text| line.contains(text.as_str()))
+}
+
+fn is_below(place: &str, folder: &str) -> bool {
+    place.strip_prefix(folder.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Whether something is to be gone.
+fn is_absence(op: &NodeOp) -> bool {
+    matches!(op, NodeOp::File(file) if file.state == Some(FileState::Absent))
+}
+
 /// The file that an operation declares something of.
 fn file_of(op: &NodeOp) -> Option<String> {
     Some(match op {
@@ -256,11 +286,8 @@ fn file_of(op: &NodeOp) -> Option<String> {
 /// Whether a later task of a file makes it something else than what an earlier one declared.
 fn overwritten(earlier: &NodeOp, later: &NodeOp) -> bool {
     let (Some(old), Some(new)) = (file_of(earlier), file_of(later)) else { return false };
-    if let NodeOp::File(file) = later
-        && file.state == Some(FileState::Absent)
-    {
-        return old == new
-            || old.strip_prefix(new.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
+    if is_absence(later) {
+        return old == new || is_below(&old, &new);
     }
     let whole = |op: &NodeOp| matches!(op, NodeOp::PutFile(_) | NodeOp::GetUrl(_));
     let edits =
@@ -342,12 +369,12 @@ fn replaces(earlier: &GpuTask, later: &GpuTask) -> bool {
 }
 
 fn void(op: &mut NodeOp) {
-    *op = NodeOp::Idle;
+    *op = NodeOp::Idle(Staying::default());
 }
 
 fn is_void(op: &NodeOp) -> bool {
     match op {
-        NodeOp::Idle => true,
+        NodeOp::Idle(_) => true,
         NodeOp::Service(service) => {
             service.state.is_none() && service.enabled.is_none() && service.masked.is_none()
         }

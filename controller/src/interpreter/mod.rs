@@ -18,6 +18,7 @@ mod outside;
 mod placing;
 mod prepare;
 mod report;
+mod var_files;
 
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
 pub use board::{Board, Given};

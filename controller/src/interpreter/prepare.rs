@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::NodeOp;
 use gpufleet_protocol::op::{Blob, Exec, FactsRequest, GpuTask, JobStatus, Program as Run, UnpackArchive};
 use gpufleet_protocol::tasks::{
-    Assert, Class, Debug, IncludeRole, IncludeVars, JobMode, MetaAction, Params, Pause, RebootWhen,
+    Assert, Class, Debug, IncludeRole, JobMode, MetaAction, Params, Pause, RebootWhen,
 };
 use serde_json::{Map, Value as Json};
 
@@ -294,7 +294,7 @@ impl Surroundings<'_> {
             Params::Meta(meta) => Deed::Meta(meta.action),
             Params::IncludeTasks(include) => Deed::Include(Wanted::Tasks { file: include.file.clone() }),
             Params::IncludeRole(include) => Deed::Include(Wanted::Role(Box::new(role_call(include)))),
-            Params::IncludeVars(include) => self.include_vars(include)?,
+            Params::IncludeVars(include) => self.include_vars(include, scope)?,
             Params::ValidateArgumentSpec(spec) => arguments::check(spec, scope)?,
         })
     }
@@ -305,26 +305,6 @@ impl Surroundings<'_> {
             template::met_secret();
         }
         Ok(file)
-    }
-
-    fn include_vars(&self, include: &IncludeVars) -> Result<Deed, Stop> {
-        let names = match (&include.file, &include.dir) {
-            (Some(file), _) => vec![file.clone()],
-            (None, Some(dir)) => {
-                let files = self.files.list(FileKind::Vars, &self.search, dir).map_err(fail)?;
-                files.into_iter().filter(|name| has_variables(name)).collect()
-            }
-            (None, None) => Vec::new(),
-        };
-        let mut facts: Vec<(Arc<str>, Value)> = Vec::new();
-        for name in names {
-            let file = self.file(FileKind::Vars, &name)?;
-            facts.extend(variables(&file).map_err(fail)?);
-        }
-        Ok(Deed::SetFacts(match &include.name {
-            Some(name) => vec![(Arc::from(name.as_str()), Value::map(facts))],
-            None => facts,
-        }))
     }
 
     fn debug(&self, task: &Task, debug: &Debug, scope: &Arc<Scope>) -> Result<Deed, Stop> {
@@ -386,10 +366,6 @@ fn role_call(include: &IncludeRole) -> RoleCall {
     }
 }
 
-fn has_variables(name: &str) -> bool {
-    [".yml", ".yaml", ".json"].iter().any(|ending| name.ends_with(ending))
-}
-
 /// The variables that a file holds; templates in them are rendered where they are used.
 pub(super) fn variables(file: &FileContent) -> Result<Vec<(Arc<str>, Value)>, String> {
     let root = yaml::parse_bytes(&file.path, &file.bytes)
@@ -416,11 +392,6 @@ pub(super) fn node(op: NodeOp) -> Deed {
 pub(super) fn blob(file: &FileContent) -> (Blob, BlobNeed) {
     let blob = Blob { sha256: file.sha256.to_string(), size: file.bytes.len() as u64 };
     (blob.clone(), BlobNeed { blob, bytes: Arc::clone(&file.bytes) })
-}
-
-/// Whether a parameter is an expression that its kind evaluates itself.
-fn is_expression(kind: &str, parameter: &str) -> bool {
-    matches!((kind, parameter), ("assert", "that") | ("debug", "var"))
 }
 
 /// What `assert` and `fail` say has to be text, as in Ansible.
@@ -450,12 +421,8 @@ fn told_in_text(task: &Task, name: &str, value: &Value) -> Result<(), Stop> {
 fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
     let mut values = Map::new();
     for entry in &task.params.entries {
-        let value = if is_expression(task.kind.name, &entry.name) {
-            entry.value.clone()
-        } else {
-            template::resolve(&entry.value, scope)
-                .map_err(|error| fail(format!("`{}`: {error}", entry.name)))?
-        };
+        let value = template::resolve(&entry.value, scope)
+            .map_err(|error| fail(format!("`{}`: {error}", entry.name)))?;
         match value {
             Value::Omit => {}
             value if value.has_unknown() => return Err(unknown()),

@@ -682,6 +682,15 @@ mod tests {
            | ^^^^^^ this file configures a plugin, it lists no hosts
         help: did you mean `constructed`?
         ");
+        let early = Files::new(&[("hosts", HOSTS), ("a.yml", "plugin: constructed\ngroups: {}\n")]);
+        insta::assert_snapshot!(early.load(&["a.yml", "hosts"]).unwrap_err(), @r"
+        error: no host is known where this file is read, so it constructs nothing
+          --> a.yml:1:1
+           |
+         1 | plugin: constructed
+           | ^^^^^^ works on the hosts of the sources before it
+        help: sources are read as they are given with -i, those of a folder by their names: name it behind the others, such as `zz-constructed.yml`
+        ");
         insta::assert_snapshot!(constructed("plugin: constructed\nfacts: nope.json\n").unwrap_err(), @r"
         error: there is no file `nope.json`
           --> z.yml:2:8

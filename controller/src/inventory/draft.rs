@@ -17,7 +17,7 @@ pub(super) type HostId = usize;
 pub(super) const ALL: GroupId = 0;
 pub(super) const UNGROUPED: GroupId = 1;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Group {
     pub name: String,
     /// Hosts named in this group itself, in order.
@@ -42,7 +42,7 @@ pub(super) struct Origin {
     pub dir: Option<String>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Host {
     pub name: HostName,
     pub vars: Map<String, Value>,
@@ -82,6 +82,14 @@ impl Draft {
         let ungrouped = draft.add_group("ungrouped");
         let _ = draft.add_child(all, ungrouped);
         draft
+    }
+
+    /// Groups and hosts that are complete, once more.
+    pub(super) fn again(
+        (groups, group_index): (Vec<Group>, HashMap<String, GroupId>),
+        (hosts, host_index): (Vec<Host>, HashMap<HostName, HostId>),
+    ) -> Self {
+        Self { groups, group_index, hosts, host_index, ..Self::new() }
     }
 
     pub(super) fn group(&self, name: &str) -> Option<GroupId> {

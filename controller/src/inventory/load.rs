@@ -337,6 +337,15 @@ impl TextFile<'_> {
         if !root.get("plugin").and_then(Node::as_str).is_some_and(constructed::is_constructed) {
             return tree::read(draft, root);
         }
+        // Why an error: it would give nothing to anybody, and nobody would hear of it.
+        if draft.hosts.is_empty() {
+            let at = root.entry("plugin").map_or(&root.span, |(key, _)| &key.span);
+            return Err(Diagnostic::error("no host is known where this file is read, so it constructs nothing")
+                .at(at)
+                .label("works on the hosts of the sources before it")
+                .help("sources are read as they are given with -i, those of a folder by their names: name it behind the others, such as `zz-constructed.yml`")
+                .into());
+        }
         let before = draft.bases.clone();
         let surroundings = constructed::Surroundings {
             folder: &parent_of(self.path),

@@ -1,6 +1,7 @@
 //! The loaded inventory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -74,6 +75,9 @@ pub struct Inventory {
     /// Variables of the command line, which `--list` and `--host` show as well.
     pub(super) extra_vars: Map<String, Value>,
     keyring: Arc<Keyring>,
+    beside_sources: Vec<VarFiles>,
+    /// The folder of the playbook that its variable files were read for.
+    playbook_dir: Option<PathBuf>,
     vars: Vec<HostVars>,
     implicit: Vec<(Host, HostVars)>,
     groups_json: Arc<Value>,
@@ -83,6 +87,32 @@ impl Inventory {
     /// Reads all sources. Every mistake found is in the error, with file, line and column where there is one.
     pub fn load(options: &LoadOptions) -> Result<Self, Diagnostics> {
         load(options)
+    }
+
+    /// The same hosts and groups as a playbook in another folder sees them: with the `group_vars/` and `host_vars/` of that
+    /// folder in place of those that count here. Nothing where none of both has any. No source is read again.
+    ///
+    /// # Errors
+    /// Variable files that cannot be read.
+    pub fn seen_from(&self, playbook_dir: &Path) -> Result<Option<Self>, Diagnostics> {
+        let there = VarFiles::beside(playbook_dir);
+        let here = self.playbook_dir.as_deref().map(VarFiles::beside);
+        let is_here = self.playbook_dir.as_deref() == Some(playbook_dir);
+        if is_here || there.is_empty() && here.is_none_or(|here| here.is_empty()) {
+            return Ok(None);
+        }
+        let options = LoadOptions {
+            playbook_dir: Some(playbook_dir.to_owned()),
+            allow_empty: self.allow_empty,
+            extra_vars: self.extra_vars.clone(),
+            keyring: Arc::clone(&self.keyring),
+            ..LoadOptions::default()
+        };
+        let draft = Draft::again(
+            (self.groups.clone(), self.group_index.clone()),
+            (self.hosts.clone(), self.host_index.clone()),
+        );
+        Self::build(draft, self.beside_sources.clone(), Some(there), &options).map(Some)
     }
 
     /// Merges the variables; called once by the loader.
@@ -173,6 +203,8 @@ impl Inventory {
             allow_empty: options.allow_empty,
             extra_vars: options.extra_vars.clone(),
             keyring: Arc::clone(&options.keyring),
+            beside_sources,
+            playbook_dir: options.playbook_dir.clone(),
             vars,
             implicit,
             groups_json,

@@ -18,6 +18,7 @@ use crate::yaml;
 const ENDINGS: [&str; 4] = ["", ".yml", ".yaml", ".json"];
 
 /// The variable files beside one source or playbook.
+#[derive(Clone, Debug)]
 pub(super) struct VarFiles {
     groups: Folder,
     hosts: Folder,
@@ -42,6 +43,7 @@ impl VarFiles {
     }
 }
 
+#[derive(Clone, Debug)]
 struct Folder {
     path: PathBuf,
     /// Why: one listing in place of four look-ups for each of thousands of hosts.

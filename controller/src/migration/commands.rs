@@ -115,6 +115,10 @@ pub fn advise(line: &str) -> Option<Advice> {
             None => advice.whole = false,
         }
     }
+    if !advice.whole {
+        // Why: a wait between commands that stay belongs to them.
+        advice.suggestions.retain(|found| !matches!(found, Suggestion::Task { kind: "pause", .. }));
+    }
     (advice.sudo || !advice.suggestions.is_empty()).then_some(advice)
 }
 

@@ -69,15 +69,17 @@ impl Program {
     pub fn check_logins(&self, is_host: impl Fn(&str) -> bool) -> Diagnostics {
         let mut errors = Diagnostics::new();
         for play in &self.plays {
-            let Drain::Slurm(slurm) = &play.policy.drain else { continue };
-            if let Some(login) = slurm.login.as_deref().filter(|login| !is_host(login)) {
+            let Some((login, span)) = play.policy.drain.login() else { continue };
+            if !is_host(login) {
+                let program =
+                    if matches!(play.policy.drain, Drain::Slurm(_)) { "scontrol" } else { "kubectl" };
                 errors.push(
                     Diagnostic::error(format!("the inventory has no host `{login}`"))
-                        .at(slurm.login_span.as_ref().unwrap_or(&play.span))
-                        .label("`scontrol` is to run there")
-                        .help(
-                            "add it to the inventory, or leave `login` out to run `scontrol` on this machine",
-                        ),
+                        .at(span.unwrap_or(&play.span))
+                        .label(format!("`{program}` is to run there"))
+                        .help(format!(
+                            "add it to the inventory, or leave `login` out to run `{program}` on this machine"
+                        )),
                 );
             }
         }
@@ -114,7 +116,7 @@ fn check_play(play: &Play, known: &BTreeSet<&str>, facts: bool, errors: &mut Dia
 /// Why not the play's variables: they are the same for every host, and one domain of all hosts bounds nothing.
 fn check_domain(play: &Play, known: &Known, errors: &mut Diagnostics) {
     let Some(name) = play.policy.failure_domain.as_deref() else { return };
-    if known.variables.contains(name) {
+    if play.policy.failure_domain_is_label || known.variables.contains(name) {
         return;
     }
     let error = Diagnostic::error(format!("no host of the play has the variable `{name}`"))

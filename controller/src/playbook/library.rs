@@ -112,6 +112,12 @@ impl Library {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
     }
 
+    /// The file that was read under a path for which this holds.
+    pub fn file_where(&self, is_meant: impl Fn(&str) -> bool) -> Option<String> {
+        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        texts.keys().find(|path| is_meant(path)).cloned()
+    }
+
     pub(super) fn keep(&self, path: &str, source: &Arc<SourceFile>) {
         let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         texts.insert(path.to_owned(), Arc::clone(source));

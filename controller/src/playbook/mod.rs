@@ -24,8 +24,8 @@ pub(crate) use names::is_fact;
 pub use params::{ParamProblem, read_params};
 pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, unavailable};
 pub use policy::{
-    CommandDrain, Drain, Gate, HookSpans, Notice, NoticeHow, OnInterrupt, Overrides, Policy, PowerCycle,
-    RebootPolicy, RebootVia, SlurmDrain, Written,
+    CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain, Notice, NoticeHow, OnInterrupt,
+    OnMigManager, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 pub use program::{
     Amount, Async, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,

@@ -14,6 +14,10 @@ use crate::template::Value;
 
 /// How long a drain by Slurm may take unless the play says otherwise.
 pub const SLURM_DRAIN_TIMEOUT_S: u64 = 2 * 60 * 60;
+/// How long a drain by Kubernetes may take unless the play says otherwise.
+pub const KUBERNETES_DRAIN_TIMEOUT_S: u64 = 30 * 60;
+/// How long a node may take until it is ready and offers its GPUs again, unless the play says otherwise.
+pub const KUBERNETES_READY_TIMEOUT_S: u64 = 10 * 60;
 /// How long a drain by commands may take unless the play says otherwise.
 pub const COMMAND_DRAIN_TIMEOUT_S: u64 = 30 * 60;
 /// How long a reboot may take unless the play says otherwise.
@@ -28,8 +32,9 @@ pub const SLURM_NODE: &str = "{{ inventory_hostname }}";
 /// The policy of one play.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// The host variable whose value names the host's failure domain.
+    /// The host variable, or the label of the node at Kubernetes, whose value names the host's failure domain.
     pub failure_domain: Option<Arc<str>>,
+    pub failure_domain_is_label: bool,
     pub(super) failure_domain_span: Option<Span>,
     /// Some where `failure_domain` is; a count.
     pub max_unavailable_per_domain: Option<Amount>,
@@ -63,6 +68,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             failure_domain: None,
+            failure_domain_is_label: false,
             failure_domain_span: None,
             max_unavailable_per_domain: None,
             max_unreachable: None,
@@ -85,15 +91,30 @@ pub enum Drain {
     #[default]
     None,
     Slurm(SlurmDrain),
+    Kubernetes(KubernetesDrain),
     Command(CommandDrain),
 }
 
 impl Drain {
+    /// The host of the inventory that runs the scheduler's programs, and where that is written.
+    pub fn login(&self) -> Option<(&str, Option<&Span>)> {
+        let (login, span) = match self {
+            Self::Slurm(slurm) => (&slurm.login, &slurm.login_span),
+            Self::Kubernetes(KubernetesDrain { kubectl: Some(kubectl), .. }) => {
+                (&kubectl.login, &kubectl.login_span)
+            }
+            Self::None | Self::Kubernetes(_) | Self::Command(_) => return None,
+        };
+        Some((login.as_deref()?, span.as_ref()))
+    }
+
     /// As it is written in a playbook.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Slurm(_) => "slurm",
+            Self::Kubernetes(kubernetes) if kubernetes.kubectl.is_some() => "kubectl",
+            Self::Kubernetes(_) => "kubernetes",
             Self::Command(_) => "command",
         }
     }
@@ -106,6 +127,7 @@ impl Drain {
                 let notice = slurm.notice.as_ref().map_or(0, |notice| notice.deadline_s);
                 slurm.timeout_s.saturating_add(notice)
             }
+            Self::Kubernetes(kubernetes) => kubernetes.timeout_s,
             Self::Command(command) => {
                 let notice = command.notice.as_ref().map_or(0, |_| command.notice_deadline_s);
                 command.timeout_s.saturating_add(notice)
@@ -145,6 +167,76 @@ impl Default for SlurmDrain {
             spans: HookSpans::default(),
         }
     }
+}
+
+/// `drain: kubernetes`, and `drain: kubectl`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KubernetesDrain {
+    /// Through `kubectl` instead of over the network.
+    pub kubectl: Option<Kubectl>,
+    /// The kubeconfig as it is written; none is what kubectl would take, or the service account of gpufleet's own pod.
+    pub kubeconfig: Option<String>,
+    /// Of the kubeconfig; none is its current one.
+    pub context: Option<String>,
+    /// A template for the node's name at Kubernetes.
+    pub node: Value,
+    /// From the cordon until no pod is left that has to go.
+    pub timeout_s: u64,
+    /// Until a node that is given back is ready and offers its GPUs.
+    pub ready_timeout_s: u64,
+    pub delete_emptydir_data: bool,
+    /// Pods that nothing brings back go for good.
+    pub force: bool,
+    /// Instead of each pod's own.
+    pub grace_period_s: Option<u64>,
+    pub skip_namespaces: Vec<String>,
+    /// Namespace and name of the Lease that one run at a time holds.
+    pub lock: Option<(String, String)>,
+    /// Whether what the GPU operator runs is stopped once the pods are gone.
+    pub pause_operands: bool,
+    pub mig_manager: OnMigManager,
+    pub spans: HookSpans,
+}
+
+impl Default for KubernetesDrain {
+    fn default() -> Self {
+        Self {
+            kubectl: None,
+            kubeconfig: None,
+            context: None,
+            node: Value::text(SLURM_NODE),
+            timeout_s: KUBERNETES_DRAIN_TIMEOUT_S,
+            ready_timeout_s: KUBERNETES_READY_TIMEOUT_S,
+            delete_emptydir_data: false,
+            force: false,
+            grace_period_s: None,
+            skip_namespaces: Vec::new(),
+            lock: None,
+            pause_operands: true,
+            mig_manager: OnMigManager::default(),
+            spans: HookSpans::default(),
+        }
+    }
+}
+
+/// Where `kubectl` runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kubectl {
+    /// A host of the inventory; none is this machine.
+    pub login: Option<String>,
+    pub login_span: Option<Span>,
+}
+
+/// What is done where the GPU operator's mig-manager holds a node to its own layout.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OnMigManager {
+    /// Such a node is not drained for the play's `gpu_mig`.
+    #[default]
+    Refuse,
+    /// mig-manager is taken off such a node for good.
+    Takeover,
+    /// mig-manager lays out this configuration of its own; `gpu_mig` then proves it.
+    Label(String),
 }
 
 /// What jobs are told before their node is drained.

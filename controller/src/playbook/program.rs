@@ -138,6 +138,32 @@ pub struct Block {
     pub always: Items,
 }
 
+impl Item {
+    /// The first task in it.
+    pub fn first_task(&self) -> Option<&Arc<Task>> {
+        match self {
+            Self::Task(task) => Some(task),
+            Self::GpuGroup(tasks) => tasks.first(),
+            Self::Block(block) => {
+                let parts = [&block.body, &block.rescue, &block.always];
+                parts.into_iter().flat_map(|part| part.iter()).find_map(Self::first_task)
+            }
+        }
+    }
+
+    /// Whether a failure in it may be everybody's.
+    pub fn may_be_fatal(&self) -> bool {
+        match self {
+            Self::Task(task) => task.any_errors_fatal,
+            Self::GpuGroup(tasks) => tasks.iter().any(|task| task.any_errors_fatal),
+            Self::Block(block) => {
+                let parts = [&block.body, &block.rescue, &block.always];
+                parts.into_iter().flat_map(|part| part.iter()).any(Self::may_be_fatal)
+            }
+        }
+    }
+}
+
 /// One task, with what it inherits from its blocks.
 #[derive(Clone, Debug)]
 pub struct Task {
@@ -588,6 +614,25 @@ impl Play {
     /// Whether a reboot task stands in the play.
     pub fn has_reboot(&self) -> bool {
         self.tasks().iter().any(|task| task.kind.name == "reboot")
+    }
+
+    /// What it says of how nodes are reached, beside the inventory: `remote_user`, then variables, later ones winning.
+    pub fn connection_words(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let says = |(name, _): &(&str, &Value)| super::parse::CONNECTION.contains(name);
+        let user = self.remote_user.as_ref().map(|user| ("remote_user", user));
+        let vars = self.vars.iter().chain(self.file_vars.iter()).map(|(name, value)| (&**name, value));
+        user.into_iter().chain(vars.filter(says))
+    }
+
+    /// Whether it says anything of how nodes are reached.
+    pub fn says_how_to_connect(&self) -> bool {
+        self.connection_words().next().is_some()
+    }
+
+    /// Whether nodes are reached as another play says, whatever their variables are.
+    pub fn connects_as(&self, other: &Self) -> bool {
+        let settled = |(_, value): (&str, &Value)| value.is_settled();
+        self.connection_words().all(settled) && self.connection_words().eq(other.connection_words())
     }
 
     /// Whether anything in it becomes another user, as far as the text tells.

@@ -39,6 +39,11 @@ pub(super) struct Own {
 }
 
 impl Role {
+    /// Whether it is there because another role needs it.
+    pub fn is_dependency(&self) -> bool {
+        !self.parents.is_empty()
+    }
+
     /// Puts together what a role and those around it say.
     ///
     /// Source: `Role.get_vars` and `Role.get_default_vars` of ansible-core 2.19.

@@ -23,6 +23,8 @@ pub struct RunModel {
     pub plays: Vec<PlayStarted>,
     /// Play and wave that began last and has not ended, both from 0.
     pub current_wave: Option<(usize, usize)>,
+    /// When the window opens that the next wave waits for.
+    pub window_opens: Option<Timestamp>,
     pub notices: Vec<Notice>,
     pub finish: Option<RunFinished>,
     pub finished: Option<Timestamp>,
@@ -350,8 +352,13 @@ impl RunModel {
                 self.plays.retain(|known| known.play != play.play);
                 self.plays.push(play.clone());
             }
+            What::AwaitsWindow { opens, .. } => {
+                self.window_opens = Some(*opens);
+                self.end_preflight(&[], event.at);
+            }
             What::WaveStarted { play, wave, hosts } => {
                 self.current_wave = Some((*play, *wave));
+                self.window_opens = None;
                 self.end_preflight(hosts, event.at);
             }
             What::WaveFinished { play, wave } => {
@@ -480,6 +487,7 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::NodeFinished { host, .. } => Some(host),
         What::RunStarted(_)
         | What::PlayStarted(_)
+        | What::AwaitsWindow { .. }
         | What::WaveStarted { .. }
         | What::WaveFinished { .. }
         | What::Notice { .. }

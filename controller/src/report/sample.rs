@@ -1,5 +1,7 @@
 //! Streams of events as runs give them, for the tests of reports and screens.
 
+use std::collections::BTreeMap;
+
 use gpufleet_protocol::{
     Awaiting, Change, Disruption,
     facts::{Facts, GpuFacts, GpuSystem, GpuSystemState, MigInstance, OsFacts},
@@ -57,6 +59,7 @@ impl Stream {
                 .map(str::to_owned)
                 .to_vec(),
             digest: "6f1c".to_owned(),
+            inputs: BTreeMap::new(),
         }))
     }
 

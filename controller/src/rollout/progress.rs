@@ -230,7 +230,7 @@ impl Rollout {
     /// Goes on where a controller left: what it had asked for is forgotten, who is out stays out. A person's stop and
     /// that of a window are over, a threshold's is not.
     pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
-        let goes_on = matches!(self.stop, Some(StopReason::Interrupted | StopReason::WindowClosed { .. }));
+        let goes_on = self.stop.as_ref().is_some_and(|reason| !reason.is_lasting());
         if self.stage == Stage::Over && goes_on {
             self.stage = if self.current.is_some() { Stage::Wave } else { Stage::AwaitsWindow };
         }

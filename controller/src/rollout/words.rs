@@ -262,6 +262,13 @@ pub enum StopReason {
     Interrupted,
 }
 
+impl StopReason {
+    /// Whether a bound was reached: who resumes the run takes back a stop by a person or a window, and no other.
+    pub const fn is_lasting(&self) -> bool {
+        !matches!(self, Self::Interrupted | Self::WindowClosed { .. })
+    }
+}
+
 /// An event that cannot be in the state the node is in: a fault of the caller, never a panic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolloutError {

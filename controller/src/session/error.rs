@@ -51,6 +51,22 @@ impl SessionError {
     }
 }
 
+impl StartError {
+    /// Whether the node answered, and lacks what is needed: asking again changes nothing.
+    pub const fn is_unfit(&self) -> bool {
+        matches!(
+            self,
+            Self::DiskFull { .. }
+                | Self::Architecture { .. }
+                | Self::NoSudo { .. }
+                | Self::SudoPasswordNeeded { .. }
+                | Self::SudoPasswordWrong { .. }
+                | Self::SudoForbidden { .. }
+                | Self::SudoNeedsTerminal { .. }
+        )
+    }
+}
+
 /// Why the helper did not start, in words for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {

@@ -8,9 +8,10 @@ use minijinja::machinery::tokenize;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
+use super::growing::Grown;
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, filters, frame, lookups, minus};
+use super::{Scope, Syntax, TemplateError, Truth, filters, frame, growing, lookups, minus};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -31,7 +32,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_syntax(SYNTAX.clone());
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    growing::register(&mut environment);
     environment.set_formatter(|out, state, value| {
         // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
         if value.is_undefined() {
@@ -51,12 +52,43 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-enum Compiled {
+struct Compiled {
+    code: Code,
+    /// It changes lists or mappings.
+    grows: bool,
+}
+
+enum Code {
     Expression(Expression<'static, 'static>),
     /// Text and expressions, with the place of each expression in the source.
     Pieces(Vec<Part>),
     /// Has statements; the engine renders it as a whole.
-    Document(String),
+    Document(Document),
+}
+
+struct Document {
+    text: String,
+    grown: Option<Grown>,
+}
+
+impl Document {
+    fn of(source: &str) -> Self {
+        let text = scan::dotted_template(source);
+        let grown = growing::grows(source).then(|| Grown::template(&text));
+        Self { text, grown }
+    }
+
+    fn text(&self) -> &str {
+        self.grown.as_ref().map_or(&self.text, |grown| &grown.text)
+    }
+
+    /// What the engine says, with its place in the source.
+    fn error(&self, error: &minijinja::Error, source: &str) -> TemplateError {
+        match &self.grown {
+            None => TemplateError::from_engine(error, source),
+            Some(grown) => TemplateError::from_engine(error, &grown.text).moved(|at| grown.back(at)),
+        }
+    }
 }
 
 enum Part {
@@ -87,7 +119,12 @@ fn cached(
 }
 
 fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
-    let text = minus::rewritten(&scan::dotted(&scan::unqualified(source))).into_owned();
+    let unqualified = scan::unqualified(source);
+    let dotted = scan::dotted(&unqualified);
+    let mut text = minus::rewritten(&dotted).into_owned();
+    if growing::grows(source) {
+        text = Grown::expression(&text).text;
+    }
     ENVIRONMENT
         .compile_expression_owned(text.clone())
         .and_then(|code| whole(&text, true, &SYNTAX).map(|()| code))
@@ -103,7 +140,10 @@ fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), m
 }
 
 fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
-    cached(&EXPRESSIONS, source, || compile_expression(source).map(Compiled::Expression))
+    cached(&EXPRESSIONS, source, || {
+        let code = compile_expression(source).map(Code::Expression)?;
+        Ok(Compiled { code, grows: growing::grows(source) })
+    })
 }
 
 /// Whether an expression may be an `x if y` without `else`, which gives nothing where `y` does not hold.
@@ -121,12 +161,12 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             !(open && pieces.len() > 1)
         };
         let Some(pieces) = scan::pieces(source).filter(several) else {
-            let text = scan::dotted_template(source);
+            let document = Document::of(source);
             ENVIRONMENT
-                .template_from_str(&text)
-                .and_then(|_| whole(&text, false, &SYNTAX))
-                .map_err(|error| TemplateError::from_engine(&error, source))?;
-            return Ok(Compiled::Document(text));
+                .template_from_str(document.text())
+                .and_then(|_| whole(document.text(), false, &SYNTAX))
+                .map_err(|error| document.error(&error, source))?;
+            return Ok(Compiled { grows: document.grown.is_some(), code: Code::Document(document) });
         };
         let mut parts = Vec::new();
         for piece in pieces {
@@ -140,7 +180,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
                 }
             });
         }
-        Ok(Compiled::Pieces(parts))
+        Ok(Compiled { code: Code::Pieces(parts), grows: growing::grows(source) })
     })
 }
 
@@ -150,8 +190,11 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
 /// Syntax, undefined variables, wrong types; the place is in bytes of `source`.
 pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = expression(source)?;
-    let Compiled::Expression(code) = &*compiled else { return Ok(Value::Null) };
+    let Code::Expression(code) = &compiled.code else { return Ok(Value::Null) };
     frame::evaluate(scope, |root| {
+        if compiled.grows {
+            frame::let_grow();
+        }
         let value = code.eval(root).map_err(|error| TemplateError::from_engine(&error, source))?;
         frame::collect(&value)
     })
@@ -206,39 +249,44 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
 
 fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = template(source)?;
-    frame::evaluate(scope, |root| match &*compiled {
-        Compiled::Pieces(parts) => match parts.as_slice() {
-            [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
-            parts => {
-                // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
-                let mut values = Vec::with_capacity(parts.len());
-                for part in parts {
-                    values.push(match part {
-                        Part::Text(text) => Value::str(text),
-                        Part::Expression { code, start } => {
-                            within_text(&run_part(code, *start, root.clone(), source)?)?
-                        }
-                    });
+    frame::evaluate(scope, |root| {
+        if compiled.grows {
+            frame::let_grow();
+        }
+        match &compiled.code {
+            Code::Pieces(parts) => match parts.as_slice() {
+                [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
+                parts => {
+                    // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
+                    let mut values = Vec::with_capacity(parts.len());
+                    for part in parts {
+                        values.push(match part {
+                            Part::Text(text) => Value::str(text),
+                            Part::Expression { code, start } => {
+                                within_text(&run_part(code, *start, root.clone(), source)?)?
+                            }
+                        });
+                    }
+                    values.retain(|value| !matches!(value, Value::Null));
+                    Ok(match values.len() {
+                        0 => Value::Null,
+                        1 => values.remove(0),
+                        _ => Value::from(values.iter().map(Value::to_text).collect::<String>()),
+                    })
                 }
-                values.retain(|value| !matches!(value, Value::Null));
-                Ok(match values.len() {
-                    0 => Value::Null,
-                    1 => values.remove(0),
-                    _ => Value::from(values.iter().map(Value::to_text).collect::<String>()),
+            },
+            Code::Document(document) => {
+                let text = ENVIRONMENT
+                    .render_str(document.text(), root)
+                    .map_err(|error| document.error(&error, source))?;
+                Ok(match frame::only_written() {
+                    Some(None) if text.is_empty() => Value::Null,
+                    Some(Some(only)) if only.to_text() == text => only,
+                    _ => Value::from(text),
                 })
             }
-        },
-        Compiled::Document(text) => {
-            let text = ENVIRONMENT
-                .render_str(text, root)
-                .map_err(|error| TemplateError::from_engine(&error, source))?;
-            Ok(match frame::only_written() {
-                Some(None) if text.is_empty() => Value::Null,
-                Some(Some(only)) if only.to_text() == text => only,
-                _ => Value::from(text),
-            })
+            Code::Expression(_) => Ok(Value::Null),
         }
-        Compiled::Expression(_) => Ok(Value::Null),
     })
     .map_err(|error| error.located(source))
 }
@@ -264,7 +312,10 @@ pub fn render_document_as(
     if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    let text = if own_marks { scan::dotted_template(source) } else { source.into() };
+    let document = match own_marks {
+        true => Document::of(source),
+        false => Document { text: source.to_owned(), grown: None },
+    };
     let (environment, marks) = if *syntax == Syntax::default() {
         (Cow::Borrowed(&*ENVIRONMENT), SYNTAX.clone())
     } else {
@@ -274,11 +325,14 @@ pub fn render_document_as(
         (Cow::Owned(environment), marks)
     };
     let rendered = frame::evaluate(scope, |root| {
+        if document.grown.is_some() {
+            frame::let_grow();
+        }
         environment
-            .render_str(&text, root)
-            .and_then(|rendered| whole(&text, false, &marks).map(|()| rendered))
+            .render_str(document.text(), root)
+            .and_then(|rendered| whole(document.text(), false, &marks).map(|()| rendered))
             .map(Value::from)
-            .map_err(|error| TemplateError::from_engine(&error, source))
+            .map_err(|error| document.error(&error, source))
     });
     match rendered.map_err(|error| error.located(source))? {
         Value::Unknown => Ok(None),
@@ -287,7 +341,10 @@ pub fn render_document_as(
 }
 
 /// A template file as the lookup `template` takes it: one that is exactly one expression keeps the type of its value.
-pub(super) fn render_file(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
+pub(super) fn render_file(source: &str, scope: &Arc<Scope>, syntax: &Syntax) -> Result<Value, TemplateError> {
+    if *syntax != Syntax::default() {
+        return Ok(render_document_as(source, scope, syntax)?.map_or(Value::Unknown, Value::from));
+    }
     let bare = source.strip_suffix('\n').unwrap_or(source);
     match scan::pieces(bare).as_deref() {
         Some([Piece::Expression(range)]) => {
@@ -435,7 +492,7 @@ fn check_lookups(expression: &str) -> Result<Vec<(String, bool)>, TemplateError>
 pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     let source = condition_text(source)?;
     let compiled = expression(source)?;
-    let Compiled::Expression(code) = &*compiled else { return Ok(References::default()) };
+    let Code::Expression(code) = &compiled.code else { return Ok(References::default()) };
     filters::check_names(source)?;
     references(source, code.undeclared_variables(false), check_lookups(source)?)
 }
@@ -447,8 +504,8 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
 pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
     let compiled = template(source)?;
     let mut names = Vec::new();
-    match &*compiled {
-        Compiled::Pieces(parts) => {
+    match &compiled.code {
+        Code::Pieces(parts) => {
             for part in parts {
                 if let Part::Expression { code, start } = part {
                     names.extend(code.undeclared_variables(false));
@@ -458,13 +515,13 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
                 }
             }
         }
-        Compiled::Document(text) => {
+        Code::Document(document) => {
             let parsed = ENVIRONMENT
-                .template_from_str(text)
-                .map_err(|error| TemplateError::from_engine(&error, source))?;
+                .template_from_str(document.text())
+                .map_err(|error| document.error(&error, source))?;
             names.extend(parsed.undeclared_variables(false));
         }
-        Compiled::Expression(_) => {}
+        Code::Expression(_) => {}
     }
     let mut looked_up = Vec::new();
     for range in scan::code(source) {
@@ -485,5 +542,5 @@ const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q
 
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {
-    FUNCTIONS.contains(&name)
+    FUNCTIONS.contains(&name) || [growing::LIST, growing::DICT].contains(&name)
 }

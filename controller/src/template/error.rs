@@ -102,6 +102,12 @@ impl TemplateError {
     }
 
     /// Finds the place of an undefined variable.
+    /// The same for a text in which things stand elsewhere.
+    pub(super) fn moved(mut self, to: impl Fn(usize) -> usize) -> Self {
+        self.range = self.range.map(|range| to(range.start)..to(range.end));
+        self
+    }
+
     pub(super) fn located(mut self, source: &str) -> Self {
         if self.range.is_none()
             && let Some(path) = &self.undefined

@@ -4,6 +4,7 @@
 //! thread, so the frame on top of the stack is the one that asks.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, Value};
-use super::{Scope, TemplateError, engine, sight};
+use super::{Scope, TemplateError, engine, growing, sight};
 
 type Engine = minijinja::Value;
 
@@ -23,6 +24,9 @@ struct Frame {
     misses: Vec<Miss>,
     unknown: bool,
     error: Option<TemplateError>,
+    /// Lists and mappings of variables that this evaluation may change for itself, where it may: by their place in memory,
+    /// which the first of the pair keeps.
+    growing: Option<HashMap<*const (), (Value, Engine)>>,
     /// How many values a text has got, and the last of them.
     written: usize,
     last: Option<Value>,
@@ -36,6 +40,7 @@ struct Miss {
 thread_local! {
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
     static SECRET: Cell<bool> = const { Cell::new(false) };
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs something and tells whether it used a secret on the way.
@@ -45,6 +50,25 @@ pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
     let met = SECRET.get();
     SECRET.set(before || met);
     (result, met)
+}
+
+/// Notes what people should hear of, although the evaluation goes on.
+pub(super) fn warn(text: String) {
+    WARNINGS.with_borrow_mut(|warnings| {
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    });
+}
+
+/// What evaluations of this thread warned of since this was asked last.
+pub fn take_warnings() -> Vec<String> {
+    WARNINGS.take()
+}
+
+/// Whether a secret was used since the innermost [`watch`] began.
+pub(super) fn has_met_secret() -> bool {
+    SECRET.get()
 }
 
 /// Tells [`watch`] that a secret was used.
@@ -75,6 +99,7 @@ pub(super) fn evaluate(
             misses: Vec::new(),
             unknown: false,
             error: None,
+            growing: None,
             written: 0,
             last: None,
         });
@@ -109,8 +134,16 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
         Value::Int(value) => Engine::from(*value),
         Value::Float(value) => Engine::from(*value),
         Value::Str(text) => Engine::from(Arc::clone(text)),
-        Value::List(list) => Engine::from_dyn_object(Arc::clone(list)),
-        Value::Map(dict) => Engine::from_dyn_object(Arc::clone(dict)),
+        Value::List(list) => {
+            let place = Arc::as_ptr(list).cast();
+            grown(place, value, || growing::list(list))
+                .unwrap_or_else(|| Engine::from_dyn_object(Arc::clone(list)))
+        }
+        Value::Map(dict) => {
+            let place = Arc::as_ptr(dict).cast();
+            grown(place, value, || growing::dict(dict))
+                .unwrap_or_else(|| Engine::from_dyn_object(Arc::clone(dict)))
+        }
         Value::Omit => Engine::from_object(Omit),
         Value::Unknown => unknown(),
         Value::Secret(value) => {
@@ -125,6 +158,20 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
             }
         }
     }
+}
+
+/// Lets the evaluation on top change lists and mappings, for itself alone.
+pub(super) fn let_grow() {
+    with_top(|frame| frame.growing.get_or_insert_default().len());
+}
+
+/// The list or mapping that stands for this one in the evaluation on top, if that may change it.
+fn grown(place: *const (), value: &Value, make: impl FnOnce() -> Engine) -> Option<Engine> {
+    with_top(|frame| {
+        let growing = frame.growing.as_mut()?;
+        Some(growing.entry(place).or_insert_with(|| (value.clone(), make())).1.clone())
+    })
+    .flatten()
 }
 
 /// What a value is that could not be rendered.

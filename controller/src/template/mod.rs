@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod filters;
 mod frame;
+mod growing;
 mod lookups;
 mod minus;
 mod outside;
@@ -24,7 +25,8 @@ pub use engine::{
     render_document, render_document_as, resolve,
 };
 pub use error::TemplateError;
-pub use frame::{met_secret, watch};
+pub(crate) use filters::{is_found, normal_path};
+pub use frame::{met_secret, take_warnings, watch};
 pub use lookups::{check_name as check_lookup, loop_over};
 pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;

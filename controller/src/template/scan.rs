@@ -272,7 +272,11 @@ pub(super) fn dotted_template(source: &str) -> String {
         let Some(end) = expression_end(bytes, at + 2, close) else { break };
         out.push_str(source.get(copied..at + 2).unwrap_or_default());
         let code = source.get(at + 2..end).unwrap_or_default();
-        out.push_str(&super::minus::rewritten(&dotted(&unqualified(code))));
+        match code.strip_suffix(' ').filter(|code| is_raw(code)) {
+            // Why: as in Ansible, the line break after `{% raw %}` stays; the engine wants to be told so.
+            Some(code) => out.extend([code, "+"]),
+            None => out.push_str(&super::minus::rewritten(&dotted(&unqualified(code)))),
+        }
         copied = end;
         at = end + 2;
     }
@@ -280,8 +284,13 @@ pub(super) fn dotted_template(source: &str) -> String {
     out
 }
 
+/// Whether what follows a statement's `{%` begins a stretch that is left as it is.
+fn is_raw(code: &str) -> bool {
+    code.trim_start_matches(['-', '+']).trim() == "raw"
+}
+
 /// Whether the `[` at `at` follows a value.
-fn is_subscript(bytes: &[u8], at: usize) -> bool {
+pub(super) fn is_subscript(bytes: &[u8], at: usize) -> bool {
     let before = bytes.get(..at).unwrap_or_default().trim_ascii_end();
     match before.last() {
         Some(b')' | b']' | b'}' | b'\'' | b'"') => true,

@@ -96,7 +96,7 @@ async fn start(options: &SessionOptions) -> (NodeSession, Peer) {
 
 fn operation(timeout_s: u64) -> OpRequest {
     OpRequest {
-        op: NodeOp::Idle,
+        op: NodeOp::Idle(Default::default()),
         mode: Mode::Apply,
         permit: None,
         run_as: None,

@@ -11,6 +11,7 @@ pub mod lenient;
 pub mod message;
 pub mod nvml;
 pub mod op;
+pub mod pattern;
 pub mod permit;
 pub mod tasks;
 

@@ -55,13 +55,23 @@ pub enum NodeOp {
     /// Reads hardware and software facts.
     Facts(FactsRequest),
     /// Tells whether anything works on the node, its GPUs first. Unknown counts as busy.
-    Idle,
+    Idle(Staying),
     /// The health gate, answered in `OpOutcome::health`.
     Health(HealthRequest),
     /// How far the operating system is, answered in `OpOutcome::system`.
     System,
     /// Asks the node to reboot; the answer comes before the connection dies.
     Reboot(Reboot),
+}
+
+/// What a scheduler leaves on a node that it drained: no work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Staying {
+    /// Uids of pods, with dashes as Kubernetes shows them. Counts for this session until it is asked anew.
+    pub pods: Vec<String>,
+    /// Whether they may hold GPUs as well: for a reboot, which ends them; nothing else can be done under them.
+    pub may_hold_gpus: bool,
 }
 
 impl NodeOp {
@@ -77,7 +87,7 @@ impl NodeOp {
                 | Self::Ping(_)
                 | Self::JobStatus(JobStatus { forget: false, .. })
                 | Self::Facts(_)
-                | Self::Idle
+                | Self::Idle(_)
                 | Self::Health(_)
                 | Self::System
         )

@@ -11,7 +11,7 @@ use std::{
 use gpufleet_protocol::facts::{MachineFacts, MemoryFacts, MountFacts, ProcessorFacts, UserFacts};
 
 use super::network;
-use crate::os::roots::Roots;
+use crate::os::{roots::Roots, users::Account};
 
 /// Variables that say who and where one is. Why not all: the others may hold secrets, and facts go into reports.
 const ENVIRONMENT: [&str; 14] = [
@@ -108,19 +108,13 @@ fn line(roots: &Roots, path: &str) -> Option<String> {
 fn user(roots: &Roots) -> UserFacts {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let passwd = fs::read_to_string(roots.etc("passwd")).unwrap_or_default();
-    let own = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find_map(|fields| {
-        let [name, _, id, _, comment, home, shell] = fields[..] else { return None };
-        (id.parse() == Ok(uid)).then(|| UserFacts {
-            name: name.to_owned(),
-            uid,
-            gid,
-            comment: comment.to_owned(),
-            home: home.to_owned(),
-            shell: shell.to_owned(),
-        })
-    });
-    let unnamed = || UserFacts { name: uid.to_string(), uid, gid, ..UserFacts::default() };
-    own.unwrap_or_else(unnamed)
+    match passwd.lines().filter_map(Account::parse).find(|account| account.uid == uid) {
+        // Why not the account's group: a process may have another one.
+        Some(Account { name, comment, home, shell, .. }) => {
+            UserFacts { name, uid, gid, comment, home, shell }
+        }
+        None => UserFacts { name: uid.to_string(), uid, gid, ..UserFacts::default() },
+    }
 }
 
 /// The zone's name, from where /etc/localtime points to, or from /etc/timezone.

@@ -1,6 +1,6 @@
 use std::os::unix::fs::symlink;
 
-use gpufleet_protocol::message::IdleVerdict;
+use gpufleet_protocol::{message::IdleVerdict, op::Staying};
 
 use super::*;
 use crate::gpu::idle::judge;
@@ -52,7 +52,7 @@ fn a_training_job_is_named_with_its_gpus_user_and_unit() {
         &["/dev/nvidia0", "/dev/nvidia7", "/dev/nvidiactl"],
     )
     .process(42, "bash", 1000, "/user.slice/session-3.scope", &["/dev/pts/0"]);
-    let report = judge(&node.scan(&[]), None);
+    let report = judge(&node.scan(&[]), &Staying::default(), None);
     assert_eq!(report.verdict, IdleVerdict::Busy);
     assert_eq!(report.reasons, ["process 41 (python train.py, user ana) in session-3.scope holds GPUs 0, 2"]);
 }
@@ -71,7 +71,7 @@ fn the_driver_its_daemons_and_ourselves_are_no_workload() {
     .process(12, "gpufleet-nvml", 0, "/user.slice", &["/dev/nvidia0"])
     .process(13, "slurmd -D", 0, "/system.slice/slurmd.service", &[]);
     let scan = node.scan(&[12]);
-    assert_eq!(judge(&scan, None).verdict, IdleVerdict::Idle);
+    assert_eq!(judge(&scan, &Staying::default(), None).verdict, IdleVerdict::Idle);
     assert_eq!(scan.holders.len(), 2);
     assert!(scan.holders.iter().all(|holder| holder.service && holder.open));
 }
@@ -88,7 +88,7 @@ fn a_running_step_makes_a_node_busy_without_a_gpu() {
     );
     // Why: the kernel keeps the name of the program, not the rewritten command line.
     fs::write(node.0.path().join("proc/14/comm"), "slurmstepd\n").unwrap();
-    let report = judge(&node.scan(&[]), None);
+    let report = judge(&node.scan(&[]), &Staying::default(), None);
     assert_eq!((report.verdict, report.reasons), (IdleVerdict::Busy, vec!["slurmd runs jobs 77".to_owned()]));
 }
 
@@ -97,15 +97,27 @@ fn pods_count_unless_the_kubelet_made_them() {
     let node = Node::new();
     let fixed = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0123456789abcdef0123456789abcdef.slice/x.scope";
     node.process(20, "kubelet", 0, "/system.slice/kubelet.service", &[]).process(21, "etcd", 0, fixed, &[]);
-    assert_eq!(judge(&node.scan(&[]), None).verdict, IdleVerdict::Idle);
+    assert_eq!(judge(&node.scan(&[]), &Staying::default(), None).verdict, IdleVerdict::Idle);
     let uid = "8a1f0b1e-1111-2222-3333-444455556666";
     let cgroup = format!("/kubepods.slice/kubepods-pod{}.slice/cri-x.scope", uid.replace('-', "_"));
     node.process(22, "pause", 0, &cgroup, &[]);
-    let report = judge(&node.scan(&[]), None);
+    let report = judge(&node.scan(&[]), &Staying::default(), None);
     assert_eq!(
         (report.verdict, report.reasons),
         (IdleVerdict::Busy, vec![format!("the kubelet runs pod {uid}")])
     );
+    let staying = |pods: &[&str], may_hold_gpus| Staying {
+        pods: pods.iter().map(ToString::to_string).collect(),
+        may_hold_gpus,
+    };
+    let verdict = |staying: &Staying| judge(&node.scan(&[]), staying, None).verdict;
+    assert_eq!(verdict(&staying(&[uid], false)), IdleVerdict::Idle);
+    assert_eq!(verdict(&staying(&["another"], true)), IdleVerdict::Busy);
+    // A pod that stays and holds GPUs is in the way of everything but a reboot.
+    node.process(23, "nvidia-device-plugin", 0, &cgroup, &["/dev/nvidiactl"]);
+    assert_eq!(verdict(&staying(&[uid], false)), IdleVerdict::Busy);
+    assert_eq!(verdict(&staying(&[uid], true)), IdleVerdict::Idle);
+    assert_eq!(verdict(&staying(&[], true)), IdleVerdict::Busy);
 }
 
 #[test]
@@ -113,12 +125,13 @@ fn what_cannot_be_seen_is_unknown_and_not_idle() {
     let node = Node::new();
     let scan = node.scan(&[]);
     assert_eq!(
-        judge(&scan, Some("NVML did not answer in 10 s (worker killed)".to_owned())).verdict,
+        judge(&scan, &Staying::default(), Some("NVML did not answer in 10 s (worker killed)".to_owned()))
+            .verdict,
         IdleVerdict::Unknown
     );
     let places = Places { proc: "/no/such".into(), etc: "/etc".into() };
     let blind = super::scan(&places, &[], &[], &BTreeMap::new(), None);
-    assert_eq!(judge(&blind, None).verdict, IdleVerdict::Unknown);
+    assert_eq!(judge(&blind, &Staying::default(), None).verdict, IdleVerdict::Unknown);
 }
 
 #[test]
@@ -133,7 +146,7 @@ fn device_files_of_no_single_gpu_count_too() {
     ] {
         let node = Node::new();
         node.process(41, "Xorg :0", 1000, "/user.slice", &[file]);
-        let report = judge(&node.scan(&[]), None);
+        let report = judge(&node.scan(&[]), &Staying::default(), None);
         assert_eq!(
             report.reasons,
             ["process 41 (Xorg :0, user ana) holds the driver's control device"],

@@ -9,7 +9,7 @@ use gpufleet_protocol::{
     Awaiting, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
     message::{IdleReport, Mode},
-    op::GpuGroup,
+    op::{GpuGroup, Staying},
 };
 
 use super::{
@@ -201,7 +201,7 @@ impl Gpus {
     }
 
     /// Tells whether anything works on the node. Unknown counts as busy.
-    pub fn idle(&mut self, deadline: &Deadline) -> IdleReport {
+    pub fn idle(&mut self, staying: &Staying, deadline: &Deadline) -> IdleReport {
         // Why the units too: their processes hold GPUs without working on them.
         let _ = self.machine.host(deadline);
         let read = self.machine.snapshot(deadline);
@@ -209,7 +209,7 @@ impl Gpus {
         match read {
             Ok(snapshot) => {
                 let scan = self.machine.scan(&minors(&snapshot), Some(&snapshot));
-                idle::judge(&scan, None)
+                idle::judge(&scan, staying, None)
             }
             Err(error) => {
                 let scan = self.machine.scan(&Default::default(), None);
@@ -218,7 +218,7 @@ impl Gpus {
                     NvmlError::NoDriver { .. } | NvmlError::VersionMismatch { .. } => None,
                     other => Some(format!("what NVML lists is unknown: {other}")),
                 };
-                idle::judge(&scan, problem)
+                idle::judge(&scan, staying, problem)
             }
         }
     }

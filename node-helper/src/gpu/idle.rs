@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use gpufleet_protocol::message::{GpuClient, IdleReport, IdleVerdict};
+use gpufleet_protocol::{
+    message::{GpuClient, IdleReport, IdleVerdict},
+    op::Staying,
+};
 
 use super::clients::{Scan, job, pod};
 
@@ -12,11 +15,15 @@ use super::clients::{Scan, job, pod};
 const NAMED: usize = 8;
 
 /// `nvml_problem` says why NVML's process lists are missing, where they are.
-pub fn judge(scan: &Scan, nvml_problem: Option<String>) -> IdleReport {
-    let clients: Vec<GpuClient> = scan.workloads().cloned().collect();
+pub fn judge(scan: &Scan, staying: &Staying, nvml_problem: Option<String>) -> IdleReport {
+    let stays = |client: &&GpuClient| {
+        let pod = client.unit.as_deref().and_then(|unit| unit.strip_prefix("pod "));
+        staying.may_hold_gpus && pod.is_some_and(|pod| staying.pods.iter().any(|known| known == pod))
+    };
+    let clients: Vec<GpuClient> = scan.workloads().filter(|client| !stays(client)).cloned().collect();
     let mut reasons = sentences(&clients);
     reasons.extend(slurm(scan));
-    reasons.extend(kubernetes(scan));
+    reasons.extend(kubernetes(scan, &staying.pods));
     let busy = !reasons.is_empty();
     let unknown: Vec<String> = scan.unknown.iter().cloned().chain(nvml_problem).collect();
     let verdict = match (busy, unknown.is_empty()) {
@@ -70,13 +77,14 @@ fn slurm(scan: &Scan) -> Vec<String> {
     }
 }
 
-/// Pods that the kubelet runs from its own files (static pods) belong to the node; all others are work.
-fn kubernetes(scan: &Scan) -> Vec<String> {
+/// Pods that the kubelet runs from its own files (static pods) belong to the node, and those that a drain leaves there; all
+/// others are work.
+fn kubernetes(scan: &Scan, staying: &[String]) -> Vec<String> {
     let pods: BTreeSet<String> = scan
         .processes
         .iter()
         .filter_map(|process| pod(&process.cgroup))
-        .filter(|(_, fixed)| !fixed)
+        .filter(|(uid, fixed)| !fixed && !staying.contains(uid))
         .map(|(uid, _)| uid)
         .collect();
     match pods.len() {

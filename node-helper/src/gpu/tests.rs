@@ -629,8 +629,11 @@ fn facts_and_idleness_come_from_one_reading() {
         facts.gpus[1].errors,
         ["GPU 1 cannot be read: the GPU has fallen off the bus or is not accessible (NVML code 15)"]
     );
-    let idle = node.gpus.idle(&Deadline::after(Duration::from_secs(5)));
+    let idle = node.gpus.idle(&Default::default(), &Deadline::after(Duration::from_secs(5)));
     assert_eq!(idle.verdict, IdleVerdict::Idle);
     node.machine.get().gpus[0].client = Some(9);
-    assert_eq!(node.gpus.idle(&Deadline::after(Duration::from_secs(5))).verdict, IdleVerdict::Busy);
+    assert_eq!(
+        node.gpus.idle(&Default::default(), &Deadline::after(Duration::from_secs(5))).verdict,
+        IdleVerdict::Busy
+    );
 }

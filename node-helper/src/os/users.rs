@@ -125,20 +125,36 @@ pub struct Users {
     world: World,
 }
 
-struct Entry {
-    name: String,
-    uid: u32,
-    gid: u32,
-    home: PathBuf,
+/// One line of /etc/passwd.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub comment: String,
+    pub home: String,
+    pub shell: String,
 }
 
-fn passwd_line(line: &str) -> Option<Entry> {
-    let mut fields = line.split(':');
-    let name = fields.next()?.to_owned();
-    let uid = fields.nth(1)?.parse().ok()?;
-    let gid = fields.next()?.parse().ok()?;
-    let home = fields.nth(1)?.into();
-    Some(Entry { name, uid, gid, home })
+impl Account {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, comment, home, shell] = fields.as_slice() else { return None };
+        let text = |text: &str| text.to_owned();
+        Some(Self {
+            name: text(name),
+            uid: uid.parse().ok()?,
+            gid: gid.parse().ok()?,
+            comment: text(comment),
+            home: text(home),
+            shell: text(shell.trim_end()),
+        })
+    }
+
+    pub(crate) fn line(&self) -> String {
+        let Self { name, uid, gid, comment, home, shell } = self;
+        format!("{name}:x:{uid}:{gid}:{comment}:{home}:{shell}")
+    }
 }
 
 /// Name, id, members.
@@ -189,19 +205,19 @@ impl Users {
         done.exit.success().then(|| done.stdout().lines().next().map(str::to_owned)).flatten()
     }
 
-    fn user_entry(&self, name: &str) -> Result<Entry, UserError> {
+    fn user_entry(&self, name: &str) -> Result<Account, UserError> {
         let text = self.read("passwd")?;
         let number: Option<u32> = name.parse().ok();
-        let mut entries = text.lines().filter_map(passwd_line);
+        let mut entries = text.lines().filter_map(Account::parse);
         if let Some(entry) = entries.find(|entry| entry.name == name) {
             return Ok(entry);
         }
-        if let Some(entry) = text.lines().filter_map(passwd_line).find(|entry| Some(entry.uid) == number) {
+        if let Some(entry) = text.lines().filter_map(Account::parse).find(|entry| Some(entry.uid) == number) {
             return Ok(entry);
         }
         self.getent("passwd", name)
             .as_deref()
-            .and_then(passwd_line)
+            .and_then(Account::parse)
             .ok_or_else(|| UserError::NoUser(name.to_owned()))
     }
 
@@ -223,7 +239,7 @@ impl Users {
         }
         groups.sort_unstable();
         groups.dedup();
-        Ok(Identity { name: entry.name, uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+        Ok(Identity { name: entry.name, uid: entry.uid, gid: entry.gid, groups, home: entry.home.into() })
     }
 
     /// The number of an owner given by name or number.
@@ -259,9 +275,9 @@ impl Users {
     pub fn user_name(&self, uid: u32) -> Option<String> {
         let text = self.read("passwd").ok()?;
         let local =
-            text.lines().filter_map(passwd_line).find(|entry| entry.uid == uid).map(|entry| entry.name);
+            text.lines().filter_map(Account::parse).find(|entry| entry.uid == uid).map(|entry| entry.name);
         local.or_else(|| {
-            self.getent("passwd", &uid.to_string()).as_deref().and_then(passwd_line).map(|e| e.name)
+            self.getent("passwd", &uid.to_string()).as_deref().and_then(Account::parse).map(|e| e.name)
         })
     }
 

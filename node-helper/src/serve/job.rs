@@ -130,7 +130,7 @@ fn needs_controller(op: &NodeOp) -> bool {
         | NodeOp::JobStart(_)
         | NodeOp::JobStatus(_)
         | NodeOp::Facts(_)
-        | NodeOp::Idle
+        | NodeOp::Idle(_)
         | NodeOp::Health(_)
         | NodeOp::System
         | NodeOp::ReadPiece(_) => true,

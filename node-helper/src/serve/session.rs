@@ -17,7 +17,7 @@ use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply,
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
-    op::{PutTree, Reboot},
+    op::{PutTree, Reboot, Staying},
 };
 
 use super::{
@@ -78,6 +78,8 @@ pub struct Session {
     overlay: Overlay,
     opening: Mutex<Option<Arc<Opening>>>,
     gpus: Mutex<Option<Gpus>>,
+    /// What stays on the node when it is drained, as the controller last said.
+    staying: Mutex<Staying>,
     disturbing: Mutex<()>,
     running: Mutex<HashMap<u64, Running>>,
     closing: AtomicBool,
@@ -122,6 +124,7 @@ impl Session {
             overlay: Overlay::default(),
             opening: Mutex::default(),
             gpus: Mutex::default(),
+            staying: Mutex::default(),
             disturbing: Mutex::default(),
             running: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -503,10 +506,12 @@ impl Session {
                 outcome.facts = Some(Box::new(facts));
                 Ok(outcome)
             }
-            NodeOp::Idle => {
+            NodeOp::Idle(staying) => {
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
-                outcome.idle = Some(gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline));
+                staying.clone_into(&mut lock(&self.staying));
+                let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
+                outcome.idle = Some(gpus.idle(staying, deadline));
                 Ok(outcome)
             }
             NodeOp::Health(wanted) => {
@@ -556,7 +561,8 @@ impl Session {
     /// Looks once more, right before the node goes down, whether anything works on it. Not knowing is being busy.
     fn refuse_busy(&self, opening: &Opening, deadline: &Deadline) -> Result<(), Trouble> {
         let mut gpus = turn(&self.gpus, deadline)?;
-        let report = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(deadline);
+        let staying = lock(&self.staying).clone();
+        let report = gpus.get_or_insert_with(|| Gpus::new(settings(opening))).idle(&staying, deadline);
         match report.verdict {
             IdleVerdict::Idle => Ok(()),
             IdleVerdict::Busy | IdleVerdict::Unknown => {

@@ -1,11 +1,14 @@
 //! `blockinfile`: a block of lines between two marks; the rules are those of Ansible's `blockinfile`.
 
-use gpufleet_protocol::tasks::{BlockInFile, LineState};
+use gpufleet_protocol::{
+    pattern::builder,
+    tasks::{BlockInFile, LineState},
+};
 use regex::bytes::Regex;
 
 use crate::{
     declare::Trouble,
-    tasks::textfile::{self, Edit, Edited, builder, text_file},
+    tasks::textfile::{self, Edit, Edited, text_file},
 };
 
 text_file!(BlockInFile, edit);

@@ -11,6 +11,7 @@ use std::{
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
     op::{READ_PIECE, ReadPiece},
+    pattern,
     tasks::{AGES, AgeStamp, ChecksumAlgorithm, Find, FindType, Ping, SIZES, Slurp, bound},
 };
 use regex::bytes::Regex;
@@ -23,7 +24,7 @@ use crate::{
         files::At,
         glob,
     },
-    tasks::{stat, textfile},
+    tasks::stat,
     world::Entry,
 };
 
@@ -116,11 +117,11 @@ impl<'a> Filter<'a> {
         let compile = |name: &str, texts: &[String]| -> Result<Vec<Regex>, Trouble> {
             let texts = texts.iter().filter(|_| task.use_regex);
             texts
-                .map(|text| textfile::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
+                .map(|text| pattern::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
                 .collect()
         };
         let contains =
-            task.contains.as_deref().map(|text| textfile::compile("contains", &format!("^(?:{text})")));
+            task.contains.as_deref().map(|text| pattern::compile("contains", &format!("^(?:{text})")));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(Self {
             task,

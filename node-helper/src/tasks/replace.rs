@@ -1,12 +1,12 @@
 //! `replace`: every match of an expression becomes another text.
 
-use gpufleet_protocol::tasks::Replace;
+use gpufleet_protocol::{pattern::builder, tasks::Replace};
 use regex::bytes::{Captures, Regex};
 use serde_json::json;
 
 use crate::{
     declare::Trouble,
-    tasks::textfile::{self, Edit, Edited, builder, expand, text_file},
+    tasks::textfile::{self, Edit, Edited, expand, text_file},
 };
 
 text_file!(Replace, edit);

@@ -192,33 +192,6 @@ pub fn missing(path: &str, can_create: bool) -> Trouble {
     Trouble::missing(format!("there is no file {path}{hint}"))
 }
 
-/// Compiles an expression of Python's `re` as far as Rust's does the same.
-///
-/// # Errors
-/// An expression that cannot be compiled, with its name and the reason.
-pub fn compile(name: &str, pattern: &str) -> Result<regex::bytes::Regex, String> {
-    builder(name, pattern, |builder| builder)
-}
-
-/// The same with more options.
-///
-/// # Errors
-/// As [`compile`].
-pub fn builder(
-    name: &str,
-    pattern: &str,
-    with: impl FnOnce(&mut regex::bytes::RegexBuilder) -> &mut regex::bytes::RegexBuilder,
-) -> Result<regex::bytes::Regex, String> {
-    // Why bytes without Unicode tables: Ansible matches bytes too, and the tables would weigh more than the rest.
-    let mut options = regex::bytes::RegexBuilder::new(pattern);
-    with(options.unicode(false)).build().map_err(|error| {
-        let reason = error.to_string();
-        let last =
-            reason.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or(&reason).to_owned();
-        format!("`{name}: {pattern}` is not a regular expression that gpufleet reads: {last}")
-    })
-}
-
 /// A template with `\1`, `\g<1>` and `\g<name>`, as Python's `re` expands it.
 pub fn expand(template: &str, captures: &regex::bytes::Captures<'_>) -> Vec<u8> {
     let group = |name: &str| {

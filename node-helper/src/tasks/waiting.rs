@@ -11,6 +11,7 @@ use std::{
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpStatus,
     message::Mode,
+    pattern,
     tasks::{WaitFor, WaitState},
 };
 use regex::bytes::Regex;
@@ -19,7 +20,6 @@ use serde_json::{Map, Value, json};
 use crate::{
     declare::{Node, Trouble},
     os::{attributes, files},
-    tasks::textfile,
 };
 
 /// The largest file in which text is looked for, in bytes.
@@ -42,7 +42,7 @@ pub fn run(task: &WaitFor, node: &Node<'_>, mode: Mode) -> Result<OpOutcome, Tro
     let regexp = task
         .search_regex
         .as_deref()
-        .map(|text| textfile::builder("search_regex", text, |o| o.multi_line(true)).map_err(Trouble::invalid))
+        .map(|text| pattern::builder("search_regex", text, |o| o.multi_line(true)).map_err(Trouble::invalid))
         .transpose()?;
     let begun = Instant::now();
     if mode == Mode::Predict {

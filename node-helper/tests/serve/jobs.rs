@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use gpufleet_protocol::{
-    op::{JobStart, JobStatus},
+    op::{JobStart, JobStatus, Staying},
     tasks::File,
 };
 
@@ -138,7 +138,8 @@ fn other_kinds_go_on_by_themselves_and_some_may_not() {
     let done = helper.look(&jid(&begun), 20);
     assert_eq!(done.status, OpStatus::Changed, "{done:?}");
     assert!(folder.is_dir() && done.data["state"] == "directory" && done.data["stdout"] == "");
-    for op in [put(&place.path("x"), b"x"), NodeOp::Reboot(Reboot::Orderly), NodeOp::Idle] {
+    for op in [put(&place.path("x"), b"x"), NodeOp::Reboot(Reboot::Orderly), NodeOp::Idle(Staying::default())]
+    {
         let id = helper.run_as_op(job(op, 60), "other", |_| {});
         let OpStatus::Failed { message, .. } = helper.outcome(id).status else { panic!() };
         assert_eq!(message, "this operation cannot go on by itself");

@@ -17,7 +17,7 @@ use gpufleet_protocol::{
     frame::{Decoder, Frame, Preamble},
     health::{HealthCheck, HealthRequest},
     message::{Hello, Mode, Open, Spooled},
-    op::{Blob, Exec, FactsRequest, Program, PutFile, Reboot},
+    op::{Blob, Exec, FactsRequest, Program, PutFile, Reboot, Staying},
 };
 use sha2::{Digest, Sha256};
 
@@ -733,14 +733,14 @@ fn services_that_a_killed_helper_had_stopped_are_started_by_the_next_that_writes
     let recorded = || std::fs::read_to_string(place.state().join("record.json")).unwrap();
     let (mut failing, _) = Helper::start(with("1"));
     assert!(matches!(failing.open("run", 2, true), Reply::Opened(_)));
-    let told = failing.run(NodeOp::Idle, Mode::Apply).warnings;
+    let told = failing.run(NodeOp::Idle(Staying::default()), Mode::Apply).warnings;
     assert!(told.iter().any(|text| text.starts_with("nvsm.service could not be started again")), "{told:?}");
     assert!(recorded().contains("nvsm.service"));
     drop(failing);
     std::fs::remove_file(&log).unwrap();
     let (mut next, _) = Helper::start(with("0"));
     assert!(matches!(next.open("run", 3, true), Reply::Opened(_)));
-    assert_eq!(next.run(NodeOp::Idle, Mode::Apply).warnings, Vec::<String>::new());
+    assert_eq!(next.run(NodeOp::Idle(Staying::default()), Mode::Apply).warnings, Vec::<String>::new());
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "nvsm.service\nnvidia-dcgm.service\n");
     assert_eq!(recorded(), "{}");
 }

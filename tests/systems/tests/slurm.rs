@@ -45,6 +45,7 @@ async fn until_idle(drainer: &SlurmDrainer, node: usize) -> Vec<Vec<String>> {
         match drainer.activity(&target(node)).await {
             Ok(Activity::Idle) => return seen,
             Ok(Activity::Busy { work }) => seen.push(work),
+            Ok(Activity::Stuck { why }) => panic!("Slurm waits for whatever is there: {why:?}"),
             Err(_) => {}
         }
         assert!(Instant::now() < deadline, "never idle: {seen:?}");

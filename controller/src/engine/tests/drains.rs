@@ -167,6 +167,27 @@ fn work_that_does_not_end_gets_its_node_back() {
     });
 }
 
+#[test]
+fn what_no_waiting_ends_is_told_at_once_and_the_node_given_back() {
+    virtual_time(async {
+        let world = world();
+        lock(&world.queue.stuck).insert("gpu001".to_owned());
+        lock(&world.queue.refused).insert("gpu002".to_owned());
+        let begin = Instant::now();
+        let ended = run(&world, Overrules::default(), None).await;
+        assert!(begin.elapsed() < 30 * MINUTE, "the drain's own time is an hour");
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("it cannot be drained: pod a/b is nobody's"), "{message}");
+        assert_eq!(ended.steps("gpu001").last(), Some(&&DrainStep::GivenBack));
+        let (state, message) = ended.state("gpu002");
+        assert_eq!(state, NodeState::Held);
+        assert!(message.contains("it is not for us"), "{message}");
+        assert_eq!((world.queue.holder("gpu001"), world.queue.holder("gpu002")), (None, None));
+        assert_eq!(ended.state("gpu003").0, NodeState::Done);
+    });
+}
+
 /// A person takes a node over while it is being drained; it is theirs then.
 async fn taken_over_while_it_drains(overrules: Overrules) {
     let world = world();

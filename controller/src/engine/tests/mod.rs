@@ -2,6 +2,7 @@
 //! nothing disturbed.
 
 mod drains;
+mod fatal;
 mod gifts;
 mod interrupts;
 mod jobs;
@@ -100,6 +101,7 @@ fn started(hosts: &[String]) -> RunStarted {
         hosts: hosts.to_vec(),
         command_line: Vec::new(),
         digest: String::new(),
+        inputs: BTreeMap::new(),
     }
 }
 
@@ -119,7 +121,8 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
         neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,
-        contexts: hosts.iter().map(context).collect(),
+        contexts: vec![Arc::new(hosts.iter().map(context).collect())],
+        logins: Vec::new(),
         files: Arc::new(CachedFiles::new(HashMap::<String, String>::new())),
         connector: Arc::new(Wires(Arc::clone(world))),
         confirm: Arc::new(Yes),

@@ -41,6 +41,10 @@ pub(super) struct Queue {
     pub(super) hangs: Mutex<bool>,
     /// What it answers to an order to reboot; it reboots nothing where there is none.
     pub(super) reboots: Mutex<Option<RebootOrder>>,
+    /// Nodes on which something is that no waiting ends.
+    pub(super) stuck: Mutex<BTreeSet<String>>,
+    /// Nodes that no run may take.
+    pub(super) refused: Mutex<BTreeSet<String>>,
 }
 
 impl Queue {
@@ -113,6 +117,9 @@ impl Drainer for FakeScheduler {
             if let Ownership::Theirs { by } = self.owner(target, marker) {
                 return Ok(Cordon::HeldByOthers { by });
             }
+            if lock(&self.0.queue.refused).contains(&target.node) {
+                return Ok(Cordon::Refused { why: "it is not for us".to_owned() });
+            }
             let queue = &self.0.queue;
             if lock(&queue.held).insert(target.node.clone(), Holder::Run(marker.clone())).is_none() {
                 queue.note("cordon", &target.node);
@@ -148,6 +155,18 @@ impl Drainer for FakeScheduler {
                 false => Activity::Idle,
             })
         })
+    }
+
+    fn clear<'a>(
+        &'a self,
+        target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        if lock(&self.0.queue.stuck).contains(&target.node) {
+            let why = vec!["pod a/b is nobody's".to_owned()];
+            return Box::pin(std::future::ready(Ok(Activity::Stuck { why })));
+        }
+        self.activity(target)
     }
 
     fn ownership<'a>(

@@ -461,7 +461,7 @@ impl Link for Wire {
                 return Err(error);
             }
             let outcome = match &request.op {
-                NodeOp::Idle => {
+                NodeOp::Idle(_) => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     let works = self.world.with(&self.host, |machine| machine.works);
                     outcome.idle = Some(IdleReport {

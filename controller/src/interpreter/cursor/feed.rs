@@ -6,7 +6,7 @@ use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpSt
 use serde_json::{Map, Value as Json, json};
 
 use super::judge::hide;
-use super::state::{Failure, Frame, Pending, Purpose};
+use super::state::{Failure, Frame, Pending, Purpose, Reach};
 use super::task::Raw;
 use super::{Copied, Cursor, EndState, Fed, Given};
 use crate::glob::Glob;
@@ -21,6 +21,13 @@ impl Cursor {
     ///
     /// An answer that nothing asked for changes nothing.
     pub fn feed(&mut self, fed: Fed) -> Vec<TaskReport> {
+        crate::template::take_warnings();
+        let reports = self.take(fed);
+        self.keep_warnings();
+        reports
+    }
+
+    fn take(&mut self, fed: Fed) -> Vec<TaskReport> {
         if let Fed::Latch(copied) = fed {
             if let Some(key) = self.open_latch.take() {
                 match copied {
@@ -40,6 +47,12 @@ impl Cursor {
         }
         if fed == Fed::Ended {
             self.end_here();
+            return std::mem::take(&mut self.queue);
+        }
+        if fed == Fed::Halted {
+            let message = "a failure on another host ended it".to_owned();
+            let failure = Failure::of(String::new(), message);
+            self.fail(Failure { reach: Reach::Elsewhere, ..failure });
             return std::mem::take(&mut self.queue);
         }
         if let Some(Pending { action, purpose }) = self.pending.take() {
@@ -68,7 +81,7 @@ impl Cursor {
                     }
                     _ => self.unexpected(action, purpose),
                 },
-                Fed::Latch(_) | Fed::Asked { .. } | Fed::Ended => {}
+                Fed::Latch(_) | Fed::Asked { .. } | Fed::Ended | Fed::Halted => {}
             }
         }
         std::mem::take(&mut self.queue)
@@ -170,9 +183,7 @@ impl Cursor {
         // Nor one that nobody waits for: when it is done is not known.
         let waited = action.job.is_none_or(|job| job.poll_s > 0);
         let here = action.delegate.is_none() && action.mode == self.mode && waited;
-        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting && here, owner, action.work)
-            && op.is_declarative()
-        {
+        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting && here, owner, action.work) {
             place = self.ledger.declare(Entry {
                 owners: vec![owner],
                 op: *op,
@@ -247,8 +258,8 @@ impl Cursor {
         let message = report.message.clone().unwrap_or_default();
         self.queue.push(report);
         if failed {
-            let fatal = self.play.any_errors_fatal;
-            self.fail(Failure { fatal, ..Failure::of(action.task.clone(), message) });
+            let reach = if self.play.any_errors_fatal { Reach::Raised } else { Reach::Here };
+            self.fail(Failure { reach, ..Failure::of(action.task.clone(), message) });
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::Class;
 use serde_json::{Map, Value as Json};
 
-use super::state::{Failure, Frame, ItemEnd};
+use super::state::{Failure, Frame, ItemEnd, Reach};
 use super::task::Raw;
 use super::{Copied, Cursor};
 use crate::interpreter::action::{Mode, Phase};
@@ -36,7 +36,7 @@ impl Cursor {
             let did_change = match &changed {
                 Ok(Some(Truth::True)) => true,
                 Ok(Some(Truth::False)) => false,
-                _ => status == Status::Changed || is_true(&result, "changed"),
+                _ => is_true(&result, "changed"),
             };
             match (failed, changed) {
                 (Err(error), _) | (_, Err(error)) => {
@@ -90,7 +90,7 @@ impl Cursor {
         let failure = (failed && !ignored).then(|| Failure {
             task: title.clone(),
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
-            fatal: task.any_errors_fatal,
+            reach: Reach::of(task),
             result: (!task.no_log).then(|| result.clone()),
         });
         let index = item.as_ref().map(|(index, _)| *index);
@@ -101,7 +101,7 @@ impl Cursor {
             changes: raw.changes,
             awaiting: raw.awaiting,
             item: item.map(|(_, label)| label),
-            warnings: raw.warnings,
+            warnings: raw.warnings.into_iter().chain(self.warnings_of_templates()).collect(),
             data: raw.data,
             ..self.report(task, title, index, round, status)
         };
@@ -113,6 +113,21 @@ impl Cursor {
             self.unknown.push(format!("{}: {reason}", report.task));
         }
         ItemEnd { report, result, failure }
+    }
+
+    /// What templates warned of by now.
+    fn warnings_of_templates(&mut self) -> Vec<String> {
+        self.keep_warnings();
+        std::mem::take(&mut self.warned)
+    }
+
+    /// Takes over what templates of this thread warn of: the next step may be on another one.
+    pub(super) fn keep_warnings(&mut self) {
+        for warning in template::take_warnings() {
+            if !self.warned.contains(&warning) {
+                self.warned.push(warning);
+            }
+        }
     }
 
     /// A report that says which task it is of, and how that ended.
@@ -182,7 +197,7 @@ impl Cursor {
                 end.report.status = Status::Failed;
                 end.report.message = Some(message.clone());
                 let failure = Failure::of(end.report.task.clone(), message);
-                end.failure = Some(Failure { fatal: task.any_errors_fatal, ..failure });
+                end.failure = Some(Failure { reach: Reach::of(task), ..failure });
                 end.report.rescued = self.will_rescue();
             }
         }
@@ -225,9 +240,7 @@ impl Cursor {
             }),
             _ => None,
         };
-        let ignored = matches!(status, Status::Failed | Status::Unreachable)
-            && failure.is_none()
-            && ends.iter().filter(|end| end.report.status == status).all(|end| end.report.ignored);
+        let ignored = ends.iter().filter(|end| end.report.status == status).all(|end| end.report.ignored);
         let result = if ends.iter().any(|end| matches!(end.result, Value::Unknown)) {
             Value::Unknown
         } else {
@@ -286,7 +299,7 @@ impl Cursor {
             let scope = self.scope(&active.task, None);
             let task = self.title(&active.task, &scope);
             let failure = Failure::of(task, "it failed on the host that ran it for all".to_owned());
-            self.fail(Failure { fatal: true, ..failure });
+            self.fail(Failure { reach: Reach::Copied, ..failure });
         }
     }
 }

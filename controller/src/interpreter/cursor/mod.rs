@@ -105,6 +105,8 @@ pub enum EndState {
     Held {
         reason: String,
     },
+    /// A failure elsewhere ended it, and no rescue of its own took care of that.
+    Stopped,
     /// Everything is written, but some of it becomes current only by an activation that the play does not make.
     PendingActivation {
         class: Disruption,
@@ -146,6 +148,8 @@ pub enum Fed {
     Done,
     /// To a barrier: another host ended the play or the batch for everybody.
     Ended,
+    /// To a barrier: another host failed where any failure is everybody's.
+    Halted,
 }
 
 /// The result of a `run_once` task, for the other hosts of the batch.
@@ -233,8 +237,14 @@ pub struct Cursor {
     /// Whether the task whose result `latched` gathers has ended.
     latch_settled: bool,
     unknown: Vec<String>,
+    /// What templates warned of since a task's end was told.
+    warned: Vec<String>,
     failed: Option<state::Failure>,
     fatal: bool,
+    /// A failure here is everybody's, and nobody has asked yet.
+    raised: bool,
+    /// The barrier at which the others hear of it.
+    owed_barrier: Option<Arc<str>>,
     end_play: bool,
     end_batch: bool,
     cleared_errors: bool,
@@ -268,6 +278,15 @@ impl Cursor {
         ]
         .into_iter()
         .collect();
+        let roles_of_play = |keep: fn(&Role) -> bool| {
+            let names = play.roles.iter().filter(|role| keep(role)).map(|role| Value::str(&role.name));
+            Value::list(names.collect())
+        };
+        let mut run_vars = run_vars;
+        run_vars.insert("ansible_play_role_names", roles_of_play(|role| !role.is_dependency()));
+        run_vars.insert("role_names", roles_of_play(|role| !role.is_dependency()));
+        run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
+        run_vars.insert("ansible_role_names", roles_of_play(|_| true));
         let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
         let mut cursor = Self {
             program: Arc::clone(program),
@@ -312,8 +331,11 @@ impl Cursor {
             latched: None,
             latch_settled: false,
             unknown: Vec::new(),
+            warned: Vec::new(),
             failed: None,
             fatal: false,
+            raised: false,
+            owed_barrier: None,
             end_play: false,
             end_batch: false,
             cleared_errors: false,
@@ -418,6 +440,12 @@ impl Cursor {
     /// What is written and waits for a reset or reboot.
     pub fn awaiting(&self) -> Vec<gpufleet_protocol::Awaiting> {
         self.ledger.awaiting().cloned().collect()
+    }
+
+    /// Whether something failed here, since this was asked last, that is a failure of all other hosts too, whether or not
+    /// a rescue takes care of it.
+    pub fn raised(&mut self) -> bool {
+        std::mem::take(&mut self.raised)
     }
 
     /// After a `run_once` task ran here: its result for the other hosts.

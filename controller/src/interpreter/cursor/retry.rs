@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::Cursor;
 use super::judge::hide;
-use super::state::{Failure, ItemEnd};
+use super::state::{Failure, ItemEnd, Reach};
 use super::task::Raw;
 use crate::interpreter::action::Mode;
 use crate::interpreter::report::Status;
@@ -82,7 +82,7 @@ impl Cursor {
         end.failure = (!end.report.ignored).then(|| Failure {
             task: end.report.task.clone(),
             message: why,
-            fatal: task.any_errors_fatal,
+            reach: Reach::of(task),
             result: (!task.no_log).then(|| end.result.clone()),
         });
         end.report.rescued = end.failure.is_some() && self.will_rescue();

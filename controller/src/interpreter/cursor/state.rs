@@ -63,14 +63,38 @@ pub(super) enum Part {
 pub(super) struct Failure {
     pub task: String,
     pub message: String,
-    pub fatal: bool,
+    pub reach: Reach,
     /// What the task gave, for `ansible_failed_result`.
     pub result: Option<Value>,
 }
 
 impl Failure {
     pub(super) fn of(task: String, message: String) -> Self {
-        Self { task, message, fatal: false, result: None }
+        Self { task, message, reach: Reach::Here, result: None }
+    }
+}
+
+/// Whose a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    Here,
+    /// Everybody's, each by itself: a task that one host did for all.
+    Copied,
+    /// Everybody's: the others have to be told.
+    Raised,
+    /// Another host's.
+    Elsewhere,
+}
+
+impl Reach {
+    /// Of a task's own failure.
+    pub(super) const fn of(task: &Task) -> Self {
+        match task.any_errors_fatal {
+            false => Self::Here,
+            // Why: the others take its result over, the failure too.
+            true if task.run_once => Self::Copied,
+            true => Self::Raised,
+        }
     }
 }
 

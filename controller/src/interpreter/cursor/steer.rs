@@ -11,7 +11,7 @@ use super::task::Raw;
 use crate::interpreter::action::{Mode, RunAs, Work};
 use crate::interpreter::report::Status;
 use crate::playbook::{Task, Wanted};
-use crate::template::{self, Scope, Truth, Value};
+use crate::template::{self, Scope, Truth, Value, normal_path};
 
 impl Cursor {
     /// `check_mode` makes a task predict in a run.
@@ -38,6 +38,12 @@ impl Cursor {
         }
     }
 
+    /// Whether a prediction cannot tell which host does the task.
+    pub(super) fn is_anybodys(task: &Task, scope: &Arc<Scope>) -> bool {
+        let host = task.delegate_to.as_ref().map(|host| template::resolve(host, scope));
+        matches!(host, Some(Ok(host)) if host.has_unknown())
+    }
+
     pub(super) fn throttle(task: &Task, scope: &Arc<Scope>) -> Result<Option<u32>, String> {
         let Some(value) = &task.throttle else { return Ok(None) };
         let value = template::resolve(value, scope).map_err(|error| format!("`throttle`: {error}"))?;
@@ -62,7 +68,8 @@ impl Cursor {
         let Some(site) = &task.site else {
             return self.item_done(Raw::because(Status::Failed, "nothing can be included from here"));
         };
-        let included = match site.open(&self.program.library, wanted, turn) {
+        let known = self.as_read(wanted);
+        let included = match site.open(&self.program.library, known.as_ref().unwrap_or(wanted), turn) {
             Ok(included) => included,
             Err(why) => return self.item_done(Raw::because(Status::Failed, why)),
         };
@@ -82,6 +89,20 @@ impl Cursor {
             active.included.push(Brought { layer, role, items: included.items });
         }
         self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
+    }
+
+    /// A file that is named from the root, as it was named when it was read.
+    ///
+    /// Why: `playbook_dir`, `role_path` and what lookups find begin at the root, and files were read from where the command
+    /// was started.
+    fn as_read(&self, wanted: &Wanted) -> Option<Wanted> {
+        let Wanted::Tasks { file } = wanted else { return None };
+        if !file.starts_with('/') {
+            return None;
+        }
+        let meant = normal_path(file);
+        let found = self.program.library.file_where(|path| self.files.playbook_dir(path) == meant);
+        found.map(|file| Wanted::Tasks { file })
     }
 
     pub(super) fn meta(

@@ -391,6 +391,11 @@ impl Cursor {
     ) {
         let purpose = if matches!(work, Work::Reboot { .. }) { Purpose::Reboot } else { Purpose::Task };
         let mode = self.mode_of(task, scope).unwrap_or(self.mode);
+        if Self::is_anybodys(task, scope) {
+            let raw = self.undecided("is done by a host that hangs on the result of another task".to_owned());
+            self.item_done(raw);
+            return;
+        }
         let terms = (self.delegate(task, scope), Self::throttle(task, scope), self.job(task, scope, mode));
         let (delegate, throttle, job) = match terms {
             (Ok(delegate), Ok(throttle), Ok(job)) => (delegate, throttle, job),

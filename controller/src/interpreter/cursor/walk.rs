@@ -6,11 +6,11 @@ use std::sync::Arc;
 use gpufleet_protocol::op::FactsRequest;
 use gpufleet_protocol::{Disruption, NodeOp};
 
-use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Stage};
+use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Reach, Stage};
 use super::{Cursor, End, EndState, Step};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
 use crate::playbook::{Flag, Item, Items, Role, Strategy, Task};
-use crate::template::{Dict, Scope, Truth, Value};
+use crate::template::{self, Dict, Scope, Truth, Value};
 
 /// How many activations one play may see on one host before it is called hopeless.
 const MAX_ACTIVATIONS: u32 = 8;
@@ -22,6 +22,14 @@ impl Cursor {
         reason = "it never ends and takes answers in between: no iterator"
     )]
     pub fn next(&mut self) -> Step {
+        // Why: what is left of others on this thread is not of this host.
+        template::take_warnings();
+        let step = self.next_step();
+        self.keep_warnings();
+        step
+    }
+
+    fn next_step(&mut self) -> Step {
         loop {
             if !self.queue.is_empty() {
                 return Step::Report(std::mem::take(&mut self.queue));
@@ -83,6 +91,10 @@ impl Cursor {
         if let Some(question) = self.question() {
             return Some(question);
         }
+        if let Some(task) = self.owed_barrier.take() {
+            self.barriers += 1;
+            return Some(Step::Barrier { task, nth: self.barriers });
+        }
         match self.frames.last_mut() {
             None => self.next_stage(),
             Some(Frame::List { items, next }) => match items.get(*next) {
@@ -115,10 +127,17 @@ impl Cursor {
                     self.enter(item);
                     None
                 }
-                None => {
-                    self.frames.pop();
-                    None
-                }
+                None => match self.end_of_part() {
+                    Some(end) if self.passed_barrier.as_ref() != Some(&end) => {
+                        self.passed_barrier = Some(Arc::clone(&end));
+                        self.barriers += 1;
+                        Some(Step::Barrier { task: end, nth: self.barriers })
+                    }
+                    _ => {
+                        self.frames.pop();
+                        None
+                    }
+                },
             },
             Some(Frame::Block { .. }) => {
                 self.part_done();
@@ -186,6 +205,24 @@ impl Cursor {
     }
 
     /// A part of the block on top ended without failure.
+    /// The name of the end of a block's part, where hosts wait for each other: in a linear play, while a failure elsewhere
+    /// would still lead into its `rescue` or `always`.
+    fn end_of_part(&self) -> Option<Arc<str>> {
+        let [.., Frame::Block { block, part, .. }, Frame::List { items, .. }] = &*self.frames else {
+            return None;
+        };
+        let catches = match part {
+            Part::Body => !block.rescue.is_empty() || !block.always.is_empty(),
+            Part::Rescue => !block.always.is_empty(),
+            Part::Always => false,
+        };
+        let waits = catches && self.play.strategy == Strategy::Linear && items.iter().any(Item::may_be_fatal);
+        waits
+            .then(|| items.iter().rev().find_map(Item::first_task))
+            .flatten()
+            .map(|task| format!("{}.end", task.path).into())
+    }
+
     fn part_done(&mut self) {
         let Some(Frame::Block { block, part, failure }) = self.frames.pop() else { return };
         match part {
@@ -196,7 +233,10 @@ impl Cursor {
             }
             Part::Always => {
                 if let Some(failure) = failure {
+                    // Why: the others heard of it when it happened.
+                    let heard = (self.raised, self.owed_barrier.take());
                     self.fail(failure);
+                    (self.raised, self.owed_barrier) = heard;
                 }
             }
         }
@@ -210,12 +250,26 @@ impl Cursor {
     }
 
     /// Unwinds to whatever takes care of the failure; nothing does: the host failed.
-    pub(super) fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, mut failure: Failure) {
         self.reassert.clear();
+        if failure.reach == Reach::Raised {
+            self.raised = true;
+            // Why: the others hear of it at a barrier, and this host has to have come to as many as they.
+            let linear = self.play.strategy == Strategy::Linear;
+            let last = self.passed_barrier.as_ref().filter(|_| linear);
+            self.owed_barrier = last.map(|path| format!("{path}.failed").into());
+        }
+        let everybodys = |failure: &Failure| matches!(failure.reach, Reach::Copied | Reach::Raised);
         while let Some(frame) = self.frames.pop() {
             let (block, part) = match frame {
-                Frame::Block { block, part, .. } => (block, part),
-                Frame::Task(active) if !active.reports.is_empty() => {
+                Frame::Block { block, part, failure: before } => {
+                    // Why: an `always` that fails too takes nothing back.
+                    if failure.reach == Reach::Here && before.as_ref().is_some_and(everybodys) {
+                        failure.reach = Reach::Copied;
+                    }
+                    (block, part)
+                }
+                Frame::Task(active) => {
                     // Why: the items that were done are told, although their loop does not end.
                     let Active { task, round, items, reports, .. } = *active;
                     self.settle(&task, round, items.is_some(), reports);
@@ -226,7 +280,10 @@ impl Cursor {
             match part {
                 Part::Body if !block.rescue.is_empty() => {
                     let items = Items::clone(&block.rescue);
-                    self.note_failure(&failure);
+                    // Why: as in Ansible, what failed elsewhere is not named here.
+                    if failure.reach != Reach::Elsewhere {
+                        self.note_failure(&failure);
+                    }
                     self.frames.push(Frame::Block { block, part: Part::Rescue, failure: None });
                     self.frames.push(Frame::List { items, next: 0 });
                     return;
@@ -240,7 +297,8 @@ impl Cursor {
                 Part::Always => {}
             }
         }
-        self.fatal |= failure.fatal;
+        self.owed_barrier = None;
+        self.fatal |= everybodys(&failure);
         self.verify.clear();
         let first = self.failed.is_none();
         self.failed.get_or_insert(failure);
@@ -445,6 +503,9 @@ impl Cursor {
     }
 
     fn final_state(&self) -> EndState {
+        if self.failed.as_ref().is_some_and(|failure| failure.reach == Reach::Elsewhere) {
+            return EndState::Stopped;
+        }
         if let Some(failure) = &self.failed {
             return EndState::Failed { task: failure.task.clone(), message: failure.message.clone() };
         }
@@ -579,6 +640,11 @@ impl Cursor {
         layers.push(Arc::clone(&self.vars.included));
         layers.extend(task.vars.iter().rev().cloned());
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.vars)));
+        if let [_, _, ..] = &*task.search {
+            let folders = task.search.iter().map(|folder| Value::str(self.files.playbook_dir(folder)));
+            let search = [("ansible_search_path", Value::list(folders.collect()))];
+            layers.push(Arc::new(search.into_iter().collect()));
+        }
         self.below(task.role.as_deref(), layers)
     }
 
@@ -622,7 +688,7 @@ impl Cursor {
         match &task.name {
             None => task.kind.name.to_owned(),
             // Why not with a secret: names stand on every screen.
-            Some(name) => match crate::template::watch(|| crate::template::resolve(name, scope)) {
+            Some(name) => match template::watch(|| template::resolve(name, scope)) {
                 (Ok(Value::Unknown) | Err(_), _) | (_, true) => match name {
                     Value::Secret(_) => task.kind.name.to_owned(),
                     name => name.to_text(),

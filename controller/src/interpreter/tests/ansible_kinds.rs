@@ -85,6 +85,8 @@ fn templates_are_written_in_several_ways() {
     assert_eq!(text(marks), "n1 {{ kept }}\n");
     assert_eq!(text("template: {src: header.j2, dest: /f}"), "\nx\n\n");
     assert_eq!(text("template: {src: managed.j2, dest: /f}"), "# Ansible managed: templates/managed.j2\n");
+    let own = "{template: {src: managed.j2, dest: /f}, vars: {ansible_managed: ours, template_path: mine}}";
+    assert_eq!(text(own), "# ours: templates/managed.j2\n");
     let windows = "template: {src: managed.j2, dest: /f, newline_sequence: \"\\r\\n\"}";
     assert_eq!(text(windows), "# Ansible managed: templates/managed.j2\r\n");
 }

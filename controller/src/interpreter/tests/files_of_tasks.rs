@@ -263,3 +263,115 @@ fn a_task_is_tried_until_it_holds() {
     end: Failed { task: "command", message: "non-zero return code 1" }
     "#);
 }
+
+#[test]
+fn a_role_may_end_early_and_what_is_around_it_goes_on() {
+    let role = "- debug: {msg: one}\n- block:\n  - meta: end_role\n    when: short | default(true)\n  - debug: {msg: two}\n- debug: {msg: three}\n";
+    let said = |play: &str, vars: serde_json::Value| {
+        let story = of_files(
+            &[
+                ("play.yml", play),
+                ("roles/r/tasks/main.yml", role),
+                ("more.yml", "- include_role: {name: r}\n- debug: {msg: after it}\n"),
+            ],
+            vars,
+        );
+        assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
+        let said = story
+            .reports
+            .iter()
+            .filter(|report| report.kind == "debug")
+            .filter_map(|report| report.message.clone());
+        said.collect::<Vec<_>>().join(", ")
+    };
+    let listed = "- hosts: all\n  gather_facts: false\n  roles: [r]\n  tasks: [{debug: {msg: end}}]\n";
+    assert_eq!(said(listed, json!({})), "one, end");
+    assert_eq!(said(listed, json!({"short": false})), "one, two, three, end");
+    let block = "- hosts: all\n  gather_facts: false\n  tasks:\n  - block:\n    - include_role: {name: r}\n    - debug: {msg: beside}\n  - import_role: {name: r}\n  - debug: {msg: end}\n";
+    assert_eq!(said(block, json!({})), "one, beside, one, end");
+    let included =
+        "- hosts: all\n  gather_facts: false\n  tasks:\n  - include_tasks: more.yml\n  - debug: {msg: end}\n";
+    assert_eq!(said(included, json!({})), "one, after it, end");
+}
+
+#[test]
+fn a_play_may_end_for_one_host_a_batch_or_all() {
+    let end = |action: &str| {
+        let text = format!(
+            "- hosts: all\n  gather_facts: false\n  tasks:\n  - {{name: one, sysctl: {{name: a, value: 1}}, notify: h}}\n  - meta: {action}\n  - {{name: two, command: a}}\n  post_tasks:\n  - {{name: three, command: a}}\n  handlers:\n  - {{name: h, command: a}}\n"
+        );
+        let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| match action.phase {
+            Phase::Declared => OpOutcomeSketch::Changed.fed(action),
+            _ => OpOutcomeSketch::Ok.fed(action),
+        });
+        let End { end_play, end_batch, cleared_errors, .. } = story.end;
+        let asked: Vec<&str> = story.asked.iter().map(|id| id.trim_end_matches("@n1")).collect();
+        format!("{end_play} {end_batch} {cleared_errors} {}", asked.join(" "))
+    };
+    let ended = "0/tasks.0 0/tasks.0+verify";
+    assert_eq!(end("end_host"), format!("false false false {ended}"));
+    assert_eq!(end("end_play"), format!("true false false {ended}"));
+    assert_eq!(end("end_batch"), format!("false true false {ended}"));
+    let all = "0/tasks.0 0/tasks.2 0/handlers.0 0/tasks.0+verify 0/post_tasks.0 0/tasks.0+verify#1";
+    assert_eq!(end("clear_host_errors"), format!("false false true {all}"));
+    assert_eq!(end("noop"), format!("false false false {all}"));
+}
+
+#[test]
+fn facts_may_be_forgotten() {
+    let text = "- hosts: all\n  gather_facts: true\n  tasks:\n  - debug: {msg: '{{ ansible_system }}'}\n  - meta: clear_facts\n  - debug: {msg: '{{ ansible_system | default(\"gone\") }}'}\n";
+    let story = run(&mut cursor(text, json!({}), Mode::Apply), |_| {
+        let mut outcome = gpufleet_protocol::OpOutcome::new(gpufleet_protocol::OpStatus::Ok);
+        outcome.facts = Some(Box::default());
+        Fed::Outcome(Box::new(outcome))
+    });
+    let said: Vec<&str> = story.reports.iter().filter_map(|report| report.message.as_deref()).collect();
+    assert_eq!(said, ["Linux", "gone"]);
+}
+
+#[test]
+fn what_an_included_role_shows_and_checks_is_up_to_the_task() {
+    let said = |more: &str| {
+        let play = format!(
+            "- hosts: all\n  gather_facts: false\n  tasks:\n  - include_role: {{name: r{more}}}\n  - debug: {{msg: '{{{{ d | default(\"unseen\") }}}}'}}\n"
+        );
+        let story = of_files(
+            &[
+                ("play.yml", &play),
+                ("roles/r/tasks/main.yml", "- debug: {msg: in it}\n"),
+                ("roles/r/defaults/main.yml", "d: of r\n"),
+                (
+                    "roles/r/meta/argument_specs.yml",
+                    "argument_specs: {main: {options: {needed: {required: true}}}}\n",
+                ),
+            ],
+            json!({}),
+        );
+        let said: Vec<&str> =
+            story.reports.iter().skip(1).filter_map(|report| report.message.as_deref()).collect();
+        said.join(", ")
+    };
+    assert_eq!(said(""), "Validation of arguments failed: missing required arguments: needed");
+    assert_eq!(said(", rolespec_validate: false"), "in it, unseen");
+    assert_eq!(said(", rolespec_validate: false, public: true"), "in it, of r");
+}
+
+#[test]
+fn what_was_included_is_registered() {
+    let story = of_files(
+        &[
+            (
+                "play.yml",
+                "- hosts: all\n  gather_facts: false\n  tasks:\n  - include_tasks: a.yml\n    register: r\n  - debug: {msg: '{{ r.include }} {{ r.changed }}'}\n",
+            ),
+            ("a.yml", "- debug: {msg: in it}\n"),
+        ],
+        json!({}),
+    );
+    assert_eq!(
+        story.reports.last().and_then(|report| report.message.as_deref()),
+        Some("a.yml False"),
+        "{}",
+        story.lines()
+    );
+}

@@ -95,3 +95,25 @@ fn a_wrong_number_fails_the_task() {
     end: Failed { task: "command", message: "`async` wants a whole number of seconds from 0, got \"soon\"" }
     "#);
 }
+
+#[test]
+fn a_timeout_bounds_only_what_is_waited_for() {
+    let job = |terms: &str| {
+        let text = format!(
+            "- hosts: all\n  gather_facts: false\n  tasks: [{{name: t, command: /bin/a, {terms}}}]\n"
+        );
+        let mut jobs = Vec::new();
+        run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
+            jobs.push(action.job.map(|job| (job.limit_s, job.poll_s)));
+            Fed::Outcome(Box::new(OpOutcome::new(OpStatus::Changed)))
+        });
+        jobs.pop().flatten()
+    };
+    assert_eq!(job("async: 45, poll: 5, timeout: 20"), Some((20, 5)));
+    assert_eq!(job("async: 45, poll: 5, timeout: 50"), Some((45, 5)));
+    assert_eq!(job("async: 45, poll: 0, timeout: 20"), Some((45, 0)));
+    assert_eq!(job("async: 45, timeout: 0"), Some((45, 15)));
+    assert_eq!(job("async: 45, poll: '{{ omit }}'"), Some((45, 15)));
+    assert_eq!(job("async: '{{ omit }}', poll: 5"), None);
+    assert_eq!(job("async: ' 7 ', poll: 1"), Some((7, 1)));
+}

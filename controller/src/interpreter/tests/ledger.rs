@@ -399,3 +399,194 @@ fn a_file_that_is_edited_is_no_longer_what_it_was_given() {
 ");
     assert!(!gone.contains("put /opt/a/b") && gone.contains("put /opt/ab"), "{gone}");
 }
+
+#[test]
+fn the_latest_and_everything_are_no_state_that_lasts() {
+    let tasks = "
+    - dnf: {name: [a, b], state: latest, autoremove: true}
+    - package: {name: c, state: latest}
+    - package: {name: [d, e]}
+    - sysctl: {name: x.y, value: 1}
+    - apt: {deb: /srv/x.deb}
+    - apt: {name: f, clean: true, autoclean: true, autoremove: true, cache_valid_time: 5}
+    - package: {name: 'd>=2', state: absent}
+    - package: {name: [g, h]}
+    - apt: {name: g, state: absent}
+    - package: {name: b, state: absent}
+    - dnf: {name: '*', state: latest}
+";
+    assert_eq!(
+        summary(tasks),
+        [
+            "dnf a present",
+            "package c present",
+            "package e present",
+            "sysctl x.y=1",
+            "apt  present",
+            "apt f present",
+            "package d>=2 absent",
+            "package h present",
+            "apt g absent",
+            "package b absent"
+        ]
+    );
+    let ops = declared(tasks);
+    let (NodeOp::Dnf(dnf), NodeOp::Apt(apt)) = (&ops[0], &ops[5]) else { panic!("{ops:?}") };
+    assert!(!dnf.update_cache && !dnf.autoremove);
+    assert_eq!((apt.update_cache, apt.cache_valid_time), (None, 0));
+    assert!(!apt.clean && !apt.autoclean && !apt.autoremove);
+}
+
+#[test]
+fn an_operation_whose_last_package_is_replaced_is_gone() {
+    for first in ["apt", "dnf", "package"] {
+        let tasks =
+            format!("    - {first}: {{name: [k, l]}}\n    - package: {{name: [l, k], state: absent}}\n");
+        assert_eq!(summary(&tasks), ["package l,k absent"], "{first}");
+    }
+    let file = "    - apt: {deb: /srv/k.deb}\n    - package: {name: k, state: absent}\n";
+    assert_eq!(summary(file), ["apt  present", "package k absent"]);
+}
+
+#[test]
+fn a_mount_is_replaced_by_one_at_the_same_place() {
+    let after = |later: &str| {
+        let tasks = format!(
+            "    - mount: {{path: /a, src: s, fstype: ext4, state: mounted}}\n    - mount: {{path: /b, src: t, fstype: ext4, state: present}}\n    - mount: {later}\n"
+        );
+        summary(&tasks).join(", ")
+    };
+    let other = "mount /b present";
+    for (later, left) in [
+        ("{path: /a, src: s, fstype: ext4, state: mounted}", format!("{other}, mount /a mounted")),
+        ("{path: /a, src: u, fstype: ext4, state: mounted}", format!("{other}, mount /a mounted")),
+        ("{path: /a, src: u, fstype: ext4, state: present}", format!("{other}, mount /a present")),
+        ("{path: /a, state: absent}", format!("{other}, mount /a absent")),
+        ("{path: /a, state: unmounted}", format!("mount /a present, {other}, mount /a unmounted")),
+        ("{path: /b, state: unmounted}", "mount /a mounted, mount /b unmounted".to_owned()),
+        ("{path: /a, state: remounted}", format!("mount /a mounted, {other}")),
+        (
+            "{path: /c, src: s, fstype: ext4, state: mounted}",
+            format!("mount /a mounted, {other}, mount /c mounted"),
+        ),
+    ] {
+        assert_eq!(after(later), left, "{later}");
+    }
+    // Places to swap to have no path of their own.
+    let swap = |src: &str| format!("    - mount: {{path: none, src: {src}, fstype: swap, state: present}}\n");
+    assert_eq!(summary(&format!("{}{}", swap("/x"), swap("/y"))).len(), 2);
+    assert_eq!(summary(&format!("{}{}", swap("/x"), swap("/x"))).len(), 1);
+}
+
+#[test]
+fn people_and_their_crontabs_are_told_apart() {
+    let tasks = "
+    - user: {name: u, create_home: false, comment: c}
+    - user: {name: w, uid: 8}
+    - user: {name: u, home: /srv/u}
+    - group: {name: g}
+    - group: {name: h, gid: 6}
+    - group: {name: g, gid: 5}
+    - group: {name: h, state: absent}
+    - cron: {name: c, job: x, user: root}
+    - cron: {name: c, job: x, user: other}
+    - cron: {name: d, job: x, user: root}
+    - cron: {name: c, job: y, user: root}
+    - modprobe: {name: m}
+    - modprobe: {name: n, persistent: present}
+    - modprobe: {name: m, persistent: present}
+    - user: {name: gone, state: absent}
+    - user: {name: gone, state: absent, remove: true}
+";
+    assert_eq!(
+        summary(tasks),
+        [
+            "user u present None None",
+            "user w present Some(8) None",
+            "user u present None None",
+            "group g present Some(5)",
+            "group h absent None",
+            "cron c present",
+            "cron d present",
+            "cron c present",
+            "modprobe n present present",
+            "modprobe m present present",
+            "user gone absent None None",
+        ]
+    );
+    let ops = declared(tasks);
+    let (NodeOp::User(first), NodeOp::User(later)) = (&ops[0], &ops[2]) else { panic!("{ops:?}") };
+    assert!(!first.create_home && later.create_home);
+    assert_eq!((first.comment.as_deref(), later.home.as_deref()), (Some("c"), Some("/srv/u")));
+}
+
+#[test]
+fn edits_of_a_file_stand_beside_each_other_where_they_mean_different_parts() {
+    let words = |op: &NodeOp| match op {
+        NodeOp::BlockInFile(op) => format!("block {} {}", op.path, op.block),
+        NodeOp::Replace(op) => format!("replace {} {}", op.path, op.regexp),
+        NodeOp::GetUrl(op) => format!("get {}", op.dest),
+        other => words(other).trim_end().to_owned(),
+    };
+    let left = |tasks: &[&str]| {
+        let tasks: String = tasks.iter().map(|task| format!("    - {task}\n")).collect();
+        declared(&tasks).iter().map(words).collect::<Vec<_>>().join(", ")
+    };
+    let (block, line) = ("blockinfile: {path: /f, block: a}", "lineinfile: {path: /f, line: l}");
+    let replace = "replace: {path: /f, regexp: r, replace: s}";
+    assert_eq!(left(&[block, "blockinfile: {path: /f, block: b}"]), "block /f b");
+    let marked = "blockinfile: {path: /f, block: b, marker: '# {mark} other'}";
+    assert_eq!(left(&[block, marked]), "block /f a, block /f b");
+    assert_eq!(left(&[block, "blockinfile: {path: /g, block: b}"]), "block /f a, block /g b");
+    assert_eq!(left(&[block, line]), "block /f a, line /f l");
+    assert_eq!(left(&[line, block]), "line /f l, block /f a");
+    assert_eq!(left(&[block, line, replace]), "replace /f r");
+    assert_eq!(left(&[replace, line]), "line /f l");
+    assert_eq!(left(&[replace, block]), "block /f a");
+    assert_eq!(left(&[replace, "file: {path: /f, owner: o}"]), "replace /f r, file /f None o");
+    assert_eq!(left(&["file: {path: /f, owner: o}", replace]), "file /f None o, replace /f r");
+    let get = "get_url: {url: 'http://h/x', dest: /f}";
+    assert_eq!(left(&[get, line]), "line /f l");
+    assert_eq!(left(&[line, get]), "get /f");
+    // What a file of a directory is called.
+    let motd = "copy: {src: motd, dest: /etc/}";
+    assert_eq!(left(&[motd, "lineinfile: {path: /etc/motd, line: l}"]), "line /etc/motd l");
+    assert_eq!(left(&[motd, "lineinfile: {path: /etc/other, line: l}"]).matches(", ").count(), 1);
+    // A directory that goes takes along what is in it, and nothing beside it.
+    let gone = "file: {path: /d/, state: absent}";
+    assert_eq!(left(&["lineinfile: {path: /d/e/f, line: l}", gone]), "file /d/ Some(Absent)");
+    assert_eq!(left(&["lineinfile: {path: /da, line: l}", gone]), "line /da l, file /d/ Some(Absent)");
+    assert_eq!(left(&[motd, "file: {path: /etc, state: directory}"]).matches(", ").count(), 1);
+}
+
+#[test]
+fn what_waits_for_an_activation_goes_with_what_is_replaced_and_with_the_activation() {
+    use gpufleet_protocol::{Awaiting, Disruption, OpOutcome};
+    let waiting = |tasks: &str, class: Disruption, resets: &str| {
+        let text = format!("- hosts: all\n  tasks:\n{tasks}");
+        let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
+            let Fed::Outcome(mut outcome) = changed(action) else { panic!("{action:?}") };
+            outcome.status = gpufleet_protocol::OpStatus::Ok;
+            outcome.members.iter_mut().for_each(|member| *member = OpOutcome::new(outcome.status.clone()));
+            if action.task == "first" {
+                outcome.awaiting.push(Awaiting { activation: class, reason: "first".to_owned() });
+            }
+            if action.task == resets {
+                outcome.activated = Some(Disruption::GpuReset);
+            }
+            Fed::Outcome(outcome)
+        });
+        matches!(story.end.state, EndState::PendingActivation { .. })
+    };
+    let (first, between) = ("    - {name: first, gpu_power: {limit_watts: 5}}\n", "    - debug: {}\n");
+    let then =
+        |watts: u32, gpus: &str| format!("{first}{between}    - gpu_power: {{limit_watts: {watts}{gpus}}}\n");
+    assert!(waiting(first, Disruption::Reboot, ""));
+    assert!(!waiting(&then(6, ""), Disruption::Reboot, ""), "nobody asks for it any more");
+    assert!(waiting(&then(6, ", gpus: [0]"), Disruption::Reboot, ""));
+    // A reset of the GPUs is not asserted again of what is no GPU's.
+    let module = "    - {name: first, modprobe: {name: m}}\n    - {name: mig, gpu_mig: {mode: enabled}}\n";
+    assert!(!waiting(module, Disruption::GpuReset, "mig"));
+    assert!(waiting(module, Disruption::Reboot, "mig"));
+    assert!(waiting(module, Disruption::GpuReset, ""));
+}

@@ -167,3 +167,16 @@ fn the_machine_is_asked_once() {
     }
     assert_eq!(machine.0.load(Ordering::Relaxed), 3);
 }
+
+#[test]
+fn only_first_found_leaves_out_what_is_not_there_and_nothing_else() {
+    let failed = |tasks: &str| story(tasks, Mode::Apply).reports[0].message.clone().unwrap_or_default();
+    let nested = "
+    - {name: nested, debug: {msg: '{{ item }}'}, with_nested: ['{{ nope }}', [1]]}
+";
+    assert_eq!(failed(nested), "`with_nested`: `nope` is undefined");
+    let first = "
+    - {name: first, debug: {msg: '{{ item }}'}, with_first_found: ['{{ 1 // 0 }}', files/motd]}
+";
+    assert_eq!(failed(first), "`with_first_found`: unable to calculate 1 // 0");
+}

@@ -1,13 +1,21 @@
 mod ansible_kinds;
 mod answers;
+mod arguments;
+mod failures;
 pub(crate) mod fake;
+mod files;
 mod files_of_tasks;
 mod jobs;
 mod ledger;
 mod looping;
+mod order;
+mod others;
 mod parameters;
 mod properties;
+mod results;
+mod retries;
 mod scenarios;
+mod secrets;
 
 use std::collections::HashMap;
 use std::sync::Arc;

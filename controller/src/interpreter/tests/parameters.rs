@@ -74,6 +74,16 @@ fn commands_take_their_parameters_along() {
     assert_eq!(blob.size, 10);
     let run = Run::Script { arguments: words(&["--fast"]), executable: Some("python3".to_owned()) };
     assert_eq!(script, Exec { run, script: Some(blob), verbatim: true, ..common });
+    let ends = |task: &str| {
+        let exec = exec(task);
+        (exec.keep_ends, exec.expand, exec.stdin)
+    };
+    assert_eq!(ends("command: {cmd: a, strip_empty_ends: false}"), (true, true, None));
+    assert_eq!(ends("command: {cmd: a, expand_argument_vars: false}"), (false, false, None));
+    assert_eq!(
+        ends("command: {cmd: a, stdin: b, stdin_add_newline: false}"),
+        (false, true, Some("b".to_owned()))
+    );
     let raw = exec("raw: {cmd: a | b}");
     assert_eq!((raw.run, raw.verbatim), (shell("/bin/sh"), true));
 }
@@ -171,6 +181,9 @@ fn expressions_are_shown_as_written() {
     let tasks =
         "    - debug: {var: x}\n    - debug: {var: '{{ x }}'}\n    - debug: {var: list}\n    - debug: {}\n";
     assert_eq!(said(tasks, vars.clone()), ["x = 5", "{{ x }} = 5", "list = [\"a\"]", "Hello world!"]);
+    let silent =
+        "    - debug: {msg: '{{ omit }}'}\n    - debug: {msg: '{{ nothing }}'}\n    - debug: {msg: ''}\n";
+    assert_eq!(said(silent, json!({"nothing": null})), ["Hello world!", "null", ""]);
     let (_, story) =
         asked(&play("    - {name: t, assert: {that: ['{{ x == 6 }}']}}\n"), context(vars), Mode::Apply);
     assert_eq!(super::line(&story.reports[0]), "t: failed \"`{{ x == 6 }}` does not hold\"");
@@ -266,4 +279,37 @@ fn a_value_that_only_the_run_tells_is_copied_as_such() {
     let copied = cursor.latch_result().expect("a result");
     assert_eq!(copied.variables.get("a"), Some(&json!(1)));
     assert_eq!((copied.unknown, copied.failed), (vec!["b".to_owned()], false));
+}
+
+#[test]
+fn what_an_assertion_says_is_text() {
+    let told = |params: &str| {
+        let vars = json!({"x": 5, "yes": true, "half": 0.5, "map": {"a": 1}});
+        let (_, story) =
+            asked(&play(&format!("    - {{name: t, assert: {{{params}}}}}\n")), context(vars), Mode::Apply);
+        super::line(&story.reports[0])
+    };
+    let refusal = |name: &str, kind: &str| {
+        format!(
+            "t: failed \"argument '{name}' is of type {kind} and we were unable to convert to str_or_list_of_str: a string or list of strings is required\""
+        )
+    };
+    for (value, kind) in [("true", "bool"), ("5", "int"), ("0.5", "float")] {
+        assert_eq!(told(&format!("that: x == 5, fail_msg: {value}")), refusal("fail_msg", kind));
+        assert_eq!(told(&format!("that: x == 5, success_msg: {value}")), refusal("success_msg", kind));
+    }
+    for (value, kind) in
+        [("'{{ yes }}'", "bool"), ("'{{ x }}'", "int"), ("'{{ half }}'", "float"), ("'{{ map }}'", "dict")]
+    {
+        assert_eq!(told(&format!("that: x == 5, msg: {value}")), refusal("msg", kind));
+    }
+    assert_eq!(told("that: x == 5, success_msg: 'all {{ x }}'"), "t: ok \"all 5\"");
+    assert_eq!(
+        told("that: ['{{ x == 6 }}'], fail_msg: 'not {{ x }}'"),
+        "t: failed \"not 5 (`{{ x == 6 }}` does not hold)\""
+    );
+    assert_eq!(told("that: x == 5, quiet: true"), "t: ok");
+    assert_eq!(told("that: [x == 5, true], quiet: false"), "t: ok \"All assertions passed\"");
+    let (_, fail) = asked(&play("    - {name: t, fail: {msg: 5}}\n"), context(json!({})), Mode::Apply);
+    assert_eq!(super::line(&fail.reports[0]), "t: failed \"5\"");
 }

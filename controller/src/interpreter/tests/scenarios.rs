@@ -6,7 +6,7 @@ use gpufleet_protocol::op::GpuTask;
 use gpufleet_protocol::{Disruption, NodeOp};
 use serde_json::json;
 
-use super::OpOutcomeSketch::{Changed, Command, Failed, Held, Ok, Unreachable};
+use super::OpOutcomeSketch::{Changed, Command, Failed, Ok};
 use super::fake::FakeNode;
 use super::{
     Action, Copied, EndState, Fed, Mode, Phase, RunAs, Status, Step, Story, Work, cursor, run, story,
@@ -131,31 +131,6 @@ fn a_reset_is_followed_by_earlier_groups() {
 }
 
 #[test]
-fn what_does_not_hold_is_a_failure() {
-    let text = "- hosts: all\n  tasks:\n    - {name: swap, sysctl: {name: vm.swappiness, value: 10}}\n    - {name: power, gpu_power: {limit_watts: 600}}\n";
-    let mut node = FakeNode { stubborn: Some("sysctl"), ..FakeNode::new() };
-    let story = on(&mut node, text, Mode::Apply);
-    insta::assert_snapshot!(story.lines(), @r#"
-    swap: changed <vm.swappiness - -> 10 live>
-    power: changed <power limit 700 W -> 600 W live>
-    swap: failed (verify) "unconverged: vm.swappiness is nothing, declared 10"
-    end: Failed { task: "swap", message: "unconverged: vm.swappiness is nothing, declared 10" }
-    "#);
-    assert_eq!(story.counts().failed, 1);
-}
-
-#[test]
-fn a_command_that_failed_says_what_it_printed_last() {
-    let text = "- hosts: all\n  tasks:\n    - {name: bad, command: /x, ignore_errors: true}\n    - {name: hidden, command: /y, no_log: true}\n";
-    let answers = [("bad", Command(7, "begins\nno such user\n\n")), ("hidden", Command(7, "planted"))];
-    insta::assert_snapshot!(story(text, &answers).lines(), @r#"
-    bad: failed ignored "non-zero return code 7: no such user"
-    hidden: failed "hidden by `no_log`"
-    end: Failed { task: "hidden", message: "failed; `no_log` hides why" }
-    "#);
-}
-
-#[test]
 fn a_group_is_one_operation_with_a_result_each() {
     let text = r#"
 - hosts: all
@@ -199,41 +174,6 @@ fn deferring_is_handed_to_the_group() {
     cursor.set_defer_to_reboot(true);
     let story = run(&mut cursor, |action| node.answer(action));
     assert_eq!((node.reboots, story.end.state), (1, EndState::Done));
-}
-
-#[test]
-fn blocks_rescue_and_always() {
-    let text = r#"
-- hosts: all
-  tasks:
-    - block:
-        - {name: one, command: "true"}
-        - {name: two, command: "false"}
-        - {name: never, command: "true"}
-      rescue:
-        - {name: saved, debug: {msg: "{{ ansible_failed_task.name }}: {{ ansible_failed_result.msg }}"}}
-      always:
-        - {name: always, command: "true"}
-    - {name: after, command: "true"}
-    - block:
-        - {name: two, command: "false"}
-      always:
-        - {name: cleanup, command: "true"}
-    - {name: unreached, command: "true"}
-"#;
-    let story = story(text, &[("two", Failed("boom"))]);
-    insta::assert_snapshot!(story.lines(), @r#"
-    one: ok
-    two: failed rescued "boom"
-    saved: ok "two: boom"
-    always: ok
-    after: ok
-    two: failed "boom"
-    cleanup: ok
-    end: Failed { task: "two", message: "boom" }
-    "#);
-    let counts = story.counts();
-    assert_eq!((counts.ok, counts.rescued, counts.failed), (5, 1, 1));
 }
 
 #[test]
@@ -302,76 +242,6 @@ fn handlers_run_once_in_their_own_order() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), story.asked.len(), "every operation has an id of its own");
-}
-
-#[test]
-fn a_failed_host_runs_no_handlers_unless_forced() {
-    let text = |force: &str| {
-        format!(
-            "- hosts: all\n{force}  tasks:\n    - {{name: one, command: a, notify: h}}\n    - {{name: two, command: a}}\n  handlers:\n    - {{name: h, command: a}}\n"
-        )
-    };
-    let answers = [("one", Changed), ("two", Failed("x"))];
-    let tasks = |story: &Story| story.reports.iter().map(|report| report.task.clone()).collect::<Vec<_>>();
-    assert_eq!(tasks(&story(&text(""), &answers)), ["one", "two"]);
-    let forced = story(&text("  force_handlers: true\n"), &answers);
-    assert_eq!(tasks(&forced), ["one", "two", "h"]);
-    assert!(matches!(forced.end.state, EndState::Failed { .. }));
-}
-
-#[test]
-fn lost_and_held_hosts_end() {
-    let text = "- hosts: all\n  tasks:\n    - block:\n        - {name: one, command: a}\n      rescue:\n        - {name: no, command: a}\n";
-    let lost = story(text, &[("one", Unreachable)]);
-    insta::assert_snapshot!(lost.lines(), @r#"
-    one: unreachable "no route"
-    end: Unreachable { reason: "no route" }
-    "#);
-    assert_eq!(lost.counts().unreachable, 1);
-    insta::assert_snapshot!(story(text, &[("one", Held)]).lines(), @r#"
-    one: held "budget"
-    end: Held { reason: "budget" }
-    "#);
-    let ignoring = "- hosts: all\n  tasks:\n    - {name: one, command: a, ignore_unreachable: true}\n    - {name: two, command: a}\n";
-    let ignored = story(ignoring, &[("one", Unreachable)]);
-    assert_eq!((ignored.end.state, ignored.reports.len()), (EndState::Done, 2));
-}
-
-#[test]
-fn mistakes_of_the_run_name_variable_and_condition() {
-    let failing = |task: &str| story(&format!("- hosts: all\n  tasks:\n    - {task}\n"), &[]).lines();
-    insta::assert_snapshot!(failing("{name: t, command: a, when: nope.x == 1}"), @r#"
-    t: failed "the condition `nope.x == 1`: `nope.x` is undefined"
-    end: Failed { task: "t", message: "the condition `nope.x == 1`: `nope.x` is undefined" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, command: 'echo {{ nope }}'}"), @r#"
-    t: failed "`cmd`: `nope` is undefined"
-    end: Failed { task: "t", message: "`cmd`: `nope` is undefined" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, gpu_power: {limit_watts: \"{{ 'six' }}\"}}"), @r#"
-    t: failed "`limit_watts` wants a number of watts, got "six""
-    end: Failed { task: "t", message: "`limit_watts` wants a number of watts, got \"six\"" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, debug: {msg: a}, loop: '{{ 5 }}'}"), @r#"
-    t: failed "`loop` wants a list, got a whole number"
-    end: Failed { task: "t", message: "`loop` wants a list, got a whole number" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, assert: {that: [1 == 2], fail_msg: wrong}}"), @r#"
-    t: failed "wrong (`1 == 2` does not hold)"
-    end: Failed { task: "t", message: "wrong (`1 == 2` does not hold)" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, copy: {src: nope, dest: /x}}"), @r#"
-    t: failed "there is no file `nope`; looked for files/nope and nope"
-    end: Failed { task: "t", message: "there is no file `nope`; looked for files/nope and nope" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, template: {src: limits.j2, dest: /x}}"), @r#"
-    t: failed "templates/limits.j2:1: `limit` is undefined"
-    end: Failed { task: "t", message: "templates/limits.j2:1: `limit` is undefined" }
-    "#);
-    insta::assert_snapshot!(failing("{name: t, fail: {msg: hunter2}, no_log: true}"), @r#"
-    t: failed "hidden by `no_log`"
-    end: Failed { task: "t", message: "failed; `no_log` hides why" }
-    "#);
 }
 
 #[test]
@@ -511,6 +381,25 @@ fn linear_plays_wait_and_latches_are_shared() {
 }
 
 #[test]
+fn a_latch_hands_on_whether_it_failed() {
+    let failed = |more: &str| {
+        let text = format!("- hosts: all\n  tasks:\n    - {{name: one, command: a, run_once: true{more}}}\n");
+        let mut first = cursor(&text, json!({}), Mode::Apply);
+        first.next();
+        first.next();
+        first.feed(Fed::Latch(None));
+        for _ in 0..2 {
+            if let Step::Run(action) = first.next() {
+                first.feed(Failed("no").fed(&action));
+            }
+        }
+        first.latch_result().expect("a result").failed
+    };
+    assert!(failed("") && !failed(", ignore_errors: true"));
+    assert!(failed(", loop: [1, 2]") && !failed(", loop: [1, 2], ignore_errors: true"));
+}
+
+#[test]
 fn a_latch_hands_on_what_a_prediction_does_not_know() {
     let text = "- hosts: all\n  tasks:\n    - {name: one, command: a, run_once: true, register: r}\n    - {name: two, sysctl: {name: a, value: '{{ r.stdout }}'}}\n";
     let mut first = cursor(text, json!({}), Mode::Predict);
@@ -598,79 +487,6 @@ fn later_declarations_replace_earlier_ones() {
     let story = on(&mut node, text, Mode::Apply);
     assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
     assert_eq!(story.asked.iter().filter(|id| id.contains("+verify")).count(), 3, "{:?}", story.asked);
-}
-
-#[test]
-fn no_log_hides_everything() {
-    let text = "- hosts: all\n  vars: {secret: hunter2}\n  tasks:\n    - {name: t, sysctl: {name: x.y, value: '{{ secret }}'}, no_log: true, loop: ['{{ secret }}']}\n    - {name: u, command: 'echo {{ secret }}', no_log: true}\n    - {name: v, fail: {msg: '{{ secret }}'}, no_log: true}\n";
-    let mut node = FakeNode::new();
-    let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| match action.task.as_str() {
-        "u" => Command(0, "hunter2").fed(action),
-        _ => node.answer(action),
-    });
-    let shown = serde_json::to_string(&story.reports).expect("json") + &format!("{:?}", story.end);
-    assert!(!shown.contains("hunter2"), "{shown}");
-    assert_eq!(story.reports.len(), 4);
-}
-
-#[test]
-fn what_comes_from_a_vault_is_hidden_wherever_it_goes() {
-    let text = r#"
-- hosts: all
-  vars: {url: 'db://{{ vaulted }}@host'}
-  tasks:
-    - {name: "t {{ vaulted }}", sysctl: {name: x.y, value: '{{ vaulted }}'}}
-    - {name: each, sysctl: {name: x.y, value: 1}, loop: ['{{ url }}']}
-    - {name: u, command: 'echo {{ url }}', register: out}
-    - {name: v, command: 'echo {{ out.stdout }}'}
-    - {name: w, set_fact: {copy: '{{ nested.deep | b64encode }}'}}
-    - {name: s, debug: {msg: '{{ copy | b64decode }}'}}
-    - {name: f, copy: {content: 'pw={{ vaulted }}', dest: /f}}
-    - {name: p, fail: {msg: '{{ url }}'}, ignore_errors: true}
-    - {name: q, assert: {that: vaulted == 'x'}, ignore_errors: true}
-    - {name: open, debug: {msg: 'plain'}, when: vaulted is defined}
-    - {name: g, gpu_power: {limit_watts: '{{ watts }}'}}
-"#;
-    let vars = json!({
-        "vaulted": {"__gpufleet_secret": "hunter2"},
-        "nested": {"deep": {"__gpufleet_secret": "hunter2"}},
-        "watts": {"__gpufleet_secret": 601},
-    });
-    let mut node = FakeNode::new();
-    let mut hidden = Vec::new();
-    let story = run(&mut cursor(text, vars, Mode::Apply), |action| {
-        if action.no_log {
-            hidden.push(action.task.clone());
-        }
-        if let Work::Node { op, .. } = &action.work
-            && let NodeOp::PutFile(put) = &**op
-        {
-            assert!(put.secret && put.preview.is_none());
-        }
-        match action.task.as_str() {
-            "u" | "v" => Command(0, "hunter2").fed(action),
-            _ => node.answer(action),
-        }
-    });
-    assert_eq!(story.end.state, EndState::Done, "{}", story.lines());
-    let shown = serde_json::to_string(&story.reports).expect("json") + &format!("{:?}", story.end);
-    assert!(!shown.contains("hunter2") && !shown.contains("601"), "{shown}");
-    assert!(shown.contains("plain"), "{shown}");
-    for name in ["t {{ vaulted }}", "each", "u", "v", "f", "g"] {
-        assert!(hidden.iter().any(|task| task == name), "{name}: {hidden:?}");
-    }
-}
-
-#[test]
-fn members_that_cannot_be_evaluated_stop_their_group() {
-    let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: '{{ nope }}'}}\n";
-    let story = story(text, &[]);
-    insta::assert_snapshot!(story.lines(), @r#"
-    ecc: skipped "another task of the same GPU group cannot be evaluated"
-    power: failed "`limit_watts`: `nope` is undefined"
-    end: Failed { task: "power", message: "`limit_watts`: `nope` is undefined" }
-    "#);
-    assert!(story.asked.is_empty());
 }
 
 #[test]
@@ -805,22 +621,4 @@ fn a_person_is_asked_once_for_each_task() {
     let (asked, ran) = play(&["one", "mig, ecc"]);
     insta::assert_snapshot!(asked, @"tasks.0 one; tasks.1 two; tasks.2 mig, ecc; tasks.4 three");
     insta::assert_snapshot!(ran, @r#"two: ok "x"; three: changed"#);
-}
-
-#[test]
-fn what_no_log_hides_stays_hidden_when_until_gives_up() {
-    let text = r#"
-- hosts: all
-  gather_facts: false
-  tasks:
-    - block:
-        - {name: read, command: /bin/read, no_log: true, register: r, until: "'x' in r.stdout", retries: 1, delay: 0}
-      rescue:
-        - {name: saved, debug: {msg: "{{ ansible_failed_result }}"}}
-    - {name: odd, command: /bin/odd, no_log: true, register: o, until: "o.stdout | from_json", retries: 1, delay: 0, ignore_errors: true}
-"#;
-    let said = Command(0, "planted");
-    let story = story(text, &[("read", said.clone()), ("odd", said)]);
-    assert_eq!(story.end.state, EndState::Done);
-    assert!(!format!("{:?}", story.reports).contains("planted"), "{}", story.lines());
 }

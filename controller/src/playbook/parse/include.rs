@@ -253,8 +253,12 @@ impl Parser<'_> {
             handlers: part("handlers_from"),
         };
         let open = |text: &Option<String>| text.as_deref().is_some_and(template::is_template);
-        let templated = template::is_template(name)
-            || [&parts.tasks, &parts.vars, &parts.defaults, &parts.handlers].into_iter().any(open);
+        let open_parts = [&parts.tasks, &parts.vars, &parts.defaults, &parts.handlers].into_iter().any(open);
+        let templated = template::is_template(name) || open_parts;
+        if is_role && open_parts {
+            site.complete = false;
+            return self.look_at_parts(site, name, &parts);
+        }
         let wanted = |name: String| match is_role {
             true => Wanted::Role(Box::new(RoleCall { parts: parts.clone(), ..RoleCall::named(&name) })),
             false => Wanted::Tasks { file: name },
@@ -287,15 +291,61 @@ impl Parser<'_> {
             return;
         }
         site.complete = false;
-        let candidates = match is_role {
-            true => self.roles_like(name, &site.inherited),
-            false => self.files_like(name, &site.inherited, named),
+        let candidates: Vec<Wanted> = match is_role {
+            true => {
+                let roles = self.roles_like(name, &site.inherited);
+                roles.iter().map(|role| Wanted::Role(Box::new(RoleCall::named(role)))).collect()
+            }
+            false => {
+                let files = self.files_like(name, &site.inherited, named);
+                files.into_iter().map(|file| Wanted::Tasks { file }).collect()
+            }
         };
-        for candidate in candidates.into_iter().take(MAX_CANDIDATES) {
-            let only = match is_role {
-                true => Wanted::Role(Box::new(RoleCall::named(&candidate))),
-                false => Wanted::Tasks { file: candidate },
+        self.look_at(site, candidates);
+    }
+
+    /// Reads what a role with parts whose names have templates may be.
+    fn look_at_parts(&mut self, site: &mut Site, name: &str, parts: &RoleParts) {
+        let mut candidates = Vec::new();
+        for role in self.roles_like(name, &site.inherited) {
+            let Some(folder) = self.role_folder(&role, &site.inherited) else { continue };
+            let named = |part: &Option<String>, below: &str| -> Vec<Option<String>> {
+                match part.as_deref().filter(|part| template::is_template(part)) {
+                    None => vec![part.clone()],
+                    Some(part) => {
+                        let names = self.names_like(&join(&folder, below), &format!("{}*", glob_of(part)));
+                        names.into_iter().map(Some).collect()
+                    }
+                }
             };
+            let (vars, defaults, handlers) = (
+                named(&parts.vars, "vars"),
+                named(&parts.defaults, "defaults"),
+                named(&parts.handlers, "handlers"),
+            );
+            for tasks in named(&parts.tasks, "tasks") {
+                for vars in &vars {
+                    for defaults in &defaults {
+                        for handlers in &handlers {
+                            let parts = RoleParts {
+                                tasks: tasks.clone(),
+                                vars: vars.clone(),
+                                defaults: defaults.clone(),
+                                handlers: handlers.clone(),
+                            };
+                            let call = RoleCall { parts, ..RoleCall::named(&role) };
+                            candidates.push(Wanted::Role(Box::new(call)));
+                        }
+                    }
+                }
+            }
+        }
+        self.look_at(site, candidates);
+    }
+
+    /// Reads what may be meant.
+    fn look_at(&mut self, site: &mut Site, candidates: Vec<Wanted>) {
+        for only in candidates.into_iter().take(MAX_CANDIDATES) {
             if self.under_way.iter().any(|other| *other == format!("{only:?}")) {
                 continue;
             }
@@ -317,6 +367,7 @@ impl Parser<'_> {
     pub(super) fn included(&mut self, site: &Site, wanted: &Wanted, turn: usize) -> Option<Included> {
         if self.on {
             self.statics.clone_from(&site.inherited.statics);
+            self.logs_in.clone_from(&site.inherited.logs_in);
         }
         let kept = self.take_references();
         let blocks = std::mem::take(&mut self.block_references);
@@ -387,6 +438,7 @@ impl Parser<'_> {
             others.push(join(&role.path, name));
         }
         others.push(join(&self.directory, name));
+        others.push(name.to_owned());
         if self.is_there(&first) {
             return first;
         }

@@ -68,6 +68,7 @@ pub(super) const SHARED: &[&str] = &[
     "become",
     "become_user",
     "become_method",
+    "remote_user",
     "environment",
     "no_log",
     "timeout",
@@ -119,6 +120,36 @@ pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("always_run", "write `check_mode: false`"),
     ("become_flags", "leave it out"),
     ("become_exe", "leave it out"),
+];
+
+/// Variables that say how a node is reached; a play may set them too.
+///
+/// Source: the options of ansible-core 2.19's connection plug-ins `ssh` and `local`, and of `sudo`.
+pub(in crate::playbook) const CONNECTION: &[&str] = &[
+    "ansible_become",
+    "ansible_become_exe",
+    "ansible_become_method",
+    "ansible_become_pass",
+    "ansible_become_password",
+    "ansible_connection",
+    "ansible_host",
+    "ansible_host_key_checking",
+    "ansible_password",
+    "ansible_port",
+    "ansible_private_key_file",
+    "ansible_ssh_args",
+    "ansible_ssh_common_args",
+    "ansible_ssh_extra_args",
+    "ansible_ssh_host",
+    "ansible_ssh_host_key_checking",
+    "ansible_ssh_pass",
+    "ansible_ssh_password",
+    "ansible_ssh_port",
+    "ansible_ssh_private_key_file",
+    "ansible_ssh_timeout",
+    "ansible_ssh_user",
+    "ansible_timeout",
+    "ansible_user",
 ];
 
 /// The hint for one of Ansible's keys that are not here; `with_…` of a block or play is one.

@@ -20,11 +20,12 @@ use super::names::Reference;
 use super::program::{Condition, Play, Program, Task};
 use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
-use crate::template::Dict;
+use crate::template::{Dict, Value};
 use crate::vault::{self, Keyring};
 use crate::yaml::{self, Node};
 
 pub(super) use include::include_again;
+pub(super) use keys::CONNECTION;
 pub use role::{RoleCall, RoleParts};
 pub(super) use task::Inherited;
 
@@ -205,6 +206,8 @@ struct Parser<'a> {
     statics: Vec<Arc<Dict>>,
     /// What is read may not be what is meant: nothing in it has to be there.
     doubtful: bool,
+    /// `remote_user` and `connection` of the play.
+    logs_in: (Option<Value>, Option<Value>),
     /// The first play of the playbook that the command line names.
     given_file: usize,
 }
@@ -231,6 +234,7 @@ impl<'a> Parser<'a> {
             templates_ask: false,
             statics: Vec::new(),
             doubtful: false,
+            logs_in: (None, None),
             given_file: 0,
         }
     }

@@ -76,13 +76,14 @@ impl Parser<'_> {
         let any_errors_fatal = fixed(self, "any_errors_fatal");
         let ignore_unreachable = fixed(self, "ignore_unreachable");
         let force_handlers = fixed(self, "force_handlers");
-        let remote_user = node.get("remote_user").map(|user| self.value(user));
+        let remote_user = self.remote_user(node);
+        let connection = node.get("connection").and_then(|value| self.connection(value));
+        self.logs_in = (remote_user.clone(), connection.clone());
         let privilege = self.privilege(node);
         let environment = node.get("environment").map(|value| self.value(value)).into_iter().collect();
 
         let mut tags = base.tags.clone();
         tags.extend(node.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default());
-        let connection = node.get("connection").and_then(|value| self.connection(value));
         let mut around = Inherited::default();
         for key in ["throttle", "check_mode", "diff", "module_defaults"] {
             if let Some(value) = node.get(key) {
@@ -110,6 +111,7 @@ impl Parser<'_> {
             check_mode: around.check_mode,
             defaults: around.defaults,
             statics: self.statics.clone(),
+            logs_in: self.logs_in.clone(),
             tags,
             no_log,
             hidden_when,
@@ -275,6 +277,47 @@ impl Parser<'_> {
             }
         }
         (Arc::new(merged), late)
+    }
+
+    /// `remote_user`, where anything is said.
+    pub(super) fn remote_user(&mut self, node: &Node) -> Option<Value> {
+        let user = node.get("remote_user").filter(|user| !user.is_null())?;
+        if user.as_map().is_some() || user.as_seq().is_some() {
+            self.error(user.wrong_type("`remote_user`", "the name of a user"));
+            return None;
+        }
+        Some(self.value(user))
+    }
+
+    /// How a task is reached, which is how its play is.
+    ///
+    /// Why not otherwise: a node has one connection and one helper behind it, which holds the node's lock; who else logs in
+    /// would be a second one beside it.
+    pub(super) fn reached_as_the_play(&mut self, node: &Node) {
+        if let Some(user) = self.remote_user(node)
+            && self.logs_in.0.as_ref() != Some(&user)
+            && let Some(value) = node.get("remote_user")
+        {
+            self.error(
+                Diagnostic::error("a task logs in as its play does")
+                    .at(&value.span)
+                    .label("another user than the play's")
+                    .help("say `remote_user` for the whole play, put the tasks into a play of their own, or have them become that user: `become: true` and `become_user`"),
+            );
+        }
+        let Some(value) = node.get("connection").filter(|value| !value.is_null()) else { return };
+        let Some(wanted) = self.connection(value) else { return };
+        let local = |value: &Value| value.as_str().map(|text| super::task::plain(text) == "local");
+        match local(&wanted) {
+            Some(true) => {}
+            Some(false) if self.logs_in.1.as_ref().is_none_or(|play| local(play) == Some(false)) => {}
+            _ => self.error(
+                Diagnostic::error("a task is done where its play is, or on this machine")
+                    .at(&value.span)
+                    .label("`local`, or what the play says")
+                    .help("put the task into a play of its own"),
+            ),
+        }
     }
 
     /// `connection` of a play.

@@ -8,8 +8,9 @@ use super::values::is_variable_name;
 use super::{Parser, keys};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::policy::{
-    COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, HookSpans, NOTICE_DEADLINE_S, Notice, NoticeHow,
-    POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
+    COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain,
+    NOTICE_DEADLINE_S, Notice, NoticeHow, OnMigManager, POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle,
+    RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 use crate::playbook::program::Amount;
 use crate::rollout::Window;
@@ -19,7 +20,21 @@ use crate::yaml::Node;
 /// A longer wait is a mistake: every deadline must be able to come.
 const LONGEST_S: u64 = 30 * 24 * 60 * 60;
 
-const DRAINERS: &[&str] = &["none", "slurm", "command"];
+const DRAINERS: &[&str] = &["none", "slurm", "kubernetes", "kubectl", "command"];
+const KUBERNETES: &[&str] = &[
+    "kubeconfig",
+    "context",
+    "node",
+    "timeout",
+    "ready_timeout",
+    "delete_emptydir_data",
+    "force",
+    "grace_period",
+    "skip_namespaces",
+    "lock",
+    "pause_operands",
+    "mig_manager",
+];
 const HOOKS: &[&str] = &["drain", "is_idle", "resume"];
 /// Signals that a job can act on; those that end it at once are no notice.
 const SIGNALS: &[&str] = &["HUP", "INT", "QUIT", "USR1", "USR2", "TERM", "CONT", "URG"];
@@ -94,7 +109,11 @@ impl Parser<'_> {
         let mut policy = Policy::default();
         let Some(block) = block else { return policy };
         if let Some((key, value)) = block.entry("failure_domain") {
-            policy.failure_domain = self.failure_domain(value);
+            policy.failure_domain_is_label = value.as_map().is_some();
+            policy.failure_domain = match policy.failure_domain_is_label {
+                true => self.domain_label(value),
+                false => self.failure_domain(value),
+            };
             policy.failure_domain_span = Some(value.span.clone());
             policy.max_unavailable_per_domain = Some(Amount::Count(1));
             if value.is_null() {
@@ -119,6 +138,16 @@ impl Parser<'_> {
         policy.window = block.get("window").and_then(|value| self.window(value));
         if let Some(value) = block.get("drain") {
             policy.drain = self.drain(value);
+        }
+        if policy.failure_domain_is_label && !matches!(policy.drain, Drain::Kubernetes(_)) {
+            self.error(
+                Diagnostic::error(
+                    "a label as `failure_domain` wants `drain: kubernetes` or `drain: kubectl`",
+                )
+                .at(policy.failure_domain_span.as_ref().unwrap_or(&block.span))
+                .label("labels are those of the nodes at Kubernetes")
+                .help("elsewhere name a host variable: `failure_domain: rack`"),
+            );
         }
         if let Some(value) = block.get("reboot") {
             policy.reboot = self.reboot_policy(value, &policy.drain);
@@ -187,6 +216,28 @@ impl Parser<'_> {
         None
     }
 
+    /// `{label: KEY}`.
+    fn domain_label(&mut self, node: &Node) -> Option<Arc<str>> {
+        self.settings(node, "`failure_domain`", &["label"]);
+        let example = "for example `failure_domain: {label: topology.kubernetes.io/zone}`";
+        let Some(value) = node.get("label") else {
+            self.error(
+                Diagnostic::error("`failure_domain` wants the name of a host variable, or a `label`")
+                    .at(&node.span)
+                    .help(example),
+            );
+            return None;
+        };
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+        match value.as_str() {
+            Some(text) if !text.is_empty() && text.bytes().all(plain) => Some(Arc::from(text)),
+            _ => {
+                self.error(value.wrong_type("`label`", "the key of a label of the nodes").help(example));
+                None
+            }
+        }
+    }
+
     fn per_domain(&mut self, node: &Node) -> Option<Amount> {
         let count = node.as_i64().and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
         if count.is_none() {
@@ -229,6 +280,14 @@ impl Parser<'_> {
             return match text {
                 "none" => Drain::None,
                 "slurm" => Drain::Slurm(SlurmDrain::default()),
+                "kubernetes" => {
+                    self.needs_kubernetes(&node.span);
+                    Drain::Kubernetes(KubernetesDrain::default())
+                }
+                "kubectl" => Drain::Kubernetes(KubernetesDrain {
+                    kubectl: Some(Kubectl::default()),
+                    ..KubernetesDrain::default()
+                }),
                 "command" => {
                     self.error(
                         Diagnostic::error("`drain: command` needs its commands")
@@ -256,7 +315,7 @@ impl Parser<'_> {
             }
             _ => {
                 self.error(
-                    node.wrong_type("`drain`", "none, slurm or command")
+                    node.wrong_type("`drain`", "none, slurm, kubernetes, kubectl or command")
                         .help("for example `drain: none` or `drain: {slurm: {timeout: 2h}}`"),
                 );
                 return Drain::None;
@@ -274,6 +333,11 @@ impl Parser<'_> {
                 Drain::None
             }
             "slurm" => Drain::Slurm(self.slurm_drain(value)),
+            "kubernetes" => {
+                self.needs_kubernetes(&key.span);
+                Drain::Kubernetes(self.kubernetes_drain(value, false))
+            }
+            "kubectl" => Drain::Kubernetes(self.kubernetes_drain(value, true)),
             "command" => self.command_drain(value, &key.span).map_or(Drain::None, Drain::Command),
             other => {
                 self.no_drainer(other, &key.span);
@@ -283,18 +347,151 @@ impl Parser<'_> {
     }
 
     fn no_drainer(&mut self, name: &str, span: &Span) {
-        self.error(if matches!(name, "kubernetes" | "k8s" | "kubectl") {
-            Diagnostic::error(format!("`drain: {name}` is not available yet"))
-                .at(span)
-                .label("draining by Kubernetes comes later")
-                .help("call `kubectl` in the commands of `drain: {command: …}`, or cordon the nodes before the run")
-        } else {
-            Diagnostic::error(format!("unknown drainer `{name}`"))
-                .at(span)
-                .label("none, slurm or command")
+        let error = Diagnostic::error(format!("unknown drainer `{name}`"))
+            .at(span)
+            .label("none, slurm, kubernetes, kubectl or command");
+        self.error(match name {
+            "k8s" | "kube" => error.help("write `drain: kubernetes`"),
+            _ => error
                 .suggest(name, DRAINERS.iter().copied())
-                .help("for example `drain: none` or `drain: {slurm: {timeout: 2h}}`")
+                .help("for example `drain: none` or `drain: {slurm: {timeout: 2h}}`"),
         });
+    }
+
+    /// A gpufleet that was built without it must not wait for the run to say so.
+    fn needs_kubernetes(&mut self, span: &Span) {
+        if !cfg!(feature = "kubernetes") {
+            self.error(
+                Diagnostic::error("this gpufleet cannot drain by Kubernetes")
+                    .at(span)
+                    .label("it was built without the feature `kubernetes`")
+                    .help("build it with its default features, or go through `kubectl`: `drain: kubectl`"),
+            );
+        }
+    }
+
+    fn kubernetes_drain(&mut self, node: &Node, by_kubectl: bool) -> KubernetesDrain {
+        let kubectl = by_kubectl.then(Kubectl::default);
+        let mut drain = KubernetesDrain { kubectl, ..KubernetesDrain::default() };
+        let known: Vec<&str> = KUBERNETES.iter().copied().chain(by_kubectl.then_some("login")).collect();
+        if !self.settings(node, if by_kubectl { "`kubectl`" } else { "`kubernetes`" }, &known) {
+            return drain;
+        }
+        if let Some(kubectl) = &mut drain.kubectl {
+            (kubectl.login, kubectl.login_span) = self.login(node);
+        }
+        let mut time = |key: &str, least: u64| node.get(key).and_then(|value| self.wait(key, value, least));
+        drain.timeout_s = time("timeout", 1).unwrap_or(drain.timeout_s);
+        drain.ready_timeout_s = time("ready_timeout", 1).unwrap_or(drain.ready_timeout_s);
+        drain.grace_period_s = time("grace_period", 0);
+        if let Some(name) = node.get("node").and_then(|value| self.hook("node", value)) {
+            drain.node = name;
+        }
+        drain.kubeconfig = self.fixed_text(node, "kubeconfig", "the path of a kubeconfig file");
+        drain.context = self.fixed_text(node, "context", "the name of a context of the kubeconfig");
+        let mut flag =
+            |key: &str, usual: bool| node.get(key).map_or(usual, |value| self.fixed_flag(key, value));
+        drain.delete_emptydir_data = flag("delete_emptydir_data", false);
+        drain.force = flag("force", false);
+        drain.pause_operands = flag("pause_operands", true);
+        if let Some(value) = node.get("skip_namespaces") {
+            drain.skip_namespaces = self.namespaces(value);
+        }
+        if let Some(value) = node.get("lock") {
+            drain.lock = self.lease(value);
+        }
+        if let Some(value) = node.get("mig_manager") {
+            match value.as_str() {
+                None if value.as_map().is_some() => {
+                    self.settings(value, "`mig_manager`", &["label"]);
+                    match self.fixed_text(
+                        value,
+                        "label",
+                        "a configuration of mig-manager, such as all-1g.10gb",
+                    ) {
+                        Some(config) => drain.mig_manager = OnMigManager::Label(config),
+                        None if value.get("label").is_none() => self
+                            .error(value.wrong_type("`mig_manager`", "refuse, takeover or {label: CONFIG}")),
+                        None => {}
+                    }
+                }
+                Some("refuse") => {}
+                Some("takeover") => drain.mig_manager = OnMigManager::Takeover,
+                Some(other) => self.error(
+                    Diagnostic::error(format!(
+                        "`mig_manager` wants refuse, takeover or {{label: CONFIG}}, got \"{other}\""
+                    ))
+                    .at(&value.span)
+                    .suggest(other, ["refuse", "takeover"]),
+                ),
+                None => self.error(value.wrong_type("`mig_manager`", "refuse, takeover or {label: CONFIG}")),
+            }
+        }
+        drain.spans = spans(node, &["node", "kubeconfig"]);
+        drain
+    }
+
+    /// A text that is the same for all hosts.
+    fn fixed_text(&mut self, node: &Node, key: &str, what: &str) -> Option<String> {
+        let value = node.get(key)?;
+        match value.as_str() {
+            Some(text) if is_template(text) => self.error(
+                Diagnostic::error(format!("`{key}` cannot be a template"))
+                    .at(&value.span)
+                    .label("it is the same for all hosts of the play")
+                    .help("write one play for each cluster"),
+            ),
+            Some(text) if !text.trim().is_empty() => return Some(text.trim().to_owned()),
+            _ => self.error(value.wrong_type(&format!("`{key}`"), what)),
+        }
+        None
+    }
+
+    fn namespaces(&mut self, node: &Node) -> Vec<String> {
+        let items = match (node.as_seq(), node.as_str()) {
+            (Some(items), _) => items,
+            (None, Some(_)) => std::slice::from_ref(node),
+            (None, None) => {
+                self.error(
+                    node.wrong_type("`skip_namespaces`", "a list of namespaces")
+                        .help("for example `[monitoring]`"),
+                );
+                return Vec::new();
+            }
+        };
+        let mut names = Vec::with_capacity(items.len());
+        for item in items {
+            match item.as_str() {
+                Some(name) if is_label(name) => names.push(name.to_owned()),
+                Some(name) => self.error(
+                    Diagnostic::error(format!("`{name}` is no name of a namespace"))
+                        .at(&item.span)
+                        .label("lower-case letters, digits and `-`"),
+                ),
+                None => self.error(item.wrong_type("`skip_namespaces`", "a list of namespaces")),
+            }
+        }
+        names
+    }
+
+    fn lease(&mut self, node: &Node) -> Option<(String, String)> {
+        let named = node.as_str().and_then(|text| text.split_once('/'));
+        if let Some((namespace, name)) =
+            named.filter(|(namespace, name)| is_label(namespace) && is_label(name))
+        {
+            return Some((namespace.to_owned(), name.to_owned()));
+        }
+        let error = match node.as_str() {
+            Some(text) => {
+                Diagnostic::error(format!("`lock` wants NAMESPACE/NAME of a Lease, got \"{text}\""))
+                    .at(&node.span)
+            }
+            None => node.wrong_type("`lock`", "NAMESPACE/NAME of a Lease"),
+        };
+        self.error(
+            error.help("all runs on a cluster need the same one; without `lock` it is `default/gpufleet`"),
+        );
+        None
     }
 
     /// The entries of a mapping with these keys only; nothing written is an empty mapping.
@@ -322,22 +519,26 @@ impl Parser<'_> {
             slurm.node = name;
             slurm.spans = spans(node, &["node"]);
         }
-        if let Some(value) = node.get("login") {
-            match value.as_str() {
-                Some(host) if !host.trim().is_empty() && !is_template(host) => {
-                    slurm.login = Some(host.trim().to_owned());
-                    slurm.login_span = Some(value.span.clone());
-                }
-                Some(host) if is_template(host) => self.error(
-                    Diagnostic::error("`login` cannot be a template")
-                        .at(&value.span)
-                        .help("write the name of one host of the inventory"),
-                ),
-                _ => self.error(value.wrong_type("`login`", "the name of a host of the inventory")),
-            }
-        }
+        (slurm.login, slurm.login_span) = self.login(node);
         slurm.notice = node.get("notice").and_then(|value| self.slurm_notice(value));
         slurm
+    }
+
+    /// The host that runs a scheduler's programs, and where it is written.
+    fn login(&mut self, node: &Node) -> (Option<String>, Option<Span>) {
+        let Some(value) = node.get("login") else { return (None, None) };
+        match value.as_str() {
+            Some(host) if !host.trim().is_empty() && !is_template(host) => {
+                return (Some(host.trim().to_owned()), Some(value.span.clone()));
+            }
+            Some(host) if is_template(host) => self.error(
+                Diagnostic::error("`login` cannot be a template")
+                    .at(&value.span)
+                    .help("write the name of one host of the inventory"),
+            ),
+            _ => self.error(value.wrong_type("`login`", "the name of a host of the inventory")),
+        }
+        (None, None)
     }
 
     fn slurm_notice(&mut self, node: &Node) -> Option<Notice> {
@@ -563,6 +764,15 @@ impl Parser<'_> {
         };
         Some(PowerCycle { command: self.hook("command", command)?, status, timeout_s })
     }
+}
+
+/// A DNS label (RFC 1123), as namespaces and Leases are named.
+fn is_label(name: &str) -> bool {
+    let outer =
+        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let bytes = name.as_bytes();
+    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    name.len() <= 63 && bytes.iter().all(inner) && outer(bytes.first()) && outer(bytes.last())
 }
 
 fn spans(node: &Node, keys: &[&'static str]) -> HookSpans {

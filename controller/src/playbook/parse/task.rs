@@ -54,6 +54,8 @@ pub(in crate::playbook) struct Inherited {
     pub defaults: Vec<(&'static KindInfo, Arc<Dict>)>,
     /// Variables of the play that are known before any host, those that win first.
     pub statics: Vec<Arc<Dict>>,
+    /// `remote_user` and `connection` of the play.
+    pub logs_in: (Option<Value>, Option<Value>),
 }
 
 impl Default for Inherited {
@@ -85,6 +87,7 @@ impl Default for Inherited {
             notify: Vec::new(),
             defaults: Vec::new(),
             statics: Vec::new(),
+            logs_in: (None, None),
         }
     }
 }
@@ -210,6 +213,7 @@ impl Parser<'_> {
         if node.get("connection").and_then(Node::as_str).map(plain) == Some("local") {
             own.delegate_to.get_or_insert_with(|| Value::str("localhost"));
         }
+        self.reached_as_the_play(node);
         if let Some(throttle) = node.get("throttle") {
             own.throttle = Some(self.value(throttle));
         }

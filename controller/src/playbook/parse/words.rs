@@ -55,16 +55,59 @@ pub(super) fn pair(word: &str) -> Option<(&str, String)> {
     let (key, value) = word.split_once('=')?;
     let legal = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    legal.then(|| (key, unquote(value)))
+    legal.then(|| (key, unquote(&unescaped(value))))
 }
 
 fn unquote(value: &str) -> String {
-    for quote in ['\'', '"'] {
-        if let Some(inner) = value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
-            return inner.replace(&format!("\\{quote}"), &quote.to_string());
+    let inner = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    let inner = inner('\'').or_else(|| inner('"')).filter(|inner| !inner.ends_with('\\'));
+    inner.unwrap_or(value).to_owned()
+}
+
+/// The text with the escapes of Python's strings read; any other backslash stays.
+///
+/// Source: `_decode_escapes` of ansible-core 2.19's `parsing/splitter.py`.
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        match escape(after) {
+            Some((c, length)) => {
+                out.push(c);
+                rest = after.get(length..).unwrap_or_default();
+            }
+            None => {
+                out.push('\\');
+                rest = after;
+            }
         }
     }
-    value.to_owned()
+    out.push_str(rest);
+    out
+}
+
+/// What follows a backslash: the character that it means, and how many bytes say so.
+fn escape(text: &str) -> Option<(char, usize)> {
+    let hex = |length: usize| {
+        let digits =
+            text.get(1..=length).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, length + 1))
+    };
+    match text.chars().next()? {
+        c @ ('\\' | '\'' | '"') => Some((c, 1)),
+        'a' => Some(('\u{7}', 1)),
+        'b' => Some(('\u{8}', 1)),
+        'f' => Some(('\u{c}', 1)),
+        'n' => Some(('\n', 1)),
+        'r' => Some(('\r', 1)),
+        't' => Some(('\t', 1)),
+        'v' => Some(('\u{b}', 1)),
+        'x' => hex(2),
+        'u' => hex(4),
+        'U' => hex(8),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +122,19 @@ mod tests {
         assert_eq!(pair("msg='a b'"), Some(("msg", "a b".to_owned())));
         assert_eq!(pair("--opt=1"), None);
         assert_eq!(split(r"it\'s two").len(), 2);
+    }
+
+    #[test]
+    fn escapes_are_those_of_python() {
+        for (word, value) in [
+            (r#"msg="a\nb\tc""#, "a\nb\tc"),
+            (r#"msg='say \"hi\"'"#, "say \"hi\""),
+            (r"msg='\\d+ \d \x41\1\u00e9 \q'", r"\d+ \d A\1é \q"),
+            (r"msg=a\", r"a\"),
+            (r"msg='\x4'", r"\x4"),
+        ] {
+            assert_eq!(pair(word), Some(("msg", value.to_owned())), "{word}");
+        }
     }
 
     #[test]

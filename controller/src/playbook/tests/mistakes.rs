@@ -53,6 +53,47 @@ fn a_space_that_is_missing_behind_a_colon() {
 }
 
 #[test]
+fn an_expression_that_no_node_could_compile() {
+    let text = r"- hosts: all
+  vars: {key: x}
+  tasks:
+    - lineinfile: {path: /etc/x, regexp: '^(a', line: a}
+    - lineinfile: {path: /etc/x, regexp: '^({{ key }}', line: a}
+    - replace: {path: /etc/x, regexp: 'a(?=b)', replace: c}
+    - find: {paths: /etc, patterns: '*.conf'}
+    - find: {paths: /etc, patterns: '*.conf', use_regex: true}
+    - wait_for: {path: /etc/x, search_regex: '[a'}
+    - blockinfile: {path: /etc/x, block: a, insertafter: EOF}
+";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: `regexp`: `^(a` is not a regular expression that gpufleet reads: unclosed group
+      --> play.yml:4:42
+       |
+     4 |     - lineinfile: {path: /etc/x, regexp: '^(a', line: a}
+       |                                          ^^^^^
+    help: for example `lineinfile: {path: /etc/hosts, line: '127.0.0.1 localhost'}`
+    error: `regexp`: `a(?=b)` is not a regular expression that gpufleet reads: look-around, including look-ahead and look-behind, is not supported
+      --> play.yml:6:39
+       |
+     6 |     - replace: {path: /etc/x, regexp: 'a(?=b)', replace: c}
+       |                                       ^^^^^^^^
+    help: for example `replace: {path: /etc/hosts, regexp: 'old', replace: 'new'}`
+    error: `patterns`: `*.conf` is not a regular expression that gpufleet reads: repetition operator missing expression
+      --> play.yml:8:37
+       |
+     8 |     - find: {paths: /etc, patterns: '*.conf', use_regex: true}
+       |                                     ^^^^^^^^
+    help: for example `find: {paths: /var/log, patterns: '*.log'}`
+    error: `search_regex`: `[a` is not a regular expression that gpufleet reads: unclosed character class
+      --> play.yml:9:46
+       |
+     9 |     - wait_for: {path: /etc/x, search_regex: '[a'}
+       |                                              ^^^^
+    help: for example `wait_for: {port: 22, timeout: 60}`
+    ");
+}
+
+#[test]
 fn a_template_without_quotes_in_front_of_text() {
     let text = r"- hosts: all
   tasks:

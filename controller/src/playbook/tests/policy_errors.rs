@@ -86,7 +86,7 @@ fn an_unknown_drainer() {
       --> play.yml:3:12
        |
      3 |     drain: slrum
-       |            ^^^^^ none, slurm or command
+       |            ^^^^^ none, slurm, kubernetes, kubectl or command
     help: did you mean `slurm`?
     help: for example `drain: none` or `drain: {slurm: {timeout: 2h}}`
     "#);
@@ -99,27 +99,64 @@ fn an_unknown_drainer_with_settings() {
       --> play.yml:3:13
        |
      3 |     drain: {timeout: 2h}
-       |             ^^^^^^^ none, slurm or command
+       |             ^^^^^^^ none, slurm, kubernetes, kubectl or command
     help: for example `drain: none` or `drain: {slurm: {timeout: 2h}}`
     "#);
 }
 
 #[test]
-fn kubernetes_comes_later() {
-    insta::assert_snapshot!(refused("    drain: kubernetes\n"), @r#"
-    error: `drain: kubernetes` is not available yet
+fn kubernetes_under_another_name() {
+    insta::assert_snapshot!(refused("    drain: k8s\n"), @r#"
+    error: unknown drainer `k8s`
       --> play.yml:3:12
        |
-     3 |     drain: kubernetes
-       |            ^^^^^^^^^^ draining by Kubernetes comes later
-    help: call `kubectl` in the commands of `drain: {command: …}`, or cordon the nodes before the run
+     3 |     drain: k8s
+       |            ^^^ none, slurm, kubernetes, kubectl or command
+    help: write `drain: kubernetes`
     "#);
+    let login = refused("    drain: {kubectl: {login: \"{{ l }}\"}}\n");
+    assert!(login.contains("`login` cannot be a template"), "{login}");
+    assert!(refused("    drain: {kubernetes: {login: l}}\n").contains("login"));
+}
+
+/// What is wrong, where, and what is said of it.
+#[test]
+fn what_kubernetes_cannot_be_told() {
+    for (settings, said) in [
+        ("grace: 5s", "grace"),
+        ("timeout: 0s", "`timeout` wants a time above 0"),
+        ("kubeconfig: \"{{ k }}\"", "`kubeconfig` cannot be a template"),
+        ("context: [a]", "`context` wants the name of a context of the kubeconfig"),
+        ("skip_namespaces: [Mon_itoring]", "`Mon_itoring` is no name of a namespace"),
+        ("lock: gpufleet", "`lock` wants NAMESPACE/NAME of a Lease, got \"gpufleet\""),
+        ("mig_manager: takover", "did you mean `takeover`?"),
+        ("force: maybe", "force"),
+    ] {
+        let told = refused(&format!("    drain: {{kubernetes: {{{settings}}}}}\n"));
+        assert!(told.contains(said) && told.contains("play.yml:3:"), "{settings}: {told}");
+    }
+}
+
+#[test]
+fn labels_that_are_no_failure_domain() {
+    for (settings, said) in [
+        ("    failure_domain: {label: pool}\n", "wants `drain: kubernetes` or `drain: kubectl`"),
+        (
+            "    failure_domain: {label: \"{{ x }}\"}\n    drain: kubernetes\n",
+            "`label` wants the key of a label",
+        ),
+        ("    failure_domain: {}\n    drain: kubernetes\n", "or a `label`"),
+        ("    failure_domain: {lable: a}\n    drain: kubernetes\n", "lable"),
+    ] {
+        let told = refused(settings);
+        assert!(told.contains(said) && told.contains("play.yml:3:"), "{settings}: {told}");
+    }
 }
 
 #[test]
 fn no_drainer() {
     insta::assert_snapshot!(refused("    drain: no\n"), @r#"
-    error: `drain` wants none, slurm or command, got a boolean
+    error: `drain` wants none, slurm, kubernetes, kubectl or command, got a boolean
       --> play.yml:3:12
        |
      3 |     drain: no

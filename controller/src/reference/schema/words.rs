@@ -169,7 +169,10 @@ fn described(name: &str) -> Option<(Json, &'static str)> {
         "with_items" => (any(), "The items of a loop, lists in it flattened by one level."),
         other if other.starts_with("with_") => (any(), "The items of a loop."),
         // Keys of `rollout` alone.
-        "failure_domain" => (text(), "Variable that tells what fails together, such as the rack."),
+        "failure_domain" => (
+            any(),
+            "Variable that tells what fails together, such as the rack; or `{label: KEY}`, of the nodes at Kubernetes.",
+        ),
         "max_unavailable_per_domain" => {
             (amount(), "How many nodes of one failure domain may be out at once.")
         }

@@ -17,6 +17,9 @@ mod time;
 mod version;
 mod web;
 
+pub(crate) use paths::normal_path;
+pub(crate) use patterns::is_found;
+
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};
 

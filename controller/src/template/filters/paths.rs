@@ -31,11 +31,11 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         Value::Str(text) => Ok(text.as_ref().into()),
         other => Err(format!("a list of names is needed, this is {}", other.kind())),
     }),
-    ("normpath", |call| Ok(normal(&call.text()?).into())),
+    ("normpath", |call| Ok(normal_path(&call.text()?).into())),
     ("relpath", |call| {
         let (path, start) =
-            (normal(&call.text()?), call.get(0, "start").map_or(Ok(".".to_owned()), text_of)?);
-        let start = normal(&start);
+            (normal_path(&call.text()?), call.get(0, "start").map_or(Ok(".".to_owned()), text_of)?);
+        let start = normal_path(&start);
         if path.starts_with('/') != start.starts_with('/') {
             return Err("both paths have to be absolute, or both relative".to_owned());
         }
@@ -99,7 +99,7 @@ fn joined(parts: &[String]) -> String {
 }
 
 /// As Python's `os.path.normpath`.
-fn normal(path: &str) -> String {
+pub(crate) fn normal_path(path: &str) -> String {
     let root = match path {
         _ if path.starts_with("//") && !path.starts_with("///") => "//",
         _ if path.starts_with('/') => "/",

@@ -72,6 +72,11 @@ fn tested(call: &Call) -> Result<Option<(usize, usize)>, String> {
     Ok(pattern.whole(&call.text()?)?.map(|found| (found.start, found.end)))
 }
 
+/// Whether an expression matches somewhere, as Python's `re.search`.
+pub(crate) fn is_found(pattern: &str, text: &str) -> Result<bool, String> {
+    Ok(compile(pattern, false, false)?.whole(text)?.is_some())
+}
+
 /// Steps back that one match may take.
 const MAX_STEPS: usize = 1_000_000;
 

@@ -9,7 +9,7 @@ use super::surroundings::words_and_options;
 use super::{Failure, Found, Lookup, Request, rendered, text, truth};
 use crate::template::outside::{Content, PathKind};
 use crate::template::value::{Dict, Value};
-use crate::template::{engine, met_secret};
+use crate::template::{Syntax, engine, met_secret};
 
 pub(super) const LOOKUPS: &[Lookup] = &[
     Lookup {
@@ -29,7 +29,16 @@ pub(super) const LOOKUPS: &[Lookup] = &[
     Lookup {
         name: "template",
         about: "what a template gives; of `convert_data` and `jinja2_native` nothing is left to decide",
-        options: &["template_vars", "convert_data", "jinja2_native", "trim_blocks"],
+        options: &[
+            "template_vars",
+            "convert_data",
+            "jinja2_native",
+            "trim_blocks",
+            "variable_start_string",
+            "variable_end_string",
+            "comment_start_string",
+            "comment_end_string",
+        ],
         run: template,
     },
     Lookup {
@@ -146,9 +155,14 @@ fn file(request: &Request) -> Found {
 }
 
 fn template(request: &Request) -> Found {
-    if !request.flag("trim_blocks", true)? {
-        return Err("`trim_blocks` cannot be switched off".into());
-    }
+    let pair =
+        |what: &str| ["start", "end"].map(|end| request.text_option(&format!("{what}_{end}_string"))).into();
+    let wanted = Syntax {
+        trim_blocks: request.flag("trim_blocks", true)?,
+        variable: pair("variable"),
+        comment: pair("comment"),
+        ..Syntax::default()
+    };
     let mut out = Vec::new();
     for name in request.texts()? {
         let (path, source) = read(request, "templates", &name)?;
@@ -170,9 +184,13 @@ fn template(request: &Request) -> Found {
             }
         }
         let scope = request.scope.with(Arc::new(layer));
-        out.push(engine::render_file(&source, &scope).map_err(|error| {
+        let header = wanted.clone().from_header(&source);
+        let (syntax, body) = header.map_err(|why| Failure::Because(format!("{path}:1: {why}")))?;
+        let skipped = source.len() - body.len();
+        out.push(engine::render_file(body, &scope, &syntax).map_err(|error| {
             let line = error.range().map_or_else(String::new, |range| {
-                format!(":{}", source.get(..range.start).unwrap_or_default().matches('\n').count() + 1)
+                let before = source.get(..skipped + range.start).unwrap_or_default();
+                format!(":{}", before.matches('\n').count() + 1)
             });
             Failure::Because(format!("{path}{line}: {error}"))
         })?);

@@ -322,7 +322,9 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
         Some(options.remove(at).1)
     };
     let list = always_list || take("wantlist").is_some_and(|value| value.truthy());
-    let lenient = take("errors").is_some_and(|errors| matches!(errors.as_str(), Some("warn" | "ignore")));
+    let errors = take("errors");
+    let errors = errors.as_ref().and_then(Value::as_str);
+    let (lenient, warns) = (matches!(errors, Some("warn" | "ignore")), errors == Some("warn"));
     let Some(scope) = top_scope() else { return Ok(unknown()) };
     terms.retain(|term| !matches!(term, Value::Omit));
     options.retain(|(_, value)| !matches!(value, Value::Omit));
@@ -336,12 +338,15 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
         },
         Err((_, Failure::Unknown)) => return Ok(frame::still_unknown()),
         Err((_, Failure::Undefined(path))) => return Ok(missing(path)),
-        Err((known, Failure::Because(_))) if lenient && !known.is_empty() => {
-            if list {
-                Value::list(Vec::new())
-            } else {
-                Value::Null
+        Err((known, Failure::Because(message))) if lenient && !known.is_empty() => {
+            if warns {
+                // Why not the reason with a secret: it may hold what was looked up.
+                frame::warn(match frame::has_met_secret() {
+                    true => format!("the lookup `{known}` failed; a secret went into it"),
+                    false => sentence(known, &message),
+                });
             }
+            if list { Value::list(Vec::new()) } else { Value::Null }
         }
         Err((known, Failure::Because(message))) => {
             return Err(TemplateError::new(sentence(known, &message)).into_engine());

@@ -338,7 +338,7 @@ fn reference() -> String {
     let mut out = String::from(
         "<!-- written by `make reference` -->\n# Lookups of templates\n\n`lookup('name', terms…, options…)` gives one value: what the \
          lookup found, several texts joined with commas, or a\nlist of other things. `query` (or `q`, or `wantlist=true`) always gives \
-         a list. With `errors='ignore'` or\n`errors='warn'` a lookup that fails gives nothing. `with_name: terms` in a task loops over \
+         a list. With `errors='ignore'` or\n`errors='warn'` a lookup that fails gives nothing, with a warning for the latter. `with_name: terms` in a task loops over \
          what a lookup gives.\n`ansible.builtin.` may stand before a name. About 270 expressions are compared with ansible-core \
          (`make compat`).\n\n| lookup | gives | options |\n|---|---|---|\n",
     );
@@ -364,7 +364,6 @@ fn reference() -> String {
          - What hangs on the result of a task that a prediction does not run is not known yet, like everything else.\n\
          \n## Where they differ from Ansible\n\n\
          - Options that a lookup does not have are errors; Ansible ignores them.\n\
-         - `errors='warn'` prints no warning.\n\
          - `random_choice` chooses by the host, the play and the terms, not by chance: a run that goes on after a crash has to get \
          the same.\n\
          - `password` reads passwords and makes none; `encrypt` is refused, because a salt that is made would be another one each \

@@ -187,12 +187,47 @@ pub struct IncludeVars {
     /// The file: in `vars/` of the role or playbook, or beside the tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// A folder, all of whose files are read in the order of their names.
+    /// A folder, all of whose files are read in the order of their names, those of folders in it after its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
     /// One variable that takes all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// How deep folders are read: 1 is the folder alone, 0 (default) all in it.
+    #[serde(default, deserialize_with = "lenient::u32")]
+    pub depth: u32,
+    /// Only files whose name matches this expression somewhere are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_matching: Option<String>,
+    /// Expressions; a file whose name ends with a match of one is not read.
+    #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub ignore_files: Vec<String>,
+    /// Endings that files of variables have: `yaml`, `yml` and `json` when left out.
+    #[serde(default = "of_variables", deserialize_with = "lenient::one_or_many")]
+    pub extensions: Vec<String>,
+    /// Whether files with other endings are passed over; they are a mistake otherwise.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub ignore_unknown_extensions: bool,
+    /// `replace` (default), or `merge` with what the variables are already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash_behaviour: Option<HashBehaviour>,
+}
+
+/// What becomes of mappings that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum HashBehaviour {
+    Replace,
+    Merge,
+}
+
+fn of_variables() -> Vec<String> {
+    ["yaml", "yml", "json"].map(ToOwned::to_owned).into()
+}
+
+fn are_of_variables(endings: &[String]) -> bool {
+    endings == of_variables()
 }
 
 impl Checked for IncludeVars {
@@ -200,7 +235,20 @@ impl Checked for IncludeVars {
         match (&self.file, &self.dir) {
             (None, None) => Err(ParamError::new("file", "`file` or `dir` is needed")),
             (Some(_), Some(_)) => Err(ParamError::new("dir", "`file` and `dir` exclude each other")),
-            _ => Ok(()),
+            (Some(_), None) => {
+                let of_folders = [
+                    ("depth", self.depth != 0),
+                    ("files_matching", self.files_matching.is_some()),
+                    ("ignore_files", !self.ignore_files.is_empty()),
+                    ("extensions", !are_of_variables(&self.extensions)),
+                    ("ignore_unknown_extensions", self.ignore_unknown_extensions),
+                ];
+                match of_folders.into_iter().find(|(_, given)| *given) {
+                    Some((name, _)) => Err(ParamError::new(name, format!("`{name}` goes with `dir`"))),
+                    None => Ok(()),
+                }
+            }
+            (None, Some(_)) => Ok(()),
         }
     }
 }

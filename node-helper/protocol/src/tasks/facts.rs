@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use crate::{lenient, pattern};
 
 /// Reads the facts of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,6 +146,10 @@ impl Checked for Find {
         if self.contains.is_some() && self.file_type != FindType::File {
             return Err(ParamError::new("contains", "only files hold something; it needs `file_type: file`"));
         }
-        Ok(())
+        let expressions = [("patterns", &self.patterns), ("excludes", &self.excludes)].into_iter();
+        let expressions = expressions
+            .filter(|_| self.use_regex)
+            .flat_map(|(name, texts)| texts.iter().map(move |text| (name, Some(text.as_str()))));
+        pattern::check(expressions.chain([("contains", self.contains.as_deref())]))
     }
 }

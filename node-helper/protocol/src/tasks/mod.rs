@@ -25,7 +25,7 @@ pub use accounts::{AccountState, Group, Hidden, UpdatePassword, User};
 pub use checksum::ChecksumAlgorithm;
 pub use content::{Copy, NewlineSequence, Template};
 pub use control::{
-    Assert, Debug, Fail, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
+    Assert, Debug, Fail, HashBehaviour, IncludeRole, IncludeTasks, IncludeVars, Meta, MetaAction, SetFact,
     ValidateArgumentSpec,
 };
 pub use facts::{AGES, AgeStamp, Find, FindType, Ping, SIZES, Setup, bound};

@@ -8,7 +8,7 @@ use super::{
     files::{FileMode, absolute},
     words::words,
 };
-use crate::lenient;
+use crate::{lenient, pattern};
 
 words! { LineState { Present: "present", Absent: "absent" } }
 
@@ -99,9 +99,21 @@ impl Checked for LineInFile {
             _ if self.insertafter.is_some() && self.insertbefore.is_some() => {
                 needs("insertbefore", "`insertafter` and `insertbefore` exclude each other")
             }
-            _ => validates(self.validate.as_deref()),
+            _ => {
+                pattern::check([
+                    ("regexp", self.regexp.as_deref()),
+                    ("insertafter", beside(self.insertafter.as_deref())),
+                    ("insertbefore", beside(self.insertbefore.as_deref())),
+                ])?;
+                validates(self.validate.as_deref())
+            }
         }
     }
+}
+
+/// Where lines go, unless that is one of the file's ends.
+fn beside(place: Option<&str>) -> Option<&str> {
+    place.filter(|place| !matches!(*place, "BOF" | "EOF"))
 }
 
 /// Declares a block of lines between two marks.
@@ -188,6 +200,10 @@ impl Checked for BlockInFile {
                 "both marks would be the same line; `{mark}` in `marker` tells them apart",
             ));
         }
+        pattern::check([
+            ("insertafter", beside(self.insertafter.as_deref())),
+            ("insertbefore", beside(self.insertbefore.as_deref())),
+        ])?;
         validates(self.validate.as_deref())
     }
 }
@@ -237,6 +253,11 @@ impl Checked for Replace {
         if self.encoding.as_deref().is_some_and(|name| !name.eq_ignore_ascii_case("utf-8")) {
             return Err(ParamError::new("encoding", "only UTF-8 text is read"));
         }
+        pattern::check([
+            ("regexp", Some(self.regexp.as_str())),
+            ("after", self.after.as_deref()),
+            ("before", self.before.as_deref()),
+        ])?;
         validates(self.validate.as_deref())
     }
 }

@@ -7,7 +7,7 @@ use super::{
     files::{absolute, yes},
     words::words,
 };
-use crate::lenient;
+use crate::{lenient, pattern};
 
 words! { WaitState {
     Started: "started", Present: "present", Stopped: "stopped", Absent: "absent", Drained: "drained",
@@ -99,7 +99,7 @@ impl Checked for WaitFor {
             _ if self.search_regex.is_some() && self.path.is_none() && self.port.is_none() => {
                 refuse("search_regex", "`search_regex` needs `port` or `path`")
             }
-            _ => Ok(()),
+            _ => pattern::check([("search_regex", self.search_regex.as_deref())]),
         }
     }
 }

@@ -4,40 +4,9 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use crate::{
     declare::{Node, Trouble},
+    os::users::Account,
     world::{Content, Effect, Entry, Owned},
 };
-
-/// One line of /etc/passwd.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    pub name: String,
-    pub uid: u32,
-    pub gid: u32,
-    pub comment: String,
-    pub home: String,
-    pub shell: String,
-}
-
-impl Account {
-    fn parse(line: &str) -> Option<Self> {
-        let fields: Vec<&str> = line.split(':').collect();
-        let [name, _, uid, gid, comment, home, shell] = fields.as_slice() else { return None };
-        let text = |text: &str| text.to_owned();
-        Some(Self {
-            name: text(name),
-            uid: uid.parse().ok()?,
-            gid: gid.parse().ok()?,
-            comment: text(comment),
-            home: text(home),
-            shell: text(shell.trim_end()),
-        })
-    }
-
-    fn line(&self) -> String {
-        let Self { name, uid, gid, comment, home, shell } = self;
-        format!("{name}:x:{uid}:{gid}:{comment}:{home}:{shell}")
-    }
-}
 
 /// One line of /etc/group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,12 +16,13 @@ use gpufleet_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::database::{Account, Database, Shadow, Team};
+use super::database::{Database, Shadow, Team};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::{
         civil,
         files::{self, At, Ownership},
+        users::Account,
     },
     process::Exit,
     tasks::tool,

@@ -1,10 +1,13 @@
 //! What one declared line makes of a text. Pure; the rules are those of Ansible's `lineinfile`.
 
-use gpufleet_protocol::tasks::{LineInFile, LineState};
+use gpufleet_protocol::{
+    pattern::compile,
+    tasks::{LineInFile, LineState},
+};
 use regex::bytes::Regex;
 use serde_json::json;
 
-use crate::tasks::textfile::{Edit, Edited, compile, expand};
+use crate::tasks::textfile::{Edit, Edited, expand};
 
 /// A declaration with its expressions compiled.
 #[derive(Debug)]

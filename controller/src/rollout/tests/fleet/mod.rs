@@ -394,7 +394,7 @@ impl Fleet {
         if self.dice.chance(30) {
             self.now += i64::try_from(self.dice.below(100_000_000)).unwrap();
         }
-        if matches!(self.stopped, Some(StopReason::Interrupted | StopReason::WindowClosed { .. })) {
+        if self.stopped.as_ref().is_some_and(|reason| !reason.is_lasting()) {
             self.stopped = None;
         }
         for place in &mut self.places {

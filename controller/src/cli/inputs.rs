@@ -1,0 +1,93 @@
+//! What a run was given: files, inventory, variables. A resume must find it unchanged.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use gpufleet::{event::RunStarted, inventory::Inventory};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{error::CommandError, loading::Loaded};
+
+/// What is said of inventories as a whole, and of `-e`.
+const VARIABLES: &str = "the inventory's hosts and their variables";
+const EXTRA: &str = "the variables of the command line";
+
+/// SHA-256 of each part, in hexadecimal digits.
+pub struct Inputs(BTreeMap<String, String>);
+
+impl Inputs {
+    pub fn of(loaded: &Loaded) -> Self {
+        let mut parts: BTreeMap<String, Sha256> = BTreeMap::new();
+        for text in &loaded.program.sources {
+            parts.entry(text.name().to_owned()).or_default().update(text.text().as_bytes());
+        }
+        let variables = parts.entry(VARIABLES.to_owned()).or_default();
+        let mut seen: Vec<*const Inventory> = Vec::new();
+        for inventory in std::iter::once(&loaded.inventory).chain(&loaded.of_plays) {
+            if seen.contains(&Arc::as_ptr(inventory)) {
+                continue;
+            }
+            seen.push(Arc::as_ptr(inventory));
+            for host in &loaded.hosts {
+                variables.update(host.as_bytes());
+                if let Some(vars) = inventory.host_vars(host) {
+                    variables.update(Value::Object(vars.merged()).to_string().as_bytes());
+                }
+            }
+        }
+        let extra = parts.entry(EXTRA.to_owned()).or_default();
+        extra.update(Value::Object(loaded.extra.clone()).to_string().as_bytes());
+        Self(parts.into_iter().map(|(name, hash)| (name, digits(hash))).collect())
+    }
+
+    /// One for all of them.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, part) in &self.0 {
+            hash.update(name.as_bytes());
+            hash.update(part.as_bytes());
+        }
+        digits(hash)
+    }
+
+    pub fn into_parts(self) -> BTreeMap<String, String> {
+        self.0
+    }
+
+    /// # Errors
+    /// They are not those that the run began with; says which.
+    pub fn prove_same(&self, began: &RunStarted) -> Result<(), CommandError> {
+        if began.digest == self.digest() {
+            return Ok(());
+        }
+        let names: BTreeSet<&String> = self.0.keys().chain(began.inputs.keys()).collect();
+        let others: Vec<String> =
+            names
+                .into_iter()
+                .filter(|name| !began.inputs.is_empty() && self.0.get(*name) != began.inputs.get(*name))
+                .map(|name| {
+                    if [VARIABLES, EXTRA].contains(&name.as_str()) {
+                        name.clone()
+                    } else {
+                        format!("`{name}`")
+                    }
+                })
+                .collect();
+        let what = match others.as_slice() {
+            [] => "the playbooks, the inventory or variables are not what they were".to_owned(),
+            [one] => format!("{one} changed: not what it was"),
+            several => format!("{} changed: not what they were", several.join(", ")),
+        };
+        Err(CommandError::user(format!("{what} when run {} began", began.run_id)).hint(
+            "put back what changed to go on with it, or begin a new run: what is as declared already is left alone; \
+             what this one left drained, `gpufleet adopt` with --run takes over",
+        ))
+    }
+}
+
+fn digits(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,144 @@
+//! The trait by which the engine drains, over what the parent module does.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
+
+use super::super::{Activity, Cordon, DrainError, Drainer, Marker, Outage, Ownership, Target};
+use super::objects::Node;
+use super::pods::named;
+use super::standing::{Standing, standing};
+use super::{KubernetesDrainer, lock};
+
+impl Drainer for KubernetesDrainer {
+    fn name(&self) -> &str {
+        "kubernetes"
+    }
+
+    fn cordon<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
+        self.take(target, marker, why).boxed()
+    }
+
+    fn notify<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
+        // Why nothing: each pod is told by its eviction, and has its grace period.
+        futures::future::ready(Ok(Vec::new())).boxed()
+    }
+
+    fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        async move {
+            let look = self.look(target).await?;
+            let mut work = look.refused;
+            work.extend(look.left);
+            work.extend(look.evict.iter().map(named));
+            Ok(if work.is_empty() { Activity::Idle } else { Activity::Busy { work } })
+        }
+        .boxed()
+    }
+
+    fn clear<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Activity, DrainError>> {
+        self.push(target, marker).boxed()
+    }
+
+    fn staying<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
+        async move {
+            let look = self.look(target).await?;
+            Ok(look.stays.into_iter().map(|pod| pod.metadata.uid).collect())
+        }
+        .boxed()
+    }
+
+    fn preflight<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<Vec<String>>, DrainError>> {
+        async move { self.try_out(target).await.map(Some) }.boxed()
+    }
+
+    fn ownership<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        async move {
+            Ok(match standing(&self.read(target).await?, marker) {
+                Standing::Free => Ownership::NotDrained,
+                Standing::Ours => Ownership::Ours,
+                Standing::Theirs(by) => Ownership::Theirs { by },
+            })
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        rebooted_after: Option<Timestamp>,
+    ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
+        self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn let_go<'a>(&'a self, target: &'a Target, marker: &'a Marker) -> BoxFuture<'a, Result<(), DrainError>> {
+        self.let_go_of(target, marker).boxed()
+    }
+
+    fn explain<'a>(
+        &'a self,
+        target: &'a Target,
+        marker: &'a Marker,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        self.leave_word(target, marker, why).boxed()
+    }
+
+    fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {
+        self.everybody(targets).boxed()
+    }
+
+    fn labels<'a>(
+        &'a self,
+        targets: &'a [Target],
+        label: &'a str,
+    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+        async move {
+            let asked: HashSet<&str> = targets.iter().map(|target| target.node.as_str()).collect();
+            let nodes = self.cluster.nodes().await?;
+            let of = |node: &Node| Some((node.metadata.name.clone(), node.label(label)?.to_owned()));
+            Ok(nodes
+                .iter()
+                .filter(|node| asked.contains(node.metadata.name.as_str()))
+                .filter_map(of)
+                .collect())
+        }
+        .boxed()
+    }
+
+    fn lock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        self.held.take(&self.cluster, &self.options.lock, run).boxed()
+    }
+
+    fn locked<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<bool, DrainError>> {
+        async move { Ok(lock::holder(&self.cluster, &self.options.lock).await?.as_deref() == Some(run)) }
+            .boxed()
+    }
+
+    fn unlock<'a>(&'a self, run: &'a str) -> BoxFuture<'a, Result<(), DrainError>> {
+        self.held.release(&self.cluster, &self.options.lock, run).boxed()
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
+        async move { Ok(lock::holder(&self.cluster, &self.options.lock).await?.into_iter().collect()) }
+            .boxed()
+    }
+}

@@ -1,0 +1,337 @@
+//! Whole drains on the stage: what is asked, in which order, and what is left alone.
+
+use serde_json::{Value, json};
+
+use super::super::{
+    standing::{OWNER, PAUSED, WHY},
+    *,
+};
+use super::{marker, stage::Stage};
+use crate::drain::{DrainError, Drainer as _};
+
+const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
+
+fn target() -> Target {
+    Target { host: "h1".into(), node: "n1".into() }
+}
+
+fn options() -> KubernetesOptions {
+    KubernetesOptions { ready_timeout: Duration::from_secs(20), ..KubernetesOptions::default() }
+}
+
+fn drainer(stage: &Stage, options: KubernetesOptions) -> KubernetesDrainer {
+    KubernetesDrainer::new(Arc::new(stage.clone()), options)
+}
+
+fn staged() -> (Stage, KubernetesDrainer) {
+    let stage = Stage::default();
+    stage.state().add_node("n1");
+    let drainer = drainer(&stage, options());
+    (stage, drainer)
+}
+
+async fn cordoned(drainer: &KubernetesDrainer) {
+    let cordon = drainer.cordon(&target(), &marker(), "mig on h1").await.unwrap();
+    assert!(matches!(cordon, Cordon::Ours { .. }), "{cordon:?}");
+}
+
+fn busy(activity: Result<Activity, DrainError>) -> String {
+    match activity.unwrap() {
+        Activity::Busy { work } => work.join("; "),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_whole_drain_leaves_no_trace() {
+    let (stage, drainer) = staged();
+    let before = stage.node("n1");
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n2", "ns", "elsewhere");
+    stage.state().add_daemon("n1", "kube-system", "proxy", json!({}));
+    cordoned(&drainer).await;
+    assert_eq!(stage.node("n1")["metadata"]["annotations"][OWNER], "gpufleet:R1:n1");
+    assert_eq!(stage.node("n1")["metadata"]["annotations"][WHY], "mig on h1");
+    assert_eq!(drainer.ownership(&target(), &marker()).await, Ok(Ownership::Ours));
+    cordoned(&drainer).await;
+    assert_eq!(busy(drainer.activity(&target()).await), "pod ns/web-1");
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), "pod ns/web-1 (was asked to end)");
+    assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+    assert_eq!(drainer.staying(&target()).await, Ok(vec!["uid-proxy-x".to_owned()]));
+    assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    let after = stage.node("n1");
+    assert_eq!((&after["spec"], &after["metadata"]["annotations"]), (&before["spec"], &json!({})));
+    let asked = stage.state().asked.clone();
+    assert_eq!(
+        asked,
+        [
+            "PATCH /api/v1/nodes/n1",
+            "POST /api/v1/namespaces/ns/pods/web-1/eviction",
+            "PATCH /api/v1/nodes/n1"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_cordoned_is_left_alone() {
+    let (stage, drainer) = staged();
+    stage.state().add_node("n1")["spec"] = json!({"unschedulable": true});
+    let cordon = drainer.cordon(&target(), &marker(), "x").await;
+    assert_eq!(cordon, Ok(Cordon::HeldByOthers { by: "cordoned by somebody else".into() }));
+    assert!(drainer.clear(&target(), &marker()).await.is_err());
+    assert!(matches!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::Theirs { .. })));
+    assert_eq!(stage.state().asked, Vec::<String>::new());
+    let out = drainer.survey(&[target(), Target { host: "h9".into(), node: "n9".into() }]).await.unwrap();
+    let told: Vec<_> = out.iter().map(|outage| (outage.why.as_str(), outage.known)).collect();
+    assert_eq!(told, [("cordoned by somebody else", true), ("not known to Kubernetes", false)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_comes_in_between_wins() {
+    let (stage, drainer) = staged();
+    stage.state().meddle = Some(|state| {
+        let node = state.add_node("n1");
+        node["spec"] = json!({"unschedulable": true});
+        node["metadata"]["resourceVersion"] = json!("2");
+    });
+    let cordon = drainer.cordon(&target(), &marker(), "x").await.unwrap();
+    assert!(matches!(cordon, Cordon::HeldByOthers { .. }), "{cordon:?}");
+    assert_eq!(stage.node("n1")["metadata"].get("annotations"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_comes_in_between_does_no_harm() {
+    let (stage, drainer) = staged();
+    stage.state().meddle = Some(|state| state.add_node("n1")["metadata"]["resourceVersion"] = json!("2"));
+    cordoned(&drainer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn people_may_take_a_node_over_in_three_ways() {
+    let uncordon = |node: &mut Value| node["spec"] = json!({});
+    let anew = |node: &mut Value| {
+        node["metadata"]["managedFields"] =
+            json!([{"manager": "kubectl-cordon", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]);
+    };
+    let claim = |node: &mut Value| node["metadata"]["annotations"][OWNER] = json!("alice");
+    type Way = (fn(&mut Value), &'static str);
+    let ways: [Way; 3] = [(uncordon, "free"), (anew, "theirs"), (claim, "theirs")];
+    for (way, outcome) in ways {
+        let (stage, drainer) = staged();
+        cordoned(&drainer).await;
+        way(stage.state().add_node("n1"));
+        let held = drainer.ownership(&target(), &marker()).await.unwrap();
+        assert_eq!(matches!(held, Ownership::NotDrained), outcome == "free", "{held:?}");
+        assert!(drainer.clear(&target(), &marker()).await.is_err());
+        let spec = stage.node("n1")["spec"].clone();
+        assert_eq!(drainer.resume(&target(), &marker(), None).await.unwrap(), held);
+        assert_eq!(stage.node("n1")["spec"], spec);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_evicted_where_one_may_not_be() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n1", "ns", "alone")["metadata"]["ownerReferences"] = json!([]);
+    cordoned(&drainer).await;
+    let Activity::Stuck { why } = drainer.clear(&target(), &marker()).await.unwrap() else { panic!() };
+    assert_eq!(why, ["pod ns/alone: nothing brings it back elsewhere; `force: true` lets it go for good"]);
+    assert_eq!(stage.state().pods.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn budgets_are_waited_for_and_two_of_them_are_not() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    cordoned(&drainer).await;
+    let blocked = include_str!("../replies/06-evict-pdb-429.json");
+    stage.state().evictions.insert("ns/web-1".into(), (429, blocked.into()));
+    let says = "pod ns/web-1 (PodDisruptionBudget p1 needs 2 healthy pods and has 2 currently)";
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), says);
+    assert_eq!(drainer.preflight(&target()).await.unwrap().unwrap()[1], says);
+    stage.state().pods.get_mut("ns/web-1").unwrap()["status"]["conditions"] = json!([]);
+    assert!(
+        busy(drainer.clear(&target(), &marker()).await).contains("unhealthyPodEvictionPolicy: AlwaysAllow")
+    );
+    let two = include_str!("../replies/08-evict-two-pdbs-500.json");
+    stage.state().evictions.insert("ns/web-1".into(), (500, two.into()));
+    let Activity::Stuck { why } = drainer.clear(&target(), &marker()).await.unwrap() else { panic!() };
+    assert_eq!(
+        why,
+        ["pod ns/web-1: more than one PodDisruptionBudget selects it, which evictions do not support"]
+    );
+    stage.state().evictions.clear();
+    assert!(busy(drainer.clear(&target(), &marker()).await).contains("was asked to end"));
+    assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_says_when_is_not_asked_before() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    cordoned(&drainer).await;
+    let later = json!({"details": {"retryAfterSeconds": 10, "causes": [{"reason": "DisruptionBudget", "message": "x"}]}});
+    stage.state().evictions.insert("ns/web-1".into(), (429, later.to_string()));
+    let count = || stage.state().asked.len();
+    busy(drainer.clear(&target(), &marker()).await);
+    let asked = count();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), "pod ns/web-1 (PodDisruptionBudget x)");
+    assert_eq!(count(), asked);
+    tokio::time::advance(Duration::from_secs(6)).await;
+    busy(drainer.clear(&target(), &marker()).await);
+    assert_eq!(count(), asked + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_made_anew_under_the_same_name_is_another_pod() {
+    let (stage, drainer) = staged();
+    stage.state().lingers = true;
+    stage.state().add_pod("n1", "ns", "db-0");
+    cordoned(&drainer).await;
+    busy(drainer.clear(&target(), &marker()).await);
+    let left = busy(drainer.clear(&target(), &marker()).await);
+    assert!(left.starts_with("pod ns/db-0 (should have ended at 2026-11-21T08:28:23Z"), "{left}");
+    // Elsewhere: this node is empty.
+    let again = json!({"metadata": {"name": "db-0", "namespace": "ns", "uid": "another"}, "spec": {"nodeName": "n2"}});
+    stage.state().pods.insert("ns/db-0".into(), again);
+    assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+    // Here, in spite of the cordon: it goes, too, under its own uid.
+    stage.state().pods.clear();
+    stage.state().add_pod("n1", "ns", "db-0")["metadata"]["uid"] = json!("third");
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), "pod ns/db-0 (was asked to end)");
+}
+
+#[tokio::test(start_paused = true)]
+async fn operands_are_stopped_last_and_seen_running_before_the_node_is_given_back() {
+    let (stage, drainer) = staged();
+    stage.state().add_node("n1")["metadata"]["labels"] = json!({PLUGIN: "true", "pool": "gpu"});
+    stage.state().add_daemon("n1", "gpu-operator", "plugin", json!({PLUGIN: "true"}));
+    stage.state().add_pod("n1", "ns", "web-1");
+    cordoned(&drainer).await;
+    busy(drainer.clear(&target(), &marker()).await);
+    assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true");
+    assert!(busy(drainer.clear(&target(), &marker()).await).contains("GPU operator"));
+    assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "paused-for-mig-change");
+    assert_eq!(
+        busy(drainer.clear(&target(), &marker()).await),
+        "pod gpu-operator/plugin-x (stopped for the change)"
+    );
+    let pod = stage.state().pods.remove("gpu-operator/plugin-x").unwrap();
+    assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+    let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
+    assert!(error.contains("the pod of gpu-operator/plugin is not ready there"), "{error}");
+    assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true", "pool": "gpu"}));
+    assert_eq!(stage.node("n1")["spec"]["unschedulable"], true);
+    stage.state().pods.insert("gpu-operator/plugin-x".into(), pod);
+    stage.state().add_node("n1")["status"]["allocatable"]["nvidia.com/gpu"] = json!("7");
+    let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
+    assert!(error.contains("it advertises nvidia.com/gpu=7, before it was nvidia.com/gpu=8"), "{error}");
+    stage.state().add_node("n1")["status"]["allocatable"]["nvidia.com/gpu"] = json!("8");
+    assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    assert_eq!(stage.node("n1")["metadata"]["annotations"], json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operands_come_back_on_every_way_out() {
+    let ways: [fn(&mut Value); 3] = [
+        |_| {},
+        |node| node["spec"] = json!({}),
+        |node| node["metadata"]["annotations"][OWNER] = json!("alice"),
+    ];
+    for (index, (way, lets_go)) in ways.iter().flat_map(|way| [(way, false), (way, true)]).enumerate() {
+        let index = index / 2;
+        let (stage, drainer) = staged();
+        stage.state().add_node("n1")["metadata"]["labels"] = json!({PLUGIN: "true"});
+        cordoned(&drainer).await;
+        busy(drainer.clear(&target(), &marker()).await);
+        way(stage.state().add_node("n1"));
+        match index {
+            0 => drainer.explain(&target(), &marker(), "it failed").await.unwrap(),
+            _ if lets_go => drainer.let_go(&target(), &marker()).await.unwrap(),
+            _ => _ = drainer.resume(&target(), &marker(), None).await.unwrap(),
+        }
+        assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true", "{index}");
+        let paused = stage.node("n1")["metadata"]["annotations"].get(PAUSED).is_some();
+        assert_eq!(paused, index == 0, "{index}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_has_to_be_heard_from_the_kubelet() {
+    let (stage, drainer) = staged();
+    cordoned(&drainer).await;
+    let after = Some("2026-11-22T01:00:00Z".parse().unwrap());
+    let error = drainer.resume(&target(), &marker(), after).await.unwrap_err().to_string();
+    assert!(
+        error.contains("its kubelet has not registered since its reboot") && error.contains("boot-1"),
+        "{error}"
+    );
+    stage.state().add_node("n1")["status"]["nodeInfo"]["bootID"] = json!("boot-2");
+    stage.state().add_node("n1")["status"]["conditions"][0]["status"] = json!("Unknown");
+    let error = drainer.resume(&target(), &marker(), after).await.unwrap_err().to_string();
+    assert!(error.contains("it is not ready"), "{error}");
+    stage.state().add_node("n1")["status"]["conditions"][0]["status"] = json!("True");
+    assert_eq!(drainer.resume(&target(), &marker(), after).await, Ok(Ownership::NotDrained));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_run_holds_the_lock_and_who_lost_it_changes_nothing() {
+    let (stage, one) = staged();
+    let two = drainer(&stage, options());
+    assert_eq!(one.holders().await, Ok(vec![]));
+    assert_eq!(one.lock("R1").await, Ok(None));
+    assert_eq!(two.lock("R2").await, Ok(Some("R1".into())));
+    assert_eq!((one.locked("R1").await, two.locked("R2").await), (Ok(true), Ok(false)));
+    cordoned(&one).await;
+    stage.state().add_pod("n1", "ns", "web-1");
+    // As `--steal` does it.
+    two.unlock("R1").await.unwrap();
+    assert_eq!(two.lock("R2").await, Ok(None));
+    let asked = stage.state().asked.len();
+    let error = one.clear(&target(), &marker()).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the Lease default/gpufleet at https://stage is held by run R2 now; nothing was changed"
+    );
+    assert!(one.resume(&target(), &marker(), None).await.is_err());
+    assert_eq!(stage.state().asked.len(), asked);
+    one.unlock("R1").await.unwrap();
+    assert_eq!(two.holders().await, Ok(vec!["R2".to_owned()]));
+    two.unlock("R2").await.unwrap();
+    assert_eq!(two.holders().await, Ok(vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn mig_manager_keeps_its_layout_unless_told_otherwise() {
+    let owned = json!({"nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/gpu.deploy.mig-manager": "true"});
+    let take = |labels: Value, changed: KubernetesOptions| async move {
+        let stage = Stage::default();
+        stage.state().add_node("n1")["metadata"]["labels"] = labels;
+        let cordon = drainer(&stage, changed).cordon(&target(), &marker(), "x").await.unwrap();
+        (cordon, stage.node("n1")["metadata"]["labels"]["nvidia.com/gpu.deploy.mig-manager"].clone())
+    };
+    let lays_out = KubernetesOptions { lays_out_mig: true, ..options() };
+    let (cordon, _) = take(owned.clone(), options()).await;
+    assert!(matches!(cordon, Cordon::Ours { .. }), "{cordon:?}");
+    let (cordon, _) = take(owned.clone(), lays_out.clone()).await;
+    let Cordon::Refused { why } = cordon else { panic!("{cordon:?}") };
+    assert!(why.contains("nvidia.com/mig.config=all-1g.10gb"), "{why}");
+    let takes = KubernetesOptions { mig_manager: MigManager::Takeover, ..lays_out };
+    let (cordon, label) = take(owned.clone(), takes).await;
+    assert!(matches!(cordon, Cordon::Ours { .. }) && label == "false", "{cordon:?} {label}");
+    let (cordon, _) = take(json!({"nvidia.com/mig.config.state": "pending"}), options()).await;
+    assert_eq!(cordon, Cordon::HeldByOthers { by: "mig-manager lays out its MIG now (pending)".into() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_neither_yes_nor_no() {
+    let (stage, drainer) = staged();
+    cordoned(&drainer).await;
+    stage.state().gone = true;
+    let error = drainer.ownership(&target(), &marker()).await.unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"`GET /api/v1/nodes/n1` at https://stage: connection refused; its effect is unknown: check that the API server answers (`kubectl get --raw /readyz`)");
+    assert!(drainer.activity(&target()).await.is_err() && drainer.survey(&[target()]).await.is_err());
+    assert!(drainer.lock("R1").await.is_err() && drainer.locked("R1").await.is_err());
+}

@@ -1,0 +1,88 @@
+//! `any_errors_fatal`: what a failure on one host does to the others, and what a resume makes of it.
+
+use super::*;
+
+const RESCUED: &str = "- hosts: all\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    - block:\n        \
+                       - command: /bin/first\n        \
+                       - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n        \
+                       - command: /bin/never\n      rescue:\n        - command: /bin/rescue\n        \
+                       - command: /bin/more\n      always:\n        - command: /bin/always\n    \
+                       - command: /bin/after\n";
+
+/// The commands that each host ran, by their names.
+fn ran(world: &World, hosts: &[String]) -> Vec<String> {
+    let names =
+        |line: &String| line.split("/bin/").nth(1).unwrap().trim_end_matches(['"', ']', ')']).to_owned();
+    hosts
+        .iter()
+        .map(|host| world.with(host, |it| it.ran.iter().map(names).collect::<Vec<_>>().join(" ")))
+        .collect()
+}
+
+/// Runs it, killed at this step and with so much of the journal lost, if at all.
+fn run(playbook: &str, count: usize, kill: Option<(u32, usize, usize)>) -> (Vec<String>, Option<Stop>) {
+    virtual_time(async {
+        let (hosts, state) = (hosts(count), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, false);
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let mut result = None;
+        if let Some((step, records, torn)) = kill {
+            *world.crash_in.lock().unwrap() = Some(step);
+            result = process_of(playbook, &world, &hosts, &dir, 1).await;
+            *world.crash_in.lock().unwrap() = None;
+            if result.is_none() {
+                lose_tail(&dir, records, torn);
+            }
+        }
+        if result.is_none() {
+            result = process_of(playbook, &world, &hosts, &dir, 2).await;
+        }
+        (ran(&world, &hosts), result.unwrap().stop)
+    })
+}
+
+#[test]
+fn the_others_go_to_their_rescue_too() {
+    let (ran, stop) = run(RESCUED, 3, None);
+    let others = "first rescue more always after";
+    assert_eq!(
+        (ran, stop),
+        (vec!["first ill rescue more always after".to_owned(), others.to_owned(), others.to_owned()], None)
+    );
+}
+
+#[test]
+fn without_a_rescue_only_what_is_always_done_is_done() {
+    let playbook =
+        RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
+    let (ran, stop) = run(&playbook, 3, None);
+    assert_eq!(ran, ["first ill always", "first always", "first always"]);
+    assert!(matches!(stop, Some(Stop::Threshold(_))), "{stop:?}");
+}
+
+#[test]
+fn a_failure_that_ends_its_host_leads_the_others_into_their_rescue() {
+    let playbook = "- hosts: all\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    - command: /bin/first\n    \
+                    - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n    - command: /bin/after\n";
+    let (ran, stop) = run(playbook, 2, None);
+    assert_eq!(ran, ["first ill", "first"]);
+    assert!(matches!(stop, Some(Stop::Threshold(_))), "{stop:?}");
+}
+
+#[test]
+fn killed_at_any_step_the_others_end_where_they_would_have() {
+    let always =
+        RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
+    for playbook in [RESCUED, &always] {
+        let expected = run(playbook, 2, None);
+        for step in 0..40 {
+            for (records, torn) in [(0, 0), (1, 7), (4, 0)] {
+                assert_eq!(
+                    run(playbook, 2, Some((step, records, torn))),
+                    expected,
+                    "killed at step {step}, {records} records lost"
+                );
+            }
+        }
+    }
+}

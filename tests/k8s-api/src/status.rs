@@ -1,0 +1,265 @@
+//! The failures of the API, worded as a kube-apiserver words them.
+//!
+//! Owns the `Status` body and which HTTP code, reason and details belong together. Facts: recorded replies of 1.36
+//! (`transcripts/`), and apimachinery's `api/errors` for those that were not recorded.
+
+use serde_json::{Value, json};
+
+use crate::resources::Resource;
+
+/// What a request failed with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    pub code: u16,
+    pub reason: &'static str,
+    pub message: String,
+    /// Absent where the real server sends none.
+    pub details: Option<Value>,
+    /// Seconds, as `Retry-After` and inside the details.
+    pub retry_after_s: Option<u32>,
+    /// Where a list that expired goes on, without being consistent.
+    pub list_continue: Option<String>,
+}
+
+pub type Outcome<T> = Result<T, Box<Failure>>;
+
+impl Failure {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after_s: None,
+            list_continue: None,
+        })
+    }
+
+    fn with(mut self: Box<Self>, details: Value) -> Box<Self> {
+        self.details = Some(details);
+        self
+    }
+
+    /// The body of the reply.
+    pub fn body(&self) -> Value {
+        let mut body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message});
+        if !self.reason.is_empty() {
+            body["reason"] = json!(self.reason);
+        }
+        if let Some(details) = &self.details {
+            body["details"] = details.clone();
+        }
+        if let Some(seconds) = self.retry_after_s {
+            body["details"]["retryAfterSeconds"] = json!(seconds);
+        }
+        if let Some(token) = &self.list_continue {
+            body["metadata"]["continue"] = json!(token);
+        }
+        body["code"] = json!(self.code);
+        body
+    }
+}
+
+/// The body of a success that has no object: what an eviction answers.
+pub fn success() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+}
+
+fn named(resource: &Resource, name: &str) -> Value {
+    let mut details = json!({"name": name});
+    if !resource.group.is_empty() {
+        details["group"] = json!(resource.group);
+    }
+    details["kind"] = json!(resource.plural);
+    details
+}
+
+pub fn not_found(resource: &Resource, name: &str) -> Box<Failure> {
+    Failure::new(404, "NotFound", format!("{} \"{name}\" not found", resource.dotted()))
+        .with(named(resource, name))
+}
+
+/// A path that the server does not serve.
+pub fn no_such_resource() -> Box<Failure> {
+    Failure::new(404, "NotFound", "the server could not find the requested resource").with(json!({}))
+}
+
+pub fn already_exists(resource: &Resource, name: &str) -> Box<Failure> {
+    Failure::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", resource.dotted()))
+        .with(named(resource, name))
+}
+
+/// A write over a version that is not the newest.
+pub fn modified(resource: &Resource, name: &str) -> Box<Failure> {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    Failure::new(
+        409,
+        "Conflict",
+        format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.dotted()),
+    )
+    .with(named(resource, name))
+}
+
+/// A precondition on the uid or the version of what is to be deleted; the kind stands where others have the resource.
+pub fn precondition(resource: &Resource, name: &str, why: &str) -> Box<Failure> {
+    let kind = if resource.group.is_empty() {
+        resource.kind.to_owned()
+    } else {
+        format!("{}.{}", resource.kind, resource.group)
+    };
+    let mut details = json!({"name": name});
+    if !resource.group.is_empty() {
+        details["group"] = json!(resource.group);
+    }
+    details["kind"] = json!(resource.kind);
+    Failure::new(409, "Conflict", format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}"))
+        .with(details)
+}
+
+/// The storage's refusal to update an object of another uid.
+pub fn other_uid(resource: &Resource, name: &str, wanted: &str, found: &str) -> Box<Failure> {
+    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    Failure::new(
+        409,
+        "Conflict",
+        format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.dotted()),
+    )
+    .with(named(resource, name))
+}
+
+/// A JSON patch that did not apply; the real server does not say which operation.
+pub fn patch_failed() -> Box<Failure> {
+    Failure::new(422, "Invalid", "the server rejected our request due to an error in our request")
+        .with(json!({}))
+}
+
+pub fn bad_request(message: impl Into<String>) -> Box<Failure> {
+    Failure::new(400, "BadRequest", message)
+}
+
+/// A field that validation refuses.
+pub fn invalid(resource: &Resource, name: &str, field: &str, reason: &str, why: &str) -> Box<Failure> {
+    let kind = if resource.group.is_empty() {
+        resource.kind.to_owned()
+    } else {
+        format!("{}.{}", resource.kind, resource.group)
+    };
+    let mut details = json!({"name": name});
+    if !resource.group.is_empty() {
+        details["group"] = json!(resource.group);
+    }
+    details["kind"] = json!(resource.kind);
+    details["causes"] = json!([{"reason": reason, "message": why, "field": field}]);
+    Failure::new(422, "Invalid", format!("{kind} \"{name}\" is invalid: {field}: {why}")).with(details)
+}
+
+pub fn unauthorized() -> Box<Failure> {
+    Failure::new(401, "Unauthorized", "Unauthorized")
+}
+
+/// What the authorizer says to somebody who may not.
+pub fn forbidden(
+    user: &str,
+    verb: &str,
+    resource: &Resource,
+    sub: &str,
+    namespace: &str,
+    name: &str,
+) -> Box<Failure> {
+    let what = if sub.is_empty() { resource.plural.to_owned() } else { format!("{}/{sub}", resource.plural) };
+    let object =
+        if name.is_empty() { resource.dotted() } else { format!("{} \"{name}\"", resource.dotted()) };
+    let place = if namespace.is_empty() {
+        " at the cluster scope".to_owned()
+    } else {
+        format!(" in the namespace \"{namespace}\"")
+    };
+    let message = format!(
+        "{object} is forbidden: User \"{user}\" cannot {verb} resource \"{what}\" in API group \"{}\"{place}",
+        resource.group
+    );
+    let mut details = named(resource, name);
+    if name.is_empty() {
+        details.as_object_mut().map(|map| map.shift_remove("name"));
+    }
+    Failure::new(403, "Forbidden", message).with(details)
+}
+
+/// Anything that is to be made in a namespace which goes away.
+pub fn namespace_terminating(resource: &Resource, namespace: &str, name: &str) -> Box<Failure> {
+    let mut details = named(resource, name);
+    details["causes"] = json!([{
+        "reason": "NamespaceTerminating",
+        "message": format!("namespace {namespace} is being terminated"),
+        "field": "metadata.namespace",
+    }]);
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    Failure::new(403, "Forbidden", format!("{} \"{name}\" is forbidden: {why}", resource.dotted()))
+        .with(details)
+}
+
+/// A disruption budget that does not let a pod go. `wait_s` is set while the budget's controller has not seen it yet.
+pub fn budget(cause: &str, wait_s: Option<u32>) -> Box<Failure> {
+    let mut failure = Failure::new(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    )
+    .with(json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
+    failure.retry_after_s = wait_s;
+    failure
+}
+
+/// The eviction's own refusal to choose between two budgets. It has no reason and no details.
+pub fn two_budgets() -> Box<Failure> {
+    Failure::new(
+        500,
+        "",
+        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+    )
+}
+
+pub fn internal(message: &str) -> Box<Failure> {
+    Failure::new(500, "InternalError", format!("Internal error occurred: {message}"))
+        .with(json!({"causes": [{"message": message}]}))
+}
+
+pub fn method_not_allowed() -> Box<Failure> {
+    Failure::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        .with(json!({}))
+}
+
+pub fn unsupported_media(accepted: &str) -> Box<Failure> {
+    let message = format!(
+        "the body of the request was in an unknown format - accepted media types include: {accepted}"
+    );
+    Failure::new(415, "UnsupportedMediaType", message)
+}
+
+/// A version that the history does not reach back to.
+pub fn expired(message: impl Into<String>) -> Box<Failure> {
+    Failure::new(410, "Expired", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::by_plural;
+
+    #[test]
+    fn refused_users_read_what_kubernetes_tells_them() {
+        let pods = by_plural("", "pods").expect("pods are served");
+        let failure = forbidden("gpufleet", "create", pods, "eviction", "team", "a");
+        assert_eq!(
+            failure.message,
+            "pods \"a\" is forbidden: User \"gpufleet\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"team\""
+        );
+        let nodes = by_plural("", "nodes").expect("nodes are served");
+        let failure = forbidden("gpufleet", "list", nodes, "", "", "");
+        assert_eq!(
+            failure.message,
+            "nodes is forbidden: User \"gpufleet\" cannot list resource \"nodes\" in API group \"\" at the cluster scope"
+        );
+        assert_eq!(failure.body()["details"], json!({"kind": "nodes"}));
+    }
+}

@@ -1,0 +1,9 @@
+//! The server over real TLS: its replies, its cluster, its faults.
+
+mod client;
+mod cluster;
+mod faults;
+mod lab;
+mod logins;
+mod transcripts;
+mod watches;

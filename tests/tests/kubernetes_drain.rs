@@ -1,0 +1,322 @@
+//! `drain: kubernetes` with the real binary: an API server over TLS whose nodes are the lab's machines.
+//!
+//! What happened is read from the server's own record and the lab's, never from gpufleet's.
+
+use std::time::Duration;
+
+use gpufleet_k8s_api::{
+    control::Command as Order,
+    log::{Entry, foreign_uncordons, most_out},
+    object,
+    resources::{ALL, NODES, PODS},
+    scenario::Scenario,
+    server::{Options, Server},
+};
+use gpufleet_tests::{Command, Finished, Fleet, FleetOptions, Home, Running};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const LABELS: [&str; 2] = ["device-plugin", "dcgm-exporter"];
+
+struct Site {
+    server: Server,
+    fleet: Fleet,
+    home: Home,
+    nodes: Vec<String>,
+    /// How much of the server's record is about its own start.
+    begin: u64,
+}
+
+impl Site {
+    fn new(nodes: usize, workloads: &str) -> Self {
+        let fleet = Fleet::start(&FleetOptions { nodes, gpus_per_node: 1, ..FleetOptions::default() });
+        let state = fleet.dir().join("nodes/gpu{}/state/node.json");
+        let scenario = format!(
+            r#"
+pace: 1
+nodes:
+  - {{name: "gpu{{}}", count: {nodes}, digits: 3, lab: "{}", plugin: app=plugin,
+      labels: {{nvidia.com/gpu.deploy.device-plugin: "true", nvidia.com/gpu.deploy.dcgm-exporter: "true"}}}}
+daemon_sets:
+  - {{name: plugin, namespace: gpu-operator, node_selector: {{nvidia.com/gpu.deploy.device-plugin: "true"}}}}
+  - {{name: exporter, namespace: gpu-operator, node_selector: {{nvidia.com/gpu.deploy.dcgm-exporter: "true"}}}}
+{workloads}"#,
+            state.display()
+        );
+        let server =
+            Server::start(Options { port: 0, scenario: Scenario::parse(&scenario).unwrap() }).unwrap();
+        let home = Home::new();
+        let login = server.certificate("gpufleet").unwrap();
+        home.write("kubeconfig", &server.kubeconfig(&login));
+        let nodes = (1..=nodes).map(|number| format!("gpu{number:03}")).collect();
+        let begin = server.log(0).last().map_or(0, |entry| entry.seq);
+        Self { server, fleet, home, nodes, begin }
+    }
+
+    fn write_play(&self, budget: usize, drain: &str, tasks: &str) {
+        let play = format!(
+            "- hosts: gpu
+  become: true
+  rollout:
+    max_unavailable: {budget}
+    health_gate: []
+    drain: {{kubernetes: {{kubeconfig: kubeconfig, {drain}}}}}
+  tasks:
+    - {tasks}
+"
+        );
+        self.home.write("play.yaml", &play);
+    }
+
+    fn command(&self, words: &[&str]) -> Command<'_> {
+        let inventory = self.fleet.inventory();
+        self.home.gpufleet(words.iter().copied().chain(["-i", &inventory])).within(Duration::from_secs(300))
+    }
+
+    fn run(&self) -> Command<'_> {
+        self.command(&["run", "play.yaml", "--yes", "--format", "json"])
+    }
+
+    #[track_caller]
+    fn order(&self, order: Value) {
+        self.server.command(&serde_json::from_value::<Order>(order).unwrap()).unwrap();
+    }
+
+    fn node(&self, name: &str) -> Value {
+        self.server.object(&NODES, "", name).unwrap()
+    }
+
+    fn pods(&self, namespace: &str) -> Vec<Value> {
+        self.server.with(|cluster| cluster.store.all(&PODS, namespace).cloned().collect())
+    }
+
+    fn is_cordoned(&self, name: &str) -> bool {
+        self.node(name)["spec"]["unschedulable"] == true
+    }
+
+    fn lock(&self) -> Value {
+        let leases = ALL.into_iter().find(|resource| resource.plural == "leases").unwrap();
+        let lease = self.server.object(leases, "default", "gpufleet").unwrap_or_default();
+        lease["spec"]["holderIdentity"].clone()
+    }
+
+    fn log(&self) -> Vec<Entry> {
+        self.server.log(self.begin)
+    }
+
+    /// Waits until the server's record or objects satisfy a condition.
+    #[track_caller]
+    fn until(&self, what: &str, running: &Running, condition: impl Fn() -> bool) {
+        let begin = std::time::Instant::now();
+        while !condition() {
+            assert!(begin.elapsed() < Duration::from_secs(120), "not seen: {what}: {:?}", running.journal());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The node takes work, shows no mark of ours, and runs all that the operator runs.
+    #[track_caller]
+    fn assert_back(&self, name: &str) {
+        let node = self.node(name);
+        assert!(!self.is_cordoned(name), "{node}");
+        self.assert_no_marks(name);
+    }
+
+    #[track_caller]
+    fn assert_no_marks(&self, name: &str) {
+        let node = self.node(name);
+        assert!(!node["metadata"]["annotations"].to_string().contains("gpufleet"), "{node}");
+        for label in LABELS {
+            assert_eq!(
+                node["metadata"]["labels"][format!("nvidia.com/gpu.deploy.{label}")],
+                "true",
+                "{name}"
+            );
+        }
+    }
+}
+
+fn waits(running: &mut Running, node: &str, why: &str) {
+    running.until(&format!("{node} waits for {why}"), |events| {
+        events
+            .of_host("node_state", node)
+            .any(|with| with["detail"].as_str().is_some_and(|text| text.contains(why)))
+    });
+}
+
+const SERVICE: &str = "deployments:
+  - {name: inference, namespace: serving, replicas: 12, grace: 10}
+budgets:
+  - {name: inference, namespace: serving, min_available: 12}
+";
+
+/// Twelve machines get a MIG layout while a budget has no room for a while, a person takes one node over in mid-drain,
+/// another one is cordoned before its turn, and the controller is killed in the middle.
+#[test]
+fn mig_is_laid_out_on_a_fleet_that_serves() {
+    let site = Site::new(12, SERVICE);
+    site.write_play(4, "timeout: 5m", "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}");
+    site.order(json!({"cordon": {"node": "gpu011", "user": "bob"}}));
+
+    let plan = site.command(&["plan", "play.yaml"]).run().expect(0);
+    let plan = plan.says(&[
+        "gpu001 could not be drained now at kubernetes: pod serving/inference-",
+        "PodDisruptionBudget inference needs 12 healthy pods and has 12 currently",
+        "gpu011 could not be drained now at kubernetes: cordoned by kubectl-edit",
+    ]);
+    assert!(
+        !site.log().iter().any(|entry| entry.user == "gpufleet" && entry.code == 201 && !entry.dry_run),
+        "{plan}"
+    );
+
+    let mut running = site.run().start();
+    let blocked = "PodDisruptionBudget inference needs 12 healthy pods and has 12 currently";
+    let waiting = |with: &&Value| with["detail"].as_str().is_some_and(|text| text.contains(blocked));
+    running.until("the budget is in the way", |events| events.named("node_state").any(|with| waiting(&with)));
+    let hers =
+        running.journal().named("node_state").find(waiting).unwrap()["host"].as_str().unwrap().to_owned();
+    assert!(!site.log().iter().any(|entry| entry.verb == "evict" && entry.code == 201 && !entry.dry_run));
+    // A person wants the node for herself.
+    site.order(json!({"uncordon": {"node": hers, "user": "alice"}}));
+    site.order(json!({"cordon": {"node": hers, "user": "alice"}}));
+    running.until("the node is hers", |events| {
+        events
+            .of_host("drain", &hers)
+            .any(|with| with["step"].to_string().contains("cordoned anew by kubectl-edit"))
+    });
+    // The owners of the service make room for two.
+    site.order(
+        json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "serving", "name": "inference"}}),
+    );
+    let scenario: Value =
+        json!({"budgets": [{"name": "inference", "namespace": "serving", "max_unavailable": 2}]});
+    site.order(json!({"add": {"scenario": scenario}}));
+    let uncordoned = |log: &[Entry]| {
+        log.iter().filter(|entry| entry.verb == "uncordoned" && entry.user == "gpufleet").count()
+    };
+    let held = || {
+        site.nodes
+            .iter()
+            .filter(|node| site.node(node)["metadata"]["annotations"]["gpufleet.io/paused"].is_string())
+            .count()
+    };
+    site.until("some are back, and one is at work", &running, || uncordoned(&site.log()) >= 2 && held() >= 1);
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, None);
+    let run = site.lock();
+    assert!(run.is_string(), "the lock outlives the controller");
+
+    let done =
+        site.home.gpufleet(["resume", "--yes", "--format", "json"]).within(Duration::from_secs(300)).run();
+    assert!(matches!(done.code, Some(0 | 5)), "{done}");
+    let theirs = [hers.as_str(), "gpu011"];
+    let document = done.document();
+    for name in &site.nodes {
+        if theirs.contains(&name.as_str()) {
+            assert!(site.is_cordoned(name), "{name} is somebody's: {done}");
+            site.assert_no_marks(name);
+            assert_eq!(site.fleet.setters(name).len(), 0, "{name}: {done}");
+            continue;
+        }
+        assert!(matches!(document.state(name), "done" | "compliant"), "{name}: {done}");
+        assert_eq!(site.fleet.read(name, "nvidia-smi -L").matches("MIG 1g.10gb").count(), 7, "{name}");
+        site.assert_back(name);
+        assert_eq!(site.node(name)["status"]["allocatable"]["nvidia.com/mig-1g.10gb"], "7", "{name}");
+    }
+    let log = site.log();
+    assert_eq!(
+        foreign_uncordons(&log.iter().filter(|entry| entry.user != "alice").cloned().collect::<Vec<_>>()),
+        []
+    );
+    assert!(most_out(&log) <= 4, "{}", most_out(&log));
+    assert!(!log.iter().any(|entry| entry.verb == "budget-violated"), "{done}");
+    assert_eq!(site.lock(), Value::Null, "the lock is given back");
+    // Every pod that went was asked through the eviction API by its uid.
+    for entry in log.iter().filter(|entry| entry.user == "gpufleet" && entry.resource.starts_with("pods")) {
+        assert_eq!(entry.verb, "evict");
+        assert!(object::text(&entry.detail, "/deleteOptions/preconditions/uid").len() > 8, "{entry:?}");
+    }
+}
+
+fn the_only_run(site: &Site) -> String {
+    let runs: Vec<_> = std::fs::read_dir(site.home.runs()).unwrap().flatten().collect();
+    let [run] = runs.as_slice() else { panic!("one run: {runs:?}") };
+    run.file_name().into_string().unwrap()
+}
+
+const HELD: &str = "pods:
+  - {name: held, namespace: serving, node: gpu001, finalizers: [example.com/backup]}
+";
+
+/// What was stopped and cordoned comes back when a run is aborted, at work and after it was killed.
+#[test]
+fn an_abort_brings_back_all_that_was_stopped() {
+    for killed in [false, true] {
+        let site = Site::new(1, "");
+        site.write_play(1, "timeout: 5m", "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}");
+        // What the operator runs does not end, so that the drain waits with its labels paused.
+        for mut pod in site.pods("gpu-operator") {
+            pod["metadata"]["annotations"]["k8s-api.test/never-stops"] = json!("yes");
+            for key in ["resourceVersion", "uid", "creationTimestamp", "managedFields"] {
+                pod["metadata"].as_object_mut().unwrap().remove(key);
+            }
+            site.order(json!({"put": {"object": pod}}));
+        }
+        let running = site.run().start();
+        site.until("the pause", &running, || {
+            site.node("gpu001")["metadata"]["labels"]["nvidia.com/gpu.deploy.device-plugin"]
+                == "paused-for-mig-change"
+        });
+        let mut first = Some(running);
+        if killed {
+            let running = first.take().unwrap();
+            running.signal(Signal::KILL);
+            assert_eq!(running.wait().code, None);
+            assert!(site.is_cordoned("gpu001"));
+        }
+        // From now on its pods end as they should, so that the node can be seen whole again.
+        for pod in site.pods("gpu-operator") {
+            let name = object::name(&pod);
+            site.order(json!({"delete": {"resource": "pods", "namespace": "gpu-operator", "name": name, "grace": 0}}));
+        }
+        let aborted = site.home.gpufleet(["abort", &the_only_run(&site), "--format", "json"]).run();
+        if let Some(running) = first {
+            assert_eq!(running.wait().code, Some(130));
+        }
+        assert!(aborted.code.is_some_and(|code| code != 1), "{aborted}");
+        site.assert_back("gpu001");
+        assert_eq!((site.fleet.setters("gpu001").len(), site.lock()), (0, Value::Null), "{aborted}");
+    }
+}
+
+/// A pod that never goes keeps its node: given back at the end of its time, with the reason.
+#[test]
+fn a_pod_that_never_goes_ends_the_drain() {
+    let site = Site::new(1, HELD);
+    site.write_play(
+        1,
+        "timeout: 12s, force: true, grace_period: 1s",
+        "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}",
+    );
+    let done: Finished = site.run().run().expect(5);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "held", "{done}");
+    assert!(document.message("gpu001").contains("pod serving/held (should have ended at "), "{done}");
+    assert!(document.message("gpu001").contains("finalizers hold it: example.com/backup"), "{done}");
+    site.assert_back("gpu001");
+    assert_eq!(site.fleet.setters("gpu001").len(), 0);
+}
+
+/// The server is gone for a minute in the middle, and nobody notices but the screen.
+#[test]
+fn a_server_that_is_gone_for_a_minute_costs_a_minute() {
+    let site = Site::new(1, "deployments:\n  - {name: web, replicas: 1, grace: 10}\n");
+    site.write_play(1, "timeout: 5m", "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}");
+    let mut running = site.run().start();
+    waits(&mut running, "gpu001", "pod default/web-");
+    site.order(json!({"reach": {"reach": "refused", "during": "60s"}}));
+    waits(&mut running, "gpu001", "its effect is unknown");
+    let done = running.wait().expect(0);
+    assert_eq!(done.document().state("gpu001"), "done", "{done}");
+    site.assert_back("gpu001");
+}
