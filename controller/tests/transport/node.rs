@@ -2,14 +2,11 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU16, Ordering},
-    },
+    sync::{Arc, LazyLock, Mutex},
     time::{Duration, Instant},
 };
 
@@ -17,6 +14,7 @@ use gpufleet::transport::{
     ChannelEvent, ConnectError, Connector, ConnectorOptions, Deadlines, Environment, Prompt, PromptError,
     PromptRequest, Target, TargetDefaults,
 };
+use gpufleet_ports::Ports;
 use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
@@ -56,18 +54,14 @@ pub fn public(key: &Path) -> String {
     fs::read_to_string(format!("{}.pub", key.display())).unwrap().trim().to_owned()
 }
 
-static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
-
-/// A port that nobody listens on, below the range from which the kernel takes ports for connections.
+/// A port that nobody listens on, and that stays this process's own.
 pub fn free_port() -> u16 {
-    let base = 12000 + u16::try_from(std::process::id() % 10000).unwrap();
-    for _ in 0..2000 {
-        let port = base + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no free port");
+    static PORTS: LazyLock<Mutex<Ports>> = LazyLock::new(Mutex::default);
+    let reserved = PORTS.lock().unwrap().reserve().unwrap();
+    let number = reserved.number();
+    // Why: a server may still be told of it when whoever asked is gone.
+    std::mem::forget(reserved);
+    number
 }
 
 /// What a node is made of.

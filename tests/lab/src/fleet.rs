@@ -5,20 +5,18 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gpufleet_ports::{NoPort, Ports, ReservedPort};
 use nvml_sim::fault::{Effect, Rule};
 use nvml_sim::model::ModelKey;
 use nvml_sim::state::Machine;
 use nvml_sim::store::Store;
-use rustix::net::sockopt::set_socket_reuseaddr;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use crate::keys;
 use crate::node::{files, ssh};
@@ -67,8 +65,8 @@ pub enum LabError {
     UnfitPath(PathBuf),
     #[error("{node}: {message}")]
     State { node: String, message: String },
-    #[error("no free port between {0} and {1} on 127.0.0.1")]
-    NoPort(u16, u16),
+    #[error(transparent)]
+    NoPort(#[from] NoPort),
     #[error("{node} did not come up; the end of its console:\n{tail}")]
     NotReady { node: String, tail: String },
 }
@@ -78,7 +76,6 @@ fn io_at<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 }
 
 const MARKER: &str = ".gpufleet-lab";
-const PORTS: (u16, u16) = (20_000, 32_000);
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running fleet. It ends when this is dropped.
@@ -138,7 +135,7 @@ impl Fleet {
         let login = dir.join("id_ed25519");
         let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
         let mut fleet = Self { dir, nodes: Vec::new(), stop: Arc::default() };
-        let mut ports = Ports::new();
+        let mut ports = Ports::default();
         let mut known_hosts = String::new();
         let mut faults_of_nodes = Vec::new();
         for number in 0..options.nodes {
@@ -146,12 +143,12 @@ impl Fleet {
             let model =
                 options.gpus.get(number % options.gpus.len().max(1)).copied().unwrap_or(ModelKey::H100);
             let (host_key, public) = keys::fresh(&name).map_err(io_at("make a host key in", &fleet.dir))?;
-            let port = ports.next()?;
+            let port = ports.reserve()?;
             let spec = NodeSpec {
                 dir: fleet.dir.join("nodes").join(&name),
                 name,
                 share: share.clone(),
-                port: port.number,
+                port: port.number(),
                 ssh_server: options.ssh_server,
                 host_key,
                 authorized_key: authorized_key.clone(),
@@ -408,52 +405,6 @@ fn create_node(
     spec.save().map_err(io_at("write", &spec.dir))
 }
 
-/// Ports for the nodes, below the range that the kernel hands out by itself.
-struct Ports {
-    next: u16,
-    left: u16,
-}
-
-/// A port that is ours as long as this lives, also while its node is away.
-///
-/// Why it works: the socket is bound but does not listen. A client is refused, another lab's search finds the port taken, and the
-/// node's own server, which asks for address reuse as every SSH server does, can bind it all the same.
-struct ReservedPort {
-    number: u16,
-    _socket: OwnedFd,
-}
-
-impl ReservedPort {
-    fn take(number: u16) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, number))?;
-        set_socket_reuseaddr(&socket, true)?;
-        Ok(Self { number, _socket: socket })
-    }
-}
-
-impl Ports {
-    fn new() -> Self {
-        let (low, high) = PORTS;
-        let span = high - low;
-        let offset = (std::process::id() as u16).wrapping_mul(97) % span;
-        Self { next: low + offset, left: span }
-    }
-
-    fn next(&mut self) -> Result<ReservedPort, LabError> {
-        let (low, high) = PORTS;
-        while self.left > 0 {
-            let port = self.next;
-            self.left -= 1;
-            self.next = if port + 1 >= high { low } else { port + 1 };
-            if let Ok(reserved) = ReservedPort::take(port) {
-                return Ok(reserved);
-            }
-        }
-        Err(LabError::NoPort(low, high))
-    }
-}
-
 fn wait_ready(node: &Supervised, limit: Instant) -> Result<(), LabError> {
     let spec = &node.spec;
     let gave_up = || node.thread.as_ref().is_some_and(JoinHandle::is_finished);
@@ -615,8 +566,8 @@ pub fn serve_real_host(dir: &Path) -> Result<PathBuf, LabError> {
     let login = dir.join("id_ed25519");
     let authorized_key = keys::write_pair(&login).map_err(io_at("write", &login))?;
     let (host_key, public) = keys::fresh("real").map_err(io_at("make a host key in", &dir))?;
-    let reserved = Ports::new().next()?;
-    let port = reserved.number;
+    let reserved = Ports::default().reserve()?;
+    let port = reserved.number();
     let settings = ssh::Settings {
         port,
         host_key,
