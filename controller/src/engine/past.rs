@@ -70,6 +70,8 @@ struct Told {
     to: String,
     /// The number of reports that people had seen by then.
     reported: usize,
+    /// The number of things that the rollout had been told by then.
+    inputs: usize,
 }
 
 impl Told {
@@ -119,8 +121,8 @@ pub(super) struct Resumed {
     pub(super) raised: bool,
     /// It failed so at some time.
     pub(super) has_raised: bool,
-    /// It has heard of such a failure elsewhere.
-    pub(super) halted: bool,
+    /// How much the rollout had been told when it last heard of such a failure elsewhere, or of a bound.
+    pub(super) halted: Option<usize>,
 }
 
 /// Hosts that are being read before a play.
@@ -237,6 +239,7 @@ impl Past {
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };
+        let inputs = play.inputs.len();
         let node = play.nodes.entry(name.to_owned()).or_default();
         match what {
             What::NodeBegan { one_reboot, .. } => {
@@ -250,6 +253,7 @@ impl Past {
                     fed: fed.as_deref().cloned(),
                     to: op_id.clone(),
                     reported: node.reported,
+                    inputs,
                 }));
             }
             What::PermitGranted { .. } => node.moments.push(Moment::Granted),
@@ -378,7 +382,7 @@ impl PastPlay {
         }
         let seen = known.reported;
         let mut moments = known.moments.into_iter().peekable();
-        let (mut raised, mut has_raised, mut halted) = (false, false, false);
+        let (mut raised, mut has_raised, mut halted) = (false, false, None);
         loop {
             if cursor.raised() {
                 (raised, has_raised) = (true, true);
@@ -402,14 +406,16 @@ impl PastPlay {
                     // Why: what it raised by then the others heard when the barrier opened.
                     raised = false;
                     let word = match moments.peek() {
-                        Some(Moment::Fed(told)) => told.at_barrier(&task),
+                        Some(Moment::Fed(told)) => told.at_barrier(&task).map(|word| (word, told.inputs)),
                         _ => None,
                     };
                     if word.is_some() {
                         moments.next();
                     }
-                    halted |= word == Some(Fed::Halted);
-                    word.map(|word| cursor.feed(word)).unwrap_or_default()
+                    if let Some((Fed::Halted, inputs)) = word {
+                        halted = Some(inputs);
+                    }
+                    word.map(|(word, _)| word).map(|word| cursor.feed(word)).unwrap_or_default()
                 }
                 Step::SectionEnd { .. } => Vec::new(),
                 Step::End(reached) => {

@@ -272,7 +272,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.stop = Some(Stop::of(reason));
             self.pace.send_replace(Pace::NoneNew);
             // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
-            let heard = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.halted);
+            let heard = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some());
             let heard = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(heard));
             self.meeting.restore_halt(heard.map(|(_, host)| host));
         }

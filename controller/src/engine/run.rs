@@ -539,8 +539,10 @@ impl Engine {
         let scheduler = self.scheduler(index);
         let mut core =
             rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
-        for (now, input) in &begun.inputs {
+        let mut bound = None;
+        for ((now, input), told) in begun.inputs.iter().zip(1..) {
             core.step(*now, input.clone())?;
+            bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(told)));
         }
         let hostvars = self.hostvars(index, play, slots.iter(), elsewhere);
         let lost: Vec<String> =
@@ -572,7 +574,9 @@ impl Engine {
                 continue;
             }
             let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
-            let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            let (mut resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            // Why: what it heard before the bound was of something else.
+            resumed.halted = resumed.halted.filter(|told| bound.is_some_and(|bound| bound <= *told));
             latches.push((host, resumed.latches.clone()));
             if retried && !unfinished.contains(&host) {
                 again.push(host);

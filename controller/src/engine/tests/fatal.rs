@@ -9,6 +9,14 @@ const RESCUED: &str = "- hosts: all\n  gather_facts: false\n  any_errors_fatal: 
                        - command: /bin/more\n      always:\n        - command: /bin/always\n    \
                        - command: /bin/after\n";
 
+/// A failure that was everybody's and is mended, and after it a bound that is reached.
+const RESCUED_THEN_STOPPED: &str = "- hosts: all\n  gather_facts: false\n  max_fail_percentage: 20\n  tasks:\n    \
+                                    - any_errors_fatal: true\n      block:\n        \
+                                    - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n      rescue:\n        \
+                                    - command: /bin/rescue\n    \
+                                    - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n    \
+                                    - command: /bin/never\n";
+
 /// The commands that each host ran, by their names.
 fn ran(world: &World, hosts: &[String]) -> Vec<String> {
     let names =
@@ -70,10 +78,32 @@ fn a_failure_that_ends_its_host_leads_the_others_into_their_rescue() {
 }
 
 #[test]
+fn a_bound_stops_those_who_heard_of_an_earlier_failure() {
+    let (ran, stop) = run(RESCUED_THEN_STOPPED, 2, None);
+    assert_eq!(ran, ["ill rescue ill", "rescue"]);
+    assert!(matches!(stop, Some(Stop::Threshold(_))), "{stop:?}");
+}
+
+#[test]
+fn a_bound_stops_them_too_where_the_process_that_reached_it_could_not_say_so() {
+    for records in 1..10 {
+        virtual_time(async {
+            let (hosts, state) = (hosts(2), tempfile::tempdir().unwrap());
+            let world = World::new(&hosts, false);
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            process_of(RESCUED_THEN_STOPPED, &world, &hosts, &dir, 1).await.unwrap();
+            lose_tail(&dir, records, 0);
+            process_of(RESCUED_THEN_STOPPED, &world, &hosts, &dir, 2).await.unwrap();
+            assert_eq!(ran(&world, &hosts), ["ill rescue ill", "rescue"], "{records} records lost");
+        });
+    }
+}
+
+#[test]
 fn killed_at_any_step_the_others_end_where_they_would_have() {
     let always =
         RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
-    for playbook in [RESCUED, &always] {
+    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED] {
         let expected = run(playbook, 2, None);
         for step in 0..40 {
             for (records, torn) in [(0, 0), (1, 7), (4, 0)] {
