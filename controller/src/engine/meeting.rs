@@ -13,6 +13,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::message::{LatchValue, ToNode};
+use crate::interpreter::Position;
 
 /// How long a barrier waits at most for hosts that have not answered at all.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -36,8 +37,7 @@ pub(super) struct Waiter {
     pub(super) host: usize,
     /// The task behind the barrier.
     pub(super) task: Arc<str>,
-    /// How many it has come to by now.
-    pub(super) nth: u32,
+    pub(super) at: Position,
     /// It is out of service: it has to get to a safe point, whatever happens elsewhere.
     pub(super) is_out: bool,
 }
@@ -46,17 +46,17 @@ pub(super) struct Waiter {
 pub(super) struct Meeting {
     /// The others go no further than to their next barrier.
     ended: bool,
-    /// The failures that are everybody's: each with the barrier at which it was heard of, or to be heard of at any.
-    halts: Vec<Option<u32>>,
+    /// The failures that are everybody's: each with the last place of those who have not heard of it, or to be heard of at any.
+    halts: Vec<Option<Position>>,
     /// How many of them each host has been told of, or has to hear nothing of.
     told: HashMap<usize, usize>,
     /// Those who hear of one as soon as they are in service again.
     deferred: HashSet<usize>,
     /// Somebody's end is everybody's, and nobody has heard of it yet.
     halting: bool,
-    /// Those whose failure is everybody's: since the barrier opened last, each with whether others may have heard of it
-    /// in an earlier process, and since the wave began.
-    failed: HashMap<usize, bool>,
+    /// Those whose failure is everybody's: since the barrier opened last, each with the last place of those who have not
+    /// heard of it where others may have in an earlier process, and since the wave began.
+    failed: HashMap<usize, Option<Position>>,
     raised: HashSet<usize>,
     at_barrier: BTreeMap<usize, Waiter>,
     /// When those who wait go on without hosts that never answered.
@@ -90,7 +90,7 @@ impl Meeting {
     }
 
     /// A host failed where any failure is everybody's, and goes on in its own rescue, if it has one.
-    pub(super) fn raise(&mut self, host: usize, again: bool) {
+    pub(super) fn raise(&mut self, host: usize, again: Option<Position>) {
         self.failed.insert(host, again);
         self.raised.insert(host);
     }
@@ -115,8 +115,9 @@ impl Meeting {
     /// What a host is told that may go on; not of its `own` failure.
     fn word(&mut self, waiter: &Waiter, own: bool) -> Word {
         let told = self.told.insert(waiter.host, self.halts.len()).unwrap_or_default();
-        // Why by barrier: in a resumed run one that has that barrier behind it has heard.
-        let news = self.halts.iter().skip(told).any(|at| at.is_none_or(|nth| waiter.nth <= nth));
+        // Why by place: in a resumed run one that is behind it has heard.
+        let news =
+            self.halts.iter().skip(told).any(|until| until.as_ref().is_none_or(|until| waiter.at <= *until));
         let due = self.deferred.remove(&waiter.host) || news;
         if due && !own && waiter.is_out {
             self.deferred.insert(waiter.host);
@@ -156,17 +157,22 @@ impl Meeting {
         }
         self.opens_at = None;
         // Why not all: in a resumed run one may stand before a barrier that another one has behind it.
-        let counted: HashMap<usize, u32> =
-            at_work.filter_map(|(host, _)| Some((host, self.at_barrier.get(&host)?.nth))).collect();
-        let first = counted.values().min().copied().unwrap_or(u32::MAX);
-        let goes =
-            |_: &usize, waiter: &mut Waiter| waiter.nth <= first || !counted.contains_key(&waiter.host);
+        let counted: HashSet<usize> =
+            at_work.map(|(host, _)| host).filter(|host| self.at_barrier.contains_key(host)).collect();
+        let first =
+            counted.iter().filter_map(|host| self.at_barrier.get(host)).map(|waiter| waiter.at.clone()).min();
+        let goes = |_: &usize, waiter: &mut Waiter| {
+            first.as_ref().is_none_or(|first| waiter.at <= *first) || !counted.contains(&waiter.host)
+        };
         let going: Vec<Waiter> = self.at_barrier.extract_if(.., goes).map(|(_, waiter)| waiter).collect();
-        let failed: HashMap<usize, bool> =
+        let failed: HashMap<usize, Option<Position>> =
             self.failed.extract_if(|host, _| !self.at_barrier.contains_key(host)).collect();
         self.halts.extend(std::mem::take(&mut self.halting).then_some(None));
-        let repeated = failed.values().all(|again| *again);
-        self.halts.extend((!failed.is_empty()).then_some(repeated.then_some(first)));
+        if !failed.is_empty() {
+            // Why: where one of them is new to all, all hear of it.
+            let known: Option<Vec<Position>> = failed.values().cloned().collect();
+            self.halts.push(known.and_then(|known| known.into_iter().max()));
+        }
         let hear = |waiter: Waiter| {
             let word = self.word(&waiter, failed.contains_key(&waiter.host));
             (waiter, word)

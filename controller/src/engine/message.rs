@@ -6,7 +6,7 @@ use gpufleet_protocol::{Disruption, Permit};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
-use crate::{drain::DrainError, event::What, journal::WriteError, rollout::Input};
+use crate::{drain::DrainError, event::What, interpreter::Position, journal::WriteError, rollout::Input};
 
 /// From a node's task; `host` is the index in the play.
 pub(super) enum FromNode {
@@ -26,15 +26,14 @@ pub(super) enum FromNode {
     Barrier {
         host: usize,
         task: Arc<str>,
-        /// How many it has come to by now.
-        nth: u32,
+        at: Position,
         is_out: bool,
     },
     /// Failed where any failure is everybody's.
     Raised {
         host: usize,
-        /// An earlier process of the run may have told the others.
-        again: bool,
+        /// Where an earlier process of the run may have told the others: those who are not behind it do not know.
+        again: Option<Position>,
     },
     /// The first of a wave to ask runs a `run_once` task, the others get its result.
     Latch {

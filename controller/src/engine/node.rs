@@ -28,7 +28,7 @@ use super::{
 use crate::{
     drain::Scheduler,
     event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
-    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
+    interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Position, Step, Work},
     rollout::Input,
 };
 
@@ -332,8 +332,8 @@ impl NodeTask {
                     }
                     cursor.feed(fed)
                 }
-                Step::Barrier { task, nth } => {
-                    match if silent { None } else { self.wait_for_others(&task, nth).await? } {
+                Step::Barrier { task, at } => {
+                    match if silent { None } else { self.wait_for_others(&task, at).await? } {
                         Some(fed) => {
                             if fed == Fed::Ended {
                                 self.remember(task.to_string(), &fed, false).await;
@@ -373,8 +373,8 @@ impl NodeTask {
                     return Ok(seen);
                 }
             };
-            if cursor.raised() && !silent {
-                self.raise(false).await;
+            if cursor.raised().is_some() && !silent {
+                self.raise(None).await;
             }
             if !silent
                 && let Some(result) = cursor.latch_result()
@@ -451,16 +451,16 @@ impl NodeTask {
     }
 
     /// Tells the others that a failure here is theirs too.
-    pub(super) async fn raise(&self, again: bool) {
+    pub(super) async fn raise(&self, again: Option<Position>) {
         let _ = self.out.send(FromNode::Raised { host: self.host, again }).await;
     }
 
     /// What the others did to this node, if anything.
-    async fn wait_for_others(&mut self, task: &Arc<str>, nth: u32) -> Result<Option<Fed>, Cut> {
+    async fn wait_for_others(&mut self, task: &Arc<str>, at: Position) -> Result<Option<Fed>, Cut> {
         // Why its place goes: those it waits for may need one.
         drop(self.place.take());
         let (task, is_out) = (Arc::clone(task), self.is_out());
-        let _ = self.out.send(FromNode::Barrier { host: self.host, task, nth, is_out }).await;
+        let _ = self.out.send(FromNode::Barrier { host: self.host, task, at, is_out }).await;
         let answer = self.answers.recv().await;
         self.take_place().await;
         match answer {

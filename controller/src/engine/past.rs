@@ -19,7 +19,7 @@ use super::{
 use crate::{
     drain::Marker,
     event::{DrainStep, Event, NodeState, PlayStarted, TaskReport, Verb, What},
-    interpreter::{Copied, Cursor, End, Fed, Step},
+    interpreter::{Copied, Cursor, End, Fed, Position, Step},
     rollout::Input,
 };
 
@@ -36,7 +36,8 @@ pub struct Past {
 #[derive(Debug)]
 pub(super) struct PastPlay {
     pub(super) shape: PlayStarted,
-    pub(super) inputs: Vec<(Timestamp, Input)>,
+    /// What the rollout was told, each with its place in the journal.
+    pub(super) inputs: Vec<(usize, Timestamp, Input)>,
     nodes: HashMap<String, PastNode>,
 }
 
@@ -70,8 +71,8 @@ struct Told {
     to: String,
     /// The number of reports that people had seen by then.
     reported: usize,
-    /// The number of things that the rollout had been told by then.
-    inputs: usize,
+    /// Its place in the journal.
+    place: usize,
 }
 
 impl Told {
@@ -118,10 +119,10 @@ pub(super) struct Resumed {
     pub(super) unproven: Option<String>,
     pub(super) latches: Vec<(Arc<str>, Option<Copied>)>,
     /// It failed where any failure is everybody's, and the others may not have heard of it.
-    pub(super) raised: bool,
-    /// It failed so at some time.
-    pub(super) has_raised: bool,
-    /// How much the rollout had been told when it last heard of such a failure elsewhere, or of a bound.
+    pub(super) raised: Option<Position>,
+    /// Where in the journal it failed so last.
+    pub(super) raised_at: Option<usize>,
+    /// Where in the journal it last heard of such a failure elsewhere, or of a bound.
     pub(super) halted: Option<usize>,
 }
 
@@ -156,7 +157,7 @@ impl Past {
         let mut predicted: HashMap<String, Prediction> = HashMap::new();
         // The same for hosts that are lost while they are being read.
         let mut read = Reading::default();
-        for event in events {
+        for (place, event) in events.iter().enumerate() {
             match &event.what {
                 What::RunStarted(started) => past.run.clone_from(&started.run_id),
                 What::PlayStarted(shape) => {
@@ -185,12 +186,12 @@ impl Past {
                 }
                 What::Rollout { play, now, input } => {
                     if let Some(play) = past.plays.get_mut(play) {
-                        play.inputs.push((*now, input.clone()));
+                        play.inputs.push((place, *now, input.clone()));
                     }
                 }
                 What::RunResumed { .. } => past.take_up(),
                 what if read.takes(what) => {}
-                what => past.note(current, event.at, what),
+                what => past.note(current, place, event.at, what),
             }
         }
         past
@@ -204,7 +205,7 @@ impl Past {
         }
     }
 
-    fn note(&mut self, current: usize, at: Timestamp, what: &What) {
+    fn note(&mut self, current: usize, place: usize, at: Timestamp, what: &What) {
         let Some(name) = crate::report::host_of(what) else { return };
         let host = self.hosts.entry(name.to_owned()).or_default();
         match what {
@@ -239,7 +240,6 @@ impl Past {
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };
-        let inputs = play.inputs.len();
         let node = play.nodes.entry(name.to_owned()).or_default();
         match what {
             What::NodeBegan { one_reboot, .. } => {
@@ -253,7 +253,7 @@ impl Past {
                     fed: fed.as_deref().cloned(),
                     to: op_id.clone(),
                     reported: node.reported,
-                    inputs,
+                    place,
                 }));
             }
             What::PermitGranted { .. } => node.moments.push(Moment::Granted),
@@ -321,7 +321,7 @@ impl PastNode {
 impl PastPlay {
     /// Whether its first wave was due.
     pub(super) fn has_begun(&self) -> bool {
-        self.inputs.iter().any(|(_, input)| *input == Input::Begin)
+        self.inputs.iter().any(|(_, _, input)| *input == Input::Begin)
     }
 
     /// Those of the hosts that began, batch by batch; those in none of them last.
@@ -382,10 +382,11 @@ impl PastPlay {
         }
         let seen = known.reported;
         let mut moments = known.moments.into_iter().peekable();
-        let (mut raised, mut has_raised, mut halted) = (false, false, None);
+        let (mut raised, mut raised_at, mut halted) = (None, None, None);
+        let mut place = 0;
         loop {
-            if cursor.raised() {
-                (raised, has_raised) = (true, true);
+            if let Some(until) = cursor.raised() {
+                (raised, raised_at) = (Some(until), Some(place));
             }
             while let Some(moment) = moments.next_if(|moment| !matches!(moment, Moment::Fed(..))) {
                 slot.out_of_service = matches!(moment, Moment::Granted);
@@ -404,16 +405,16 @@ impl PastPlay {
                 Step::Report(reports) => reports,
                 Step::Barrier { task, .. } => {
                     // Why: what it raised by then the others heard when the barrier opened.
-                    raised = false;
+                    raised = None;
                     let word = match moments.peek() {
-                        Some(Moment::Fed(told)) => told.at_barrier(&task).map(|word| (word, told.inputs)),
+                        Some(Moment::Fed(told)) => told.at_barrier(&task).map(|word| (word, told.place)),
                         _ => None,
                     };
                     if word.is_some() {
                         moments.next();
                     }
-                    if let Some((Fed::Halted, inputs)) = word {
-                        halted = Some(inputs);
+                    if let Some((Fed::Halted, place)) = word {
+                        halted = Some(place);
                     }
                     word.map(|(word, _)| word).map(|word| cursor.feed(word)).unwrap_or_default()
                 }
@@ -423,7 +424,10 @@ impl PastPlay {
                     break;
                 }
                 step @ (Step::Run(_) | Step::Latch { .. } | Step::Ask { .. }) => {
-                    let Some(Moment::Fed(Told { fed: Some(fed), .. })) = moments.next() else { break };
+                    let Some(Moment::Fed(Told { fed: Some(fed), place: at, .. })) = moments.next() else {
+                        break;
+                    };
+                    place = at;
                     if let Step::Latch { key } = &step {
                         latches.push((Arc::clone(key), None));
                     }
@@ -459,7 +463,7 @@ impl PastPlay {
             unproven,
             latches,
             raised,
-            has_raised,
+            raised_at,
             halted,
         };
         (resumed, end)
@@ -475,11 +479,11 @@ impl PastPlay {
                 Moment::Fed(told) => Some(told),
                 Moment::Granted | Moment::Released => None,
             });
-            Rehearsal { cursor, told: told.collect() }
+            Rehearsal { cursor, told: told.collect(), at: Position::default() }
         };
         let mut batch: Vec<Rehearsal> = batch.into_iter().map(known).collect();
-        while !batch.is_empty() {
-            batch.retain_mut(Rehearsal::reaches_a_barrier);
+        while let Some(first) = batch.iter().map(|one| one.at.clone()).min() {
+            batch.retain_mut(|one| one.at > first || one.reaches_a_barrier());
         }
     }
 
@@ -495,6 +499,8 @@ impl PastPlay {
 /// A cursor and what it is still to be told.
 struct Rehearsal {
     cursor: Cursor,
+    /// The barrier that it waits at.
+    at: Position,
     told: VecDeque<Told>,
 }
 
@@ -510,14 +516,18 @@ impl Rehearsal {
                     let Some(Told { fed: Some(fed), .. }) = self.told.pop_front() else { return false };
                     self.cursor.feed(fed);
                 }
-                Step::Barrier { task, .. } => match self.told.front().and_then(|told| told.at_barrier(&task))
-                {
-                    Some(word) => {
-                        self.told.pop_front();
-                        self.cursor.feed(word);
+                Step::Barrier { task, at } => {
+                    match self.told.front().and_then(|told| told.at_barrier(&task)) {
+                        Some(word) => {
+                            self.told.pop_front();
+                            self.cursor.feed(word);
+                        }
+                        None => {
+                            self.at = at;
+                            return true;
+                        }
                     }
-                    None => return true,
-                },
+                }
                 Step::Report(_) | Step::SectionEnd { .. } => {}
             }
         }

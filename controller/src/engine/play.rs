@@ -251,7 +251,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         for (owner, taken) in latches.into_iter().filter(|(host, _)| of_wave.contains(host)) {
             self.meeting.restore(owner, taken);
         }
-        let has_raised = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.has_raised);
+        let has_raised =
+            |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.raised_at.is_some());
         let raised = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(has_raised));
         self.meeting.restore_raised(raised.map(|(_, host)| host));
         let returned: Vec<usize> = (self.slots.iter().enumerate())
@@ -480,8 +481,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
                 self.input(Input::Surveyed { out, elsewhere, domains })
             }
-            FromNode::Barrier { host, task, nth, is_out } => {
-                self.at_barrier(Waiter { host, task, nth, is_out })
+            FromNode::Barrier { host, task, at, is_out } => {
+                self.at_barrier(Waiter { host, task, at, is_out })
             }
             FromNode::Raised { host, again } => {
                 self.meeting.raise(host, again);

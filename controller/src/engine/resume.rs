@@ -38,8 +38,8 @@ impl NodeTask {
             self.emit(What::TaskFinished { host: self.slot.name.clone(), report }).await;
         }
         self.left.reported = already;
-        if raised {
-            self.raise(true).await;
+        if raised.is_some() {
+            self.raise(raised).await;
         }
         self.carry_on(&mut cursor).await
     }

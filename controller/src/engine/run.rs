@@ -33,7 +33,9 @@ use crate::{
     journal::WriteError,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
-    rollout::{Amount, Batch, BudgetError, Lost, RolloutError, Wave, WaveHost, WindowError, plan_waves},
+    rollout::{
+        Amount, Batch, BudgetError, Lost, RolloutError, StopReason, Wave, WaveHost, WindowError, plan_waves,
+    },
     template::Value,
 };
 
@@ -540,10 +542,11 @@ impl Engine {
         let mut core =
             rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
         let mut bound = None;
-        for ((now, input), told) in begun.inputs.iter().zip(1..) {
+        for (place, now, input) in &begun.inputs {
             core.step(*now, input.clone())?;
-            bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(told)));
+            bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(*place)));
         }
+        let any_error = core.stopped() == Some(&StopReason::AnyError);
         let hostvars = self.hostvars(index, play, slots.iter(), elsewhere);
         let lost: Vec<String> =
             slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
@@ -574,9 +577,11 @@ impl Engine {
                 continue;
             }
             let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
-            let (mut resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
-            // Why: what it heard before the bound was of something else.
-            resumed.halted = resumed.halted.filter(|told| bound.is_some_and(|bound| bound <= *told));
+            let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
+            // Why: the others hear of such a failure when it happens, and not when its host is at its end.
+            if any_error && end.as_ref().is_some_and(|end| end.fatal) {
+                bound = bound.min(resumed.raised_at).or(bound);
+            }
             latches.push((host, resumed.latches.clone()));
             if retried && !unfinished.contains(&host) {
                 again.push(host);
@@ -595,6 +600,10 @@ impl Engine {
                 }
                 begun.settle(slot);
             }
+        }
+        for resumed in slots.iter_mut().filter_map(|slot| slot.resumed.as_mut()) {
+            // Why: what it heard before was of something else.
+            resumed.halted = resumed.halted.filter(|heard| bound.is_some_and(|bound| bound < *heard));
         }
         let goes_on = core.stopped().is_some_and(|reason| !reason.is_lasting());
         let returned =

@@ -5,10 +5,11 @@
 //! every host's past was told. That is why what is given has a [`Moment`]: barriers count the same on all hosts, clocks do not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::cursor::HostVars;
+use super::cursor::{HostVars, Position};
 use crate::template::{Dict, Value};
 
 /// Variables of the hosts of one play.
@@ -25,12 +26,8 @@ pub struct Board {
     has_gifts: AtomicBool,
 }
 
-/// What one host told: by task, and the task that it came to last.
-#[derive(Default)]
-struct Told {
-    last: Arc<str>,
-    at: BTreeMap<Arc<str>, Had>,
-}
+/// Where a host came, and what it told there: not where nobody could ask for it.
+type Told = BTreeMap<Position, Option<Had>>;
 
 /// What a host had when it came to a task.
 struct Had {
@@ -53,11 +50,11 @@ impl Given {
     }
 }
 
-/// When something was given: in which batch, behind how many barriers, and by which of the play's hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// When something was given: in which batch, behind which barrier, and by which of the play's hosts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     batch: usize,
-    barriers: u32,
+    at: Position,
     host: usize,
 }
 
@@ -66,8 +63,7 @@ pub(super) type Taken = BTreeSet<Moment>;
 
 /// What was worked out last: it holds the variables of all hosts, so only one is kept.
 struct Seen {
-    task: Arc<str>,
-    at: (usize, u32),
+    at: (usize, Position),
     dict: Dict,
 }
 
@@ -118,74 +114,73 @@ impl Board {
         left.collect()
     }
 
-    /// A task of a host that has passed so many barriers sets variables of another one.
-    pub(super) fn give(&self, giver: &str, barriers: u32, host: &str, given: &Given) {
+    /// A task of a host that has this barrier behind it sets variables of another one.
+    pub(super) fn give(&self, giver: &str, at: &Position, host: &str, given: &Given) {
         let place = self.hosts.iter().position(|name| **name == *giver).unwrap_or(usize::MAX);
-        let moment = Moment { batch: self.batch_of(giver), barriers, host: place };
+        let moment = Moment { batch: self.batch_of(giver), at: at.clone(), host: place };
         let mut state = self.state();
         state.seen = None;
         state.given.entry(Arc::from(host)).or_default().entry(moment).or_default().extend(given);
         self.has_gifts.store(true, Ordering::Release);
     }
 
-    /// What a host that has just passed its latest barrier takes over: all that was given to it before that one.
-    pub(super) fn take(&self, host: &Arc<str>, barriers: u32, taken: &mut Taken) -> Option<Given> {
+    /// What a host that has just passed this barrier takes over: all that was given to it before that one.
+    pub(super) fn take(&self, host: &Arc<str>, at: &Position, taken: &mut Taken) -> Option<Given> {
         if !self.has_gifts.load(Ordering::Acquire) {
             return None;
         }
         let mut state = self.state();
         let given = state.given.get(host)?;
-        let now = (self.batch_of(host), barriers);
-        let all = merged(open(given, taken, now))?;
-        let new: Vec<Moment> = open(given, taken, now).map(|(moment, _)| *moment).collect();
-        taken.extend(&new);
+        let now = (self.batch_of(host), at.clone());
+        let all = merged(open(given, taken, &now))?;
+        let new: Vec<Moment> = open(given, taken, &now).map(|(moment, _)| moment.clone()).collect();
+        taken.extend(new.iter().cloned());
         state.taken.entry(Arc::clone(host)).or_default().extend(new);
         Some(all)
     }
 
-    /// A host has come to a task.
-    pub(super) fn tell(&self, host: &Arc<str>, task: &Arc<str>, vars: &HostVars, taken: &Taken) {
+    /// A host has come to a task; with what it has, where others may ask for it from here on.
+    pub(super) fn tell(&self, host: &Arc<str>, at: &Position, had: Option<(&HostVars, &Taken)>) {
         let mut state = self.state();
-        // Why: in a resumed run another host may have looked at the others here before this one came to it.
-        state.seen.take_if(|seen| seen.task == *task);
+        let state = &mut *state;
         let told = state.told.entry(Arc::clone(host)).or_default();
-        told.last = Arc::clone(task);
-        told.at.insert(Arc::clone(task), Had { vars: vars.clone(), taken: taken.clone() });
+        // Why: in a resumed run another host may have looked at the others before this one came to it, or had passed it by.
+        let is_known = |seen: &Position| told.range(seen..at).next().is_some();
+        state.seen.take_if(|seen| seen.at.1 <= *at && !is_known(&seen.at.1));
+        told.insert(at.clone(), had.map(|(vars, taken)| Had { vars: vars.clone(), taken: taken.clone() }));
     }
 
-    /// `hostvars` and the lists of hosts for a task that all of a batch have come to; it is behind so many barriers.
-    pub(super) fn at(&self, task: &Arc<str>, host: &str, barriers: u32) -> Dict {
+    /// `hostvars` and the lists of hosts for a task that nobody of a batch is before any more.
+    pub(super) fn at(&self, place: &Position, host: &str) -> Dict {
         let batch = self.batch_of(host);
-        let at = (batch, barriers);
+        let at = (batch, place.clone());
         let mut state = self.state();
-        if let Some(seen) = state.seen.as_ref().filter(|seen| seen.task == *task && seen.at == at) {
+        if let Some(seen) = state.seen.as_ref().filter(|seen| seen.at == at) {
             return seen.dict.clone();
         }
         let mut dict = Dict::default();
         let mates: &[Arc<str>] = self.batches.get(batch).map_or(&self.hosts, Vec::as_slice);
         // Why the task: a host that was lost behind it was there when the others came to it.
-        let came = |host: &Arc<str>| state.told.get(host).is_some_and(|told| told.at.contains_key(task));
+        let came = |host: &Arc<str>| state.told.get(host).is_some_and(|told| told.contains_key(place));
         let there = |host: &&Arc<str>| !state.lost.contains(*host) || mates.contains(host) && came(host);
         let list = |hosts: &[Arc<str>]| Value::list(hosts.iter().filter(there).map(Value::str).collect());
         dict.insert("ansible_play_hosts", list(&self.hosts));
         dict.insert("ansible_play_batch", list(mates));
         dict.insert("play_hosts", list(mates));
         if let Some(base) = &self.base {
-            dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, task, at, &state))));
+            dict.insert("hostvars", Value::Map(Arc::new(self.everybody(base, &at, &state))));
         }
-        state.seen = Some(Seen { task: Arc::clone(task), at, dict: dict.clone() });
+        state.seen = Some(Seen { at, dict: dict.clone() });
         dict
     }
 
-    fn everybody(&self, base: &Dict, task: &Arc<str>, at: (usize, u32), state: &State) -> Dict {
+    fn everybody(&self, base: &Dict, at: &(usize, Position), state: &State) -> Dict {
         let mut all = base.clone();
         let nothing = Taken::default();
         for host in state.told.keys().chain(state.given.keys()) {
             let Some(Value::Map(known)) = base.get(host) else { continue };
             let mut own = (**known).clone();
-            // Why the last: a host that does not come to this task has what it had when it was last heard of.
-            let had =
-                state.told.get(host).and_then(|told| told.at.get(task).or_else(|| told.at.get(&told.last)));
+            let had = state.told.get(host).and_then(|told| had_at(told, &at.1));
             if let Some(Had { vars, .. }) = had {
                 own.extend(&vars.facts);
                 own.extend(&vars.included);
@@ -203,13 +198,20 @@ impl Board {
     }
 }
 
-/// What is not taken of what was given before a moment: batch, and barriers passed.
+/// What a host had when others came to this place: where it is itself then, or what it told last before that.
+fn had_at<'a>(told: &'a Told, place: &Position) -> Option<&'a Had> {
+    let stands = told.range(place..).next().map(|(stands, _)| stands);
+    let until = stands.map_or(Bound::Unbounded, Bound::Included);
+    told.range((Bound::Unbounded, until)).rev().find_map(|(_, had)| had.as_ref())
+}
+
+/// What is not taken of what was given before a moment: batch, and the barrier that was passed.
 fn open<'a>(
     given: &'a BTreeMap<Moment, Given>,
     taken: &'a Taken,
-    (batch, barriers): (usize, u32),
+    (batch, at): &(usize, Position),
 ) -> impl Iterator<Item = (&'a Moment, &'a Given)> {
-    let before = given.range(..Moment { batch, barriers, host: 0 });
+    let before = given.range(..Moment { batch: *batch, at: at.clone(), host: 0 });
     before.filter(|(moment, _)| !taken.contains(moment))
 }
 
@@ -228,8 +230,12 @@ mod tests {
 
     use super::*;
 
-    fn seen(board: &Board, task: &str, host: &str) -> Json {
-        Json::Object(board.at(&Arc::from(task), host, 1).to_json())
+    fn place(path: &[u32]) -> Position {
+        Position::from(path)
+    }
+
+    fn seen(board: &Board, at: u32, host: &str) -> Json {
+        Json::Object(board.at(&place(&[at]), host).to_json())
     }
 
     fn dict(json: Json) -> Dict {
@@ -241,21 +247,21 @@ mod tests {
         let hosts: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
         let batches = vec![vec![Arc::clone(&hosts[0]), Arc::clone(&hosts[1])], vec![Arc::clone(&hosts[2])]];
         let board = Board::new(None, hosts.clone(), batches, Arc::default());
-        let first = Arc::from("tasks.0");
+        let (vars, taken) = (HostVars::default(), Taken::default());
         for host in &hosts[..2] {
-            board.tell(host, &first, &HostVars::default(), &Taken::default());
+            board.tell(host, &place(&[0]), Some((&vars, &taken)));
         }
         board.lose("b");
         assert_eq!(
-            seen(&board, "tasks.0", "a"),
+            seen(&board, 0, "a"),
             json!({"ansible_play_hosts": ["a", "b", "c"], "ansible_play_batch": ["a", "b"], "play_hosts": ["a", "b"]}),
             "it had come to this one"
         );
         assert_eq!(
-            seen(&board, "tasks.1", "a"),
+            seen(&board, 1, "a"),
             json!({"ansible_play_hosts": ["a", "c"], "ansible_play_batch": ["a"], "play_hosts": ["a"]})
         );
-        assert_eq!(seen(&board, "tasks.0", "c")["ansible_play_hosts"], json!(["a", "c"]), "of another batch");
+        assert_eq!(seen(&board, 0, "c")["ansible_play_hosts"], json!(["a", "c"]), "of another batch");
     }
 
     #[test]
@@ -266,20 +272,23 @@ mod tests {
         let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), extra);
         let mut taken = Taken::default();
         let b = &hosts[1];
-        assert!(board.take(b, 9, &mut taken).is_none());
-        board.give("a", 1, "b", &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) });
-        assert_eq!(seen(&board, "tasks.0", "a")["hostvars"]["b"], json!({"x": 2, "y": "given"}), "not yet");
-        assert!(board.take(b, 1, &mut taken).is_none());
-        let hostvars = |barriers| {
-            Json::Object(board.at(&Arc::from("tasks.1"), "a", barriers).to_json())["hostvars"]["b"].clone()
-        };
+        assert!(board.take(b, &place(&[9]), &mut taken).is_none());
+        board.give(
+            "a",
+            &place(&[1]),
+            "b",
+            &Given { set: dict(json!({"x": 3, "y": 4})), facts: dict(json!({"f": 5})) },
+        );
+        assert_eq!(seen(&board, 0, "a")["hostvars"]["b"], json!({"x": 2, "y": "given"}), "not yet");
+        assert!(board.take(b, &place(&[1]), &mut taken).is_none());
+        let hostvars = |at| Json::Object(board.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
         assert_eq!(hostvars(2), json!({"x": 3, "y": "given", "f": 5}));
         assert_eq!(board.gifts().len(), 1);
-        assert_eq!(board.take(b, 2, &mut taken).unwrap().set.get("x"), Some(&Value::Int(3)));
-        assert!(board.take(b, 3, &mut taken).is_none(), "once");
+        assert_eq!(board.take(b, &place(&[2]), &mut taken).unwrap().set.get("x"), Some(&Value::Int(3)));
+        assert!(board.take(b, &place(&[3]), &mut taken).is_none(), "once");
         assert!(board.gifts().is_empty(), "it has it");
         let own = HostVars { set: Arc::new(dict(json!({"x": "own"}))), ..HostVars::default() };
-        board.tell(b, &Arc::from("tasks.1"), &own, &taken);
+        board.tell(b, &place(&[3]), Some((&own, &taken)));
         assert_eq!(hostvars(3), json!({"x": "own", "y": "given"}), "what it set itself later stands");
     }
 
@@ -288,14 +297,13 @@ mod tests {
         let base = dict(json!({"a": {}, "b": {}}));
         let hosts: Vec<Arc<str>> = ["a", "b"].map(Arc::from).to_vec();
         let board = Board::new(Some(Arc::new(base)), hosts.clone(), Vec::new(), Arc::default());
-        let task = Arc::from("tasks.0");
-        let of_b = |barriers| Json::Object(board.at(&task, "a", barriers).to_json())["hostvars"]["b"].clone();
-        board.give("a", 1, "b", &Given { set: dict(json!({"x": 1})), ..Given::default() });
+        let of_b = |at| Json::Object(board.at(&place(&[at]), "a").to_json())["hostvars"]["b"].clone();
+        board.give("a", &place(&[1]), "b", &Given { set: dict(json!({"x": 1})), ..Given::default() });
         assert_eq!((of_b(1), of_b(2), of_b(1)), (json!({}), json!({"x": 1}), json!({})));
         let own = HostVars { set: Arc::new(dict(json!({"y": 2}))), ..HostVars::default() };
-        board.tell(&hosts[1], &task, &own, &Taken::default());
+        board.tell(&hosts[1], &place(&[1]), Some((&own, &Taken::default())));
         assert_eq!((of_b(1), of_b(2)), (json!({"y": 2}), json!({"x": 1, "y": 2})), "a host that came later");
         board.lose("b");
-        assert_eq!(seen(&board, "tasks.1", "a")["play_hosts"], json!(["a"]));
+        assert_eq!(seen(&board, 2, "a")["play_hosts"], json!(["a"]));
     }
 }

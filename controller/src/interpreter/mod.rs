@@ -23,7 +23,7 @@ mod var_files;
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
 pub use board::{Board, Given};
 pub use check_files::check_files;
-pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Step};
+pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};
 pub use facts::fact_vars;
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};
 pub use outside::Machine;

@@ -17,6 +17,14 @@ const RESCUED_THEN_STOPPED: &str = "- hosts: all\n  gather_facts: false\n  max_f
                                     - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n    \
                                     - command: /bin/never\n";
 
+/// One host has more tasks behind it than the other when a failure is everybody's.
+const UNEVEN: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - block:\n        \
+                      - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n      rescue:\n        \
+                      - command: /bin/rescue\n        - command: /bin/more\n    \
+                      - any_errors_fatal: true\n      block:\n        - command: /bin/first\n        \
+                      - {command: /bin/ill, when: inventory_hostname == 'gpu002'}\n        - command: /bin/never\n      \
+                      rescue:\n        - command: /bin/both\n    - command: /bin/after\n";
+
 /// The commands that each host ran, by their names.
 fn ran(world: &World, hosts: &[String]) -> Vec<String> {
     let names =
@@ -78,6 +86,15 @@ fn a_failure_that_ends_its_host_leads_the_others_into_their_rescue() {
 }
 
 #[test]
+fn a_host_that_went_through_a_rescue_of_its_own_hears_of_it_too() {
+    let (ran, stop) = run(UNEVEN, 2, None);
+    assert_eq!(
+        (ran, stop),
+        (vec!["ill rescue more first both after".to_owned(), "first ill both after".to_owned()], None)
+    );
+}
+
+#[test]
 fn a_bound_stops_those_who_heard_of_an_earlier_failure() {
     let (ran, stop) = run(RESCUED_THEN_STOPPED, 2, None);
     assert_eq!(ran, ["ill rescue ill", "rescue"]);
@@ -103,7 +120,7 @@ fn a_bound_stops_them_too_where_the_process_that_reached_it_could_not_say_so() {
 fn killed_at_any_step_the_others_end_where_they_would_have() {
     let always =
         RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
-    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED] {
+    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED, UNEVEN] {
         let expected = run(playbook, 2, None);
         for step in 0..40 {
             for (records, torn) in [(0, 0), (1, 7), (4, 0)] {

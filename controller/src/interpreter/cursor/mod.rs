@@ -5,6 +5,7 @@ mod gpu;
 mod job;
 mod judge;
 mod looping;
+mod position;
 mod retry;
 mod state;
 mod steer;
@@ -24,6 +25,7 @@ use super::report::TaskReport;
 use crate::playbook::{Play, Program, Role, SectionName, TagFilter, Task};
 use crate::template::{self, Dict, Value};
 
+pub use position::Position;
 use state::{Frame, Pending, Stage};
 
 /// What is known of a host before its first task.
@@ -59,8 +61,8 @@ pub enum Step {
     Run(Box<Action>),
     /// These tasks are done; nothing to feed.
     Report(Vec<TaskReport>),
-    /// A linear play: go on when the other live hosts of the batch are here too, or behind it. It is the host's `nth`.
-    Barrier { task: Arc<str>, nth: u32 },
+    /// A linear play: go on when no other live host of the batch is before it any more.
+    Barrier { task: Arc<str>, at: Position },
     /// A task that runs on one host: feed [`Fed::Latch`].
     Latch { key: Arc<str> },
     /// `--step`: a person says whether this task runs; feed [`Fed::Asked`].
@@ -226,8 +228,8 @@ pub struct Cursor {
     /// Something was applied since the last verification.
     touched: bool,
     passed_barrier: Option<Arc<str>>,
-    /// How many barriers it has come to.
-    barriers: u32,
+    /// Where the barrier is that it passed last.
+    passed: Position,
     /// What of others' gifts is among its variables.
     taken: Taken,
     open_latch: Option<Arc<str>>,
@@ -242,9 +244,9 @@ pub struct Cursor {
     failed: Option<state::Failure>,
     fatal: bool,
     /// A failure here is everybody's, and nobody has asked yet.
-    raised: bool,
+    raised: Option<Position>,
     /// The barrier at which the others hear of it.
-    owed_barrier: Option<Arc<str>>,
+    owed_barrier: Option<(Arc<str>, Position)>,
     end_play: bool,
     end_batch: bool,
     cleared_errors: bool,
@@ -324,7 +326,7 @@ impl Cursor {
             foretold: std::collections::HashSet::new(),
             touched: false,
             passed_barrier: None,
-            barriers: 0,
+            passed: Position::default(),
             taken: Taken::new(),
             open_latch: None,
             decided_latch: None,
@@ -334,7 +336,7 @@ impl Cursor {
             warned: Vec::new(),
             failed: None,
             fatal: false,
-            raised: false,
+            raised: None,
             owed_barrier: None,
             end_play: false,
             end_batch: false,
@@ -359,12 +361,12 @@ impl Cursor {
     /// Takes over what others set for this host, and what they have told by now if a task asks for it.
     fn look_at_others(&mut self, task: &Task) {
         let Some(board) = self.board.clone() else { return };
-        if let Some(given) = board.take(&self.host.host, self.barriers, &mut self.taken) {
+        if let Some(given) = board.take(&self.host.host, &self.passed, &mut self.taken) {
             Arc::make_mut(&mut self.vars.facts).extend(&given.facts);
             Arc::make_mut(&mut self.vars.set).extend(&given.set);
         }
         if self.looks_at_others(task) {
-            let others = board.at(&task.path, &self.host.host, self.barriers);
+            let others = board.at(&self.passed, &self.host.host);
             Arc::make_mut(&mut self.peers).extend(&others);
         }
     }
@@ -372,7 +374,7 @@ impl Cursor {
     /// Sets variables of another host (`delegate_facts`); `false` where this host is meant.
     fn give(&self, to: Option<&str>, given: &Given) -> bool {
         match (to, &self.board) {
-            (Some(host), Some(board)) => board.give(&self.host.host, self.barriers, host, given),
+            (Some(host), Some(board)) => board.give(&self.host.host, &self.passed, host, given),
             (Some(_), None) => {}
             (None, _) => return false,
         }
@@ -443,9 +445,9 @@ impl Cursor {
     }
 
     /// Whether something failed here, since this was asked last, that is a failure of all other hosts too, whether or not
-    /// a rescue takes care of it.
-    pub fn raised(&mut self) -> bool {
-        std::mem::take(&mut self.raised)
+    /// a rescue takes care of it: up to where those are who may not have heard of it.
+    pub fn raised(&mut self) -> Option<Position> {
+        self.raised.take()
     }
 
     /// After a `run_once` task ran here: its result for the other hosts.

@@ -40,6 +40,8 @@ pub(super) enum Frame {
         done: BTreeSet<usize>,
         /// The one that ran last.
         last: usize,
+        /// How often it began anew at the first one.
+        pass: u32,
     },
     Task(Box<Active>),
     /// Tasks of another file, with the loop's variables of the task that includes them; below their list.
@@ -47,6 +49,8 @@ pub(super) enum Frame {
         layer: Option<Arc<Dict>>,
         /// Whether they are a role's.
         role: bool,
+        /// Which item of its loop brought them in, from 0.
+        turn: usize,
     },
     Group(Box<ActiveGroup>),
 }
@@ -134,6 +138,7 @@ pub(super) struct Active {
 pub(super) struct Brought {
     pub layer: Option<Arc<Dict>>,
     pub role: bool,
+    pub turn: usize,
     pub items: Items,
 }
 

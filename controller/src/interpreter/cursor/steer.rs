@@ -86,7 +86,7 @@ impl Cursor {
         data.insert("include".to_owned(), Json::String(included.name.clone()));
         let role = matches!(wanted, Wanted::Role(_));
         if let Some(Frame::Task(active)) = self.frames.last_mut() {
-            active.included.push(Brought { layer, role, items: included.items });
+            active.included.push(Brought { layer, role, turn, items: included.items });
         }
         self.item_done(Raw { message: Some(message), data, ..Raw::of(Status::Ok) });
     }

@@ -511,8 +511,8 @@ impl Cursor {
             Some(failure) => self.fail(failure),
             // Why only now: as in Ansible, a loop names all that it includes before any of it is done.
             None => {
-                for Brought { layer, role, items } in included.into_iter().rev() {
-                    self.frames.push(Frame::Include { layer, role });
+                for Brought { layer, role, turn, items } in included.into_iter().rev() {
+                    self.frames.push(Frame::Include { layer, role, turn });
                     self.frames.push(Frame::List { items, next: 0 });
                 }
             }

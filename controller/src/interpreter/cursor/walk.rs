@@ -91,10 +91,10 @@ impl Cursor {
         if let Some(question) = self.question() {
             return Some(question);
         }
-        if let Some(task) = self.owed_barrier.take() {
-            self.barriers += 1;
-            return Some(Step::Barrier { task, nth: self.barriers });
+        if let Some((task, at)) = self.owed_barrier.take() {
+            return Some(Step::Barrier { task, at });
         }
+        let at = self.position();
         match self.frames.last_mut() {
             None => self.next_stage(),
             Some(Frame::List { items, next }) => match items.get(*next) {
@@ -113,12 +113,13 @@ impl Cursor {
                         && self.passed_barrier.as_ref() != Some(&task.path)
                     {
                         self.passed_barrier = Some(Arc::clone(&task.path));
-                        self.barriers += 1;
-                        // Why only there: what is told is kept, and costs a copy of the host's variables.
-                        if let Some(board) = self.board.as_ref().filter(|_| self.looks_at_others(task)) {
-                            board.tell(&self.host.host, &task.path, &self.vars, &self.taken);
+                        self.passed.clone_from(&at);
+                        if let Some(board) = &self.board {
+                            // Why only there: what is told is kept, and costs a copy of the host's variables.
+                            let tells = self.looks_at_others(task) || task.site.is_some();
+                            board.tell(&self.host.host, &at, tells.then_some((&self.vars, &self.taken)));
                         }
-                        return Some(Step::Barrier { task: Arc::clone(&task.path), nth: self.barriers });
+                        return Some(Step::Barrier { task: Arc::clone(&task.path), at });
                     }
                     *next += 1;
                     if let Some(task) = self.passed_barrier.as_ref().and(first) {
@@ -130,8 +131,8 @@ impl Cursor {
                 None => match self.end_of_part() {
                     Some(end) if self.passed_barrier.as_ref() != Some(&end) => {
                         self.passed_barrier = Some(Arc::clone(&end));
-                        self.barriers += 1;
-                        Some(Step::Barrier { task: end, nth: self.barriers })
+                        self.passed.clone_from(&at);
+                        Some(Step::Barrier { task: end, at })
                     }
                     _ => {
                         self.frames.pop();
@@ -234,7 +235,7 @@ impl Cursor {
             Part::Always => {
                 if let Some(failure) = failure {
                     // Why: the others heard of it when it happened.
-                    let heard = (self.raised, self.owed_barrier.take());
+                    let heard = (self.raised.take(), self.owed_barrier.take());
                     self.fail(failure);
                     (self.raised, self.owed_barrier) = heard;
                 }
@@ -253,11 +254,11 @@ impl Cursor {
     pub(super) fn fail(&mut self, mut failure: Failure) {
         self.reassert.clear();
         if failure.reach == Reach::Raised {
-            self.raised = true;
-            // Why: the others hear of it at a barrier, and this host has to have come to as many as they.
+            self.raised = Some(self.end_of_caught());
+            // Why: the others hear of it when it comes to a barrier itself, and before it does anything else.
             let linear = self.play.strategy == Strategy::Linear;
             let last = self.passed_barrier.as_ref().filter(|_| linear);
-            self.owed_barrier = last.map(|path| format!("{path}.failed").into());
+            self.owed_barrier = last.map(|path| (format!("{path}.failed").into(), self.position()));
         }
         let everybodys = |failure: &Failure| matches!(failure.reach, Reach::Copied | Reach::Raised);
         while let Some(frame) = self.frames.pop() {
@@ -338,12 +339,12 @@ impl Cursor {
             }
         }
         self.flushes += 1;
-        self.frames.push(Frame::Handlers { done: BTreeSet::new(), last: 0 });
+        self.frames.push(Frame::Handlers { done: BTreeSet::new(), last: 0, pass: 0 });
     }
 
     /// The next notified handler in the order of definition.
     fn next_handler(&mut self) {
-        let Some(Frame::Handlers { done, last }) = self.frames.last_mut() else { return };
+        let Some(Frame::Handlers { done, last, pass }) = self.frames.last_mut() else { return };
         // Why: as in Ansible, one that is notified by a later handler waits for the next pass.
         let open =
             self.notified.iter().map(|notice| notice.handler).filter(|handler| !done.contains(handler));
@@ -355,6 +356,7 @@ impl Cursor {
             return;
         };
         done.insert(handler);
+        *pass += u32::from(handler < *last);
         *last = handler;
         let possible =
             self.notified.iter().filter(|notice| notice.handler == handler).all(|notice| notice.possible);

@@ -37,14 +37,15 @@ fn said(play: &str, hosts: &[&str], mode: Mode) -> (Vec<String>, Arc<Board>) {
     let mut told = Vec::new();
     let mut ended = vec![false; hosts.len()];
     let mut rounds = 0;
+    let mut places = std::collections::HashMap::new();
     while ended.contains(&false) {
         rounds += 1;
         assert!(rounds < 100, "it never ends");
         for ((cursor, host), ended) in cursors.iter_mut().zip(hosts).zip(&mut ended) {
             loop {
                 let reports = match cursor.next() {
-                    Step::Barrier { nth, .. } => {
-                        assert_eq!(nth, rounds);
+                    Step::Barrier { at, .. } => {
+                        assert_eq!(places.entry(rounds).or_insert_with(|| at.clone()), &at);
                         break;
                     }
                     Step::Run(action) => cursor.feed(answer(&action)),
