@@ -105,6 +105,8 @@ pub struct KubernetesOptions {
     pub mig_manager: MigManager,
     /// Whether the play lays out MIG.
     pub lays_out_mig: bool,
+    /// A person wants the nodes also where something cannot be taken off them (`--force`).
+    pub forced: bool,
 }
 
 impl Default for KubernetesOptions {
@@ -118,6 +120,7 @@ impl Default for KubernetesOptions {
             pauses_operands: true,
             mig_manager: MigManager::default(),
             lays_out_mig: false,
+            forced: false,
         }
     }
 }
@@ -301,7 +304,8 @@ impl KubernetesDrainer {
                 target.node
             )));
         }
-        if !look.refused.is_empty() {
+        // Why not where a person overrules it: pods that could go in order would be killed with those that cannot.
+        if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
         if !look.evict.is_empty() {
@@ -309,15 +313,15 @@ impl KubernetesDrainer {
         }
         let asked: Vec<_> = look.evict.iter().map(|pod| self.evict(pod)).collect();
         let answers: Vec<(&Pod, Evicted)> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
-        let (mut left, mut never) = (look.left, Vec::new());
+        let (mut left, mut never) = (look.left, look.refused);
         for (pod, answer) in answers {
-            if let Evicted::Never(why) = &answer {
-                never.push(format!("{}: {why}", named(pod)));
+            match &answer {
+                Evicted::Never(why) => never.push(format!("{}: {why}", named(pod))),
+                answer => left.extend(what_is_left(pod, answer)),
             }
-            left.extend(what_is_left(pod, &answer));
         }
-        if !never.is_empty() {
-            never.sort();
+        never.sort();
+        if !never.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: never });
         }
         if left.is_empty()
@@ -327,10 +331,9 @@ impl KubernetesDrainer {
             match operands::order(&look.node, config) {
                 Order::None | Order::Done => {}
                 Order::Failed => {
-                    let why = format!(
+                    never.push(format!(
                         "mig-manager could not lay out its MIG as {config}: see its log, then set the label nvidia.com/mig.config anew"
-                    );
-                    return Ok(Activity::Stuck { why: vec![why] });
+                    ));
                 }
                 Order::UnderWay(state) => {
                     left.push(format!("mig-manager, which lays out its MIG as {config} ({state})"));
@@ -344,11 +347,19 @@ impl KubernetesDrainer {
                 }
             }
         }
-        if left.is_empty() && self.options.pauses_operands && !operands::running(&look.node).is_empty() {
+        // Why at once where a person overrules: the drain may end with pods that never went.
+        if (left.is_empty() || self.options.forced)
+            && self.options.pauses_operands
+            && !operands::running(&look.node).is_empty()
+        {
             left.push(self.pause(target, marker, &look.node, &look.stays, &look.daemons).await?);
         }
         left.sort();
-        Ok(if left.is_empty() { Activity::Idle } else { Activity::Busy { work: left } })
+        Ok(match (left.is_empty(), never.is_empty()) {
+            (true, true) => Activity::Idle,
+            (true, false) => Activity::Stuck { why: never },
+            (false, _) => Activity::Busy { work: left.into_iter().chain(never).collect() },
+        })
     }
 
     /// Asks one pod to go, unless the server said to ask later.

@@ -200,8 +200,11 @@ impl NodeTask {
                 Ok(Activity::Idle) => None,
                 Ok(Activity::Busy { work }) => Some(shown(&work)),
                 Ok(Activity::Stuck { why }) => {
-                    let no = No::soft(format!("it cannot be drained: {}", shown(&why)));
-                    return if held && self.overruled(&no).await { Ok(()) } else { Err(Not::Given(no.why)) };
+                    let no = |why: String| format!("it cannot be drained: {why}");
+                    // Why all of them: what is lost by a person's word is on record.
+                    let whole = No::soft(no(why.join(", ")));
+                    let overruled = held && self.overruled(&whole).await;
+                    return if overruled { Ok(()) } else { Err(Not::Given(no(shown(&why)))) };
                 }
                 Err(unknown) => Some(unknown.to_string()),
             };

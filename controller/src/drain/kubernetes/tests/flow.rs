@@ -141,6 +141,30 @@ async fn nobody_is_evicted_where_one_may_not_be() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn by_force_all_go_in_order_that_can() {
+    let (stage, _) = staged();
+    let drainer = drainer(&stage, KubernetesOptions { forced: true, ..options() });
+    stage.state().add_node("n1")["metadata"]["labels"] = json!({PLUGIN: "true"});
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n1", "ns", "web-2");
+    stage.state().add_pod("n1", "ns", "alone")["metadata"]["ownerReferences"] = json!([]);
+    let two = include_str!("../replies/08-evict-two-pdbs-500.json");
+    stage.state().evictions.insert("ns/web-2".into(), (500, two.into()));
+    cordoned(&drainer).await;
+    let never = [
+        "pod ns/alone: nothing brings it back elsewhere; `force: true` lets it go for good",
+        "pod ns/web-2: more than one PodDisruptionBudget selects it, which evictions do not support",
+    ];
+    let said = busy(drainer.clear(&target(), &marker()).await);
+    assert!(said.contains("pod ns/web-1 (was asked to end)") && said.ends_with(&never.join("; ")), "{said}");
+    assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "paused-for-mig-change");
+    // Only what never goes is left: for a person's word, not for the clock.
+    let left = drainer.clear(&target(), &marker()).await;
+    assert_eq!(left, Ok(Activity::Stuck { why: never.map(str::to_owned).to_vec() }));
+    assert_eq!(stage.state().pods.keys().collect::<Vec<_>>(), ["ns/alone", "ns/web-2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn budgets_are_waited_for_and_two_of_them_are_not() {
     let (stage, drainer) = staged();
     stage.state().add_pod("n1", "ns", "web-1");
