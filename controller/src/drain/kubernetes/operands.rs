@@ -55,7 +55,13 @@ pub(super) fn selects(selector: &BTreeMap<String, String>) -> bool {
     selector.keys().any(|key| LABELS.contains(&key.as_str()))
 }
 
-/// Stops what runs there. What an earlier drain stopped and did not bring back is taken over.
+/// What an earlier drain stopped and did not bring back becomes this one's to bring back; `None` where there is nothing.
+pub(super) fn inherit(node: &Node, by: &str) -> Option<Value> {
+    let record = Paused { by: by.to_owned(), ..paused(node).filter(|record| record.by != by)? };
+    Some(annotate(PAUSED, &serde_json::to_string(&record).unwrap_or_default()))
+}
+
+/// Stops what runs there.
 pub(super) fn pause(node: &Node, by: &str, daemons: Vec<String>) -> Vec<Value> {
     let mut record = paused(node).unwrap_or_default();
     by.clone_into(&mut record.by);

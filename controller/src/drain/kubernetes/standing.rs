@@ -139,6 +139,7 @@ pub(super) fn cordon(node: &Node, marker: &Marker, why: &str) -> Vec<Value> {
     patch.push(annotate(OWNER, &marker.to_string()));
     patch.push(annotate(WHY, why));
     patch.push(annotate(BEFORE, &serde_json::to_string(&before).unwrap_or_default()));
+    patch.extend(operands::inherit(node, &marker.to_string()));
     patch.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
     patch
 }

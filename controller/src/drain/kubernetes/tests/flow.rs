@@ -283,6 +283,25 @@ async fn operands_come_back_on_every_way_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_lost_run_stopped_is_brought_back_by_who_comes_next() {
+    for pauses_operands in [true, false] {
+        let stage = Stage::default();
+        let drainer = drainer(&stage, KubernetesOptions { pauses_operands, ..options() });
+        let node = stage.state().add_node("n1").clone();
+        let mut lost = node;
+        lost["metadata"]["labels"] = json!({PLUGIN: "paused-for-mig-change"});
+        let record = json!({"by": "gpufleet:LOST:1", "labels": {PLUGIN: "true"}, "daemons": []});
+        lost["metadata"]["annotations"] = json!({PAUSED: record.to_string()});
+        stage.state().nodes.insert("n1".into(), lost);
+        cordoned(&drainer).await;
+        assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+        assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true"}));
+        assert_eq!(stage.node("n1")["metadata"]["annotations"], json!({}));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reboot_has_to_be_heard_from_the_kubelet() {
     let (stage, drainer) = staged();
     cordoned(&drainer).await;
