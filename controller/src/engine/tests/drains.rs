@@ -397,6 +397,8 @@ fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
         for undone in [true, false] {
             if undone {
                 world.with("gpu002", |machine| machine.node.real.power_w = 1);
+                // Why: who leaves a node out has it run again what it had stopped there.
+                lock(&world.queue.clients).insert("gpu002".to_owned());
             }
             lock(&world.queue.held).insert("gpu002".to_owned(), Holder::Run(marker.clone()));
             lock(&world.queue.log).clear();
@@ -443,6 +445,39 @@ fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
         assert_eq!(*lock(&world.queue.log), ["cordon gpu001", "resume gpu001"]);
         world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 1));
         world.with("gpu002", |machine| assert_eq!(machine.ran, Vec::<String>::new()));
+    });
+}
+
+#[test]
+fn a_node_is_given_back_only_under_the_lock() {
+    virtual_time(async {
+        let world = world();
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let crash = Arc::clone(&world);
+        tokio::spawn(async move {
+            while !crash.with("gpu001", |machine| machine.ran.iter().any(|line| line.contains("handler"))) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            crash.crashed.notify_one();
+        });
+        assert!(process(&world, &hosts, &dir, 1).await.is_none());
+        *lock(&world.queue.lock) = Some("OTHER".to_owned());
+        lock(&world.queue.log).clear();
+        let result = process(&world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!(result.out_of_service, ["gpu001"]);
+        assert_eq!(*lock(&world.queue.log), Vec::<String>::new());
+        let past = read_for_resume(&dir).unwrap();
+        let said = past.iter().rev().find_map(|event| match &event.what {
+            What::Drain { host, step: DrainStep::Stuck { why } } if host == "gpu001" => Some(why.clone()),
+            _ => None,
+        });
+        let said = said.unwrap();
+        assert!(
+            said.starts_with("run OTHER holds the lock at queue; wait for it, or take it over"),
+            "{said}"
+        );
+        assert_eq!(lock(&world.queue.lock).as_deref(), Some("OTHER"));
     });
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Queue {
     pub(super) reboots: Mutex<Option<RebootOrder>>,
     /// Nodes on which something is that no waiting ends.
     pub(super) stuck: Mutex<BTreeSet<String>>,
+    /// Nodes on which something holds the GPUs until a drain stops it.
+    pub(super) clients: Mutex<BTreeSet<String>>,
     /// Nodes that no run may take.
     pub(super) refused: Mutex<BTreeSet<String>>,
 }
@@ -165,6 +167,10 @@ impl Drainer for FakeScheduler {
         if lock(&self.0.queue.stuck).contains(&target.node) {
             let why = vec!["pod a/b is nobody's".to_owned()];
             return Box::pin(std::future::ready(Ok(Activity::Stuck { why })));
+        }
+        if lock(&self.0.queue.clients).remove(&target.node) {
+            let work = vec!["the device plugin".to_owned()];
+            return Box::pin(std::future::ready(Ok(Activity::Busy { work })));
         }
         self.activity(target)
     }
