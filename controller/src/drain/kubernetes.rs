@@ -18,6 +18,8 @@ mod kubectl;
 mod lock;
 mod objects;
 mod operands;
+#[cfg(feature = "kubernetes")]
+mod plugin;
 mod pods;
 mod standing;
 #[cfg(test)]
