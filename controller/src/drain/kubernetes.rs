@@ -27,7 +27,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -49,7 +49,7 @@ use self::{
     pods::{Daemons, Part, daemon, named, part},
     standing::{Standing, evidence, held_by, outage, silence, standing},
 };
-use super::{Activity, Cordon, DrainError, Marker, Outage, Ownership, Target};
+use super::{Activity, Cordon, DrainError, GpuOffer, Marker, Outage, Ownership, Target};
 
 /// Evictions under way at once on one node.
 const AT_ONCE: usize = 16;
@@ -59,7 +59,7 @@ const RACES: usize = 8;
 const DAEMONS: Duration = Duration::from_secs(60);
 /// After an answer that the server has too much to do and no word on when to ask again.
 const OVERLOAD: Duration = Duration::from_secs(5);
-/// How long what a node offers must stay the same where its MIG was laid out anew.
+/// How long what a node offers must stay the same where nobody can tell what that should be.
 ///
 /// Why: the device plugin registers one kind of instance after the other.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -135,6 +135,8 @@ pub struct KubernetesDrainer {
     /// Pods that are not asked again before, by uid, and what the server said.
     later: Mutex<HashMap<String, (Instant, Evicted)>>,
     daemons: Mutex<KnownDaemons>,
+    /// What the GPUs of nodes are that are given back, by node.
+    offers: Mutex<HashMap<String, GpuOffer>>,
 }
 
 /// DaemonSets by namespace and name, with when each was read; `None` for one that was not there.
@@ -167,7 +169,12 @@ impl KubernetesDrainer {
             held: Held::default(),
             later: Mutex::default(),
             daemons: Mutex::default(),
+            offers: Mutex::default(),
         }
+    }
+
+    fn offers(&self) -> MutexGuard<'_, HashMap<String, GpuOffer>> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, target: &Target) -> Result<Node, DrainError> {
@@ -579,11 +586,20 @@ impl KubernetesDrainer {
             }
         }
         let now = operands::advertised(node);
-        let laid_out = self.options.lays_out_mig;
-        if let Some(missing) = operands::missing(&before.gpus, &now, laid_out) {
-            return Ok(Some(missing));
+        let offer = self.offers().get(&node.metadata.name).cloned();
+        // Why only there: elsewhere nothing was laid out unless the node told of it.
+        let by_manager =
+            self.options.lays_out_mig && matches!(self.options.mig_manager, MigManager::Label(_));
+        let missing = match &offer {
+            _ if before.gpus.is_empty() => None,
+            Some(offer) => operands::wrong(offer, &now, &node.metadata.labels),
+            None if by_manager => now.is_empty().then(|| operands::missing(&before.gpus, &now)).flatten(),
+            None => operands::missing(&before.gpus, &now),
+        };
+        if missing.is_some() {
+            return Ok(missing);
         }
-        if laid_out && !before.gpus.is_empty() {
+        if !before.gpus.is_empty() && (by_manager || offer.is_some_and(|offer| offer.more)) {
             match settled {
                 Some((same, since)) if *same == now && since.elapsed() >= SETTLE => {}
                 Some((same, _)) if *same == now => {

@@ -11,6 +11,7 @@ mod kubernetes;
 mod login;
 mod marker;
 mod none;
+mod offer;
 mod runner;
 mod scheduler;
 mod slurm;
@@ -33,6 +34,7 @@ pub use kubernetes::{ApiClient, Credentials};
 pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
+pub use offer::GpuOffer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
 pub use scheduler::{NoticePlan, Scheduler};
 #[cfg(any(test, feature = "fuzzing"))]
@@ -197,6 +199,14 @@ pub trait Drainer: Send + Sync {
         marker: &'a Marker,
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// Whether `resume` has to know what the GPUs of a node are that was disturbed.
+    fn wants_offer(&self) -> bool {
+        false
+    }
+
+    /// What the GPUs of a node are now, told before `resume`: it is given back when the scheduler has seen the same.
+    fn expect(&self, _target: &Target, _offer: Option<GpuOffer>) {}
 
     /// Puts back what a drain changed besides, on a node that is somebody else's now; the node itself is left as it is.
     fn let_go<'a>(

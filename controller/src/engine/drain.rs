@@ -6,16 +6,16 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use gpufleet_protocol::Disruption;
+use gpufleet_protocol::{Disruption, NodeOp, op::FactsRequest};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::{
     message::ToNode,
-    node::{Cut, NodeTask},
+    node::{Cut, NodeTask, READING},
 };
 use crate::{
-    drain::{Activity, Cordon, DrainError, Marker, Ownership, Scheduler, Target},
+    drain::{Activity, Cordon, DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, NodeState, What},
     interpreter::Fed,
     rollout::Input,
@@ -425,6 +425,9 @@ impl NodeTask {
         let answer = match self.lock_again(&scheduler, until).await {
             Err(why) => Err(why),
             Ok(()) => loop {
+                if scheduler.drainer.wants_offer() {
+                    drainer.expect(&target, self.offer().await);
+                }
                 match drainer.resume(&target, &marker, rebooted).await {
                     Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
                     answer => break answer.map_err(|unknown| unknown.to_string()),
@@ -452,6 +455,16 @@ impl NodeTask {
             "it could not be given back to {} ({why}); `gpufleet resume` tries again",
             drainer.name()
         ))
+    }
+
+    /// What the GPUs of a node are that was disturbed; `None` where it was not, or does not tell.
+    async fn offer(&mut self) -> Option<GpuOffer> {
+        if !self.slot.out_of_service {
+            return None;
+        }
+        let request = NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() });
+        let outcome = self.simple(request, READING).await.ok()?;
+        GpuOffer::of(&outcome.facts?.gpu)
     }
 
     /// Takes the lock that an earlier process of this run may have given back; the error says who has it.

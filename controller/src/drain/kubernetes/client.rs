@@ -176,14 +176,11 @@ fn encoded(pem: &str) -> String {
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
-        match error.downcast_ref::<AuthError>() {
-            Some(AuthError::AuthExecRun { out, .. }) => {
-                return format!(
-                    "the kubeconfig's exec plugin failed ({}); run it by hand to see why",
-                    out.status
-                );
-            }
-            _ => {}
+        if let Some(AuthError::AuthExecRun { out, .. }) = error.downcast_ref::<AuthError>() {
+            return format!(
+                "the kubeconfig's program for credentials failed ({}); run it by hand to see why",
+                out.status
+            );
         }
         if let Some(KubeconfigError::Parse(_)) = error.downcast_ref::<KubeconfigError>() {
             return "it is no kubeconfig that can be read".to_owned();

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 
-use super::super::{Activity, Cordon, DrainError, Drainer, Marker, Outage, Ownership, Target};
+use super::super::{Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outage, Ownership, Target};
 use super::objects::Node;
 use super::pods::named;
 use super::standing::{Standing, standing};
@@ -87,6 +87,18 @@ impl Drainer for KubernetesDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn wants_offer(&self) -> bool {
+        self.options.lays_out_mig
+    }
+
+    fn expect(&self, target: &Target, offer: Option<GpuOffer>) {
+        let mut offers = self.offers();
+        match offer {
+            Some(offer) => _ = offers.insert(target.node.clone(), offer),
+            None => _ = offers.remove(&target.node),
+        }
     }
 
     fn let_go<'a>(&'a self, target: &'a Target, marker: &'a Marker) -> BoxFuture<'a, Result<(), DrainError>> {
