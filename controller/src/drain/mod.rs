@@ -36,7 +36,7 @@ pub use marker::Marker;
 pub use none::NoDrainer;
 pub use offer::GpuOffer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
-pub use scheduler::{NoticePlan, Scheduler};
+pub use scheduler::{Labelled, NoticePlan, Scheduler};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
@@ -230,12 +230,8 @@ pub trait Drainer: Send + Sync {
     /// Which of these are out, for whatever reason, in one bulk read.
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
 
-    /// What these nodes say under a label, by their names at the scheduler; nothing where it knows no labels.
-    fn labels<'a>(
-        &'a self,
-        _targets: &'a [Target],
-        _label: &'a str,
-    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+    /// What all nodes that have it say under a label, by their names at the scheduler; nothing where it knows no labels.
+    fn labels<'a>(&'a self, _label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
         ready(Ok(HashMap::new())).boxed()
     }
 

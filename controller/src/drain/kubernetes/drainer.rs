@@ -1,6 +1,6 @@
 //! The trait by which the engine drains, over what the parent module does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
@@ -118,20 +118,10 @@ impl Drainer for KubernetesDrainer {
         self.everybody(targets).boxed()
     }
 
-    fn labels<'a>(
-        &'a self,
-        targets: &'a [Target],
-        label: &'a str,
-    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+    fn labels<'a>(&'a self, label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
         async move {
-            let asked: HashSet<&str> = targets.iter().map(|target| target.node.as_str()).collect();
-            let nodes = self.cluster.nodes().await?;
-            let of = |node: &Node| Some((node.metadata.name.clone(), node.label(label)?.to_owned()));
-            Ok(nodes
-                .iter()
-                .filter(|node| asked.contains(node.metadata.name.as_str()))
-                .filter_map(of)
-                .collect())
+            let of = |node: Node| Some((node.metadata.name.clone(), node.label(label)?.to_owned()));
+            Ok(self.cluster.nodes().await?.into_iter().filter_map(of).collect())
         }
         .boxed()
     }
