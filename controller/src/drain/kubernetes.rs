@@ -59,6 +59,8 @@ const RACES: usize = 8;
 const DAEMONS: Duration = Duration::from_secs(60);
 /// After an answer that the server has too much to do and no word on when to ask again.
 const OVERLOAD: Duration = Duration::from_secs(5);
+/// How often one eviction is tried out on a server that has too much to do.
+const REHEARSALS: u32 = 4;
 /// How long what a node offers must stay the same where nobody can tell what that should be.
 ///
 /// Why: the device plugin registers one kind of instance after the other.
@@ -395,10 +397,17 @@ impl KubernetesDrainer {
         (pod, answer)
     }
 
-    /// Whether this pod would go now.
+    /// Whether this pod would go now. A server that has too much to do is asked again a few times.
     async fn rehearse<'a>(&self, pod: &'a Pod) -> Result<(&'a Pod, Evicted), DrainError> {
-        let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, true)).await?;
-        Ok((pod, eviction::read(&reply)))
+        let mut tries = REHEARSALS;
+        loop {
+            let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, true)).await?;
+            tries -= 1;
+            match eviction::read(&reply) {
+                Evicted::Overload { again } if tries > 0 => sleep(again.unwrap_or(OVERLOAD)).await,
+                answer => return Ok((pod, answer)),
+            }
+        }
     }
 
     async fn pause(
@@ -434,9 +443,10 @@ impl KubernetesDrainer {
         }
         said.extend(look.refused);
         let asked: Vec<_> = look.evict.iter().map(|pod| self.rehearse(pod)).collect();
-        let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+        let mut answers = stream::iter(asked).buffer_unordered(AT_ONCE);
         let mut blocked = Vec::new();
-        for answer in answers {
+        // Why not all of them first: each of a server that is silent takes its whole time.
+        while let Some(answer) = answers.next().await {
             let (pod, answer) = answer?;
             if !matches!(answer, Evicted::Asked) {
                 blocked.extend(what_is_left(pod, &answer));

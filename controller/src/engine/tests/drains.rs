@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
-    engine::{Overrules, Past, Recorder, RunResult, Stop},
+    engine::{Overrules, Past, Recorder, RunResult, Stop, rehearsal},
     event::{DrainStep, NodeState, What},
     journal::Journal,
     rollout::Amount,
@@ -553,6 +553,55 @@ fn outages_that_limit_leaves_out_take_up_the_budget() {
         assert_eq!(state, NodeState::Held);
         assert!(message.contains("gpu[008,009], which --limit leaves out"), "{message}");
         assert_eq!(ended.log, Vec::<String>::new());
+    });
+}
+
+/// What is said of the drains of twenty nodes, and how many were tried out.
+async fn rehearsed(world: &Arc<World>) -> (Vec<String>, usize) {
+    let (hosts, state) = (hosts(20), tempfile::tempdir().unwrap());
+    let dir = RunDir::new(state.path(), &RunId::generate());
+    let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
+    let scheduler = FakeScheduler::of(world, None);
+    rehearsal::tell_what_blocks(&scheduler, hosts, &mut recorder).await.unwrap();
+    recorder.finish().unwrap();
+    let said = read_for_resume(&dir).unwrap().into_iter().filter_map(|event| match event.what {
+        What::Notice { text, .. } => Some(text),
+        _ => None,
+    });
+    (said.collect(), lock(&world.queue.log).len())
+}
+
+#[test]
+fn a_rehearsal_gives_up_on_a_scheduler_that_is_away() {
+    virtual_time(async {
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.silent) = 2;
+        let (said, tried) = rehearsed(&world).await;
+        assert_eq!(tried, 20);
+        assert_eq!(
+            said,
+            [
+                "whether gpu[001,002] could be drained now is unknown (2 times): `gpu001`: no answer",
+                "gpu[003-020] could be drained now at queue"
+            ]
+        );
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.silent) = 1000;
+        let (said, tried) = rehearsed(&world).await;
+        assert!(tried < 20, "{tried}");
+        assert_eq!(
+            said,
+            [
+                "whether gpu[001-003] could be drained now is unknown (3 times): `gpu001`: no answer",
+                "whether gpu[004-020] could be drained now was not tried out: 3 in a row could not be asked"
+            ]
+        );
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.hangs) = true;
+        let begin = Instant::now();
+        let (said, _) = rehearsed(&world).await;
+        assert_eq!(begin.elapsed().as_secs(), 300);
+        assert_eq!(said, ["whether gpu[001-020] could be drained now was not tried out: 300 s are over"]);
     });
 }
 

@@ -175,6 +175,18 @@ impl Drainer for FakeScheduler {
         self.activity(target)
     }
 
+    fn preflight<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<Vec<String>>, DrainError>> {
+        Box::pin(async move {
+            self.0.queue.note("try", &target.node);
+            self.0.step().await;
+            if *lock(&self.0.queue.hangs) {
+                std::future::pending::<()>().await;
+            }
+            self.answers().map_err(|error| DrainError(format!("`{}`: {error}", target.node)))?;
+            Ok(Some(Vec::new()))
+        })
+    }
+
     fn ownership<'a>(
         &'a self,
         target: &'a Target,

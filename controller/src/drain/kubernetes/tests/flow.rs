@@ -209,6 +209,17 @@ async fn a_server_that_says_when_is_not_asked_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rehearsal_waits_for_a_server_that_has_too_much_to_do() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().evictions.insert("ns/web-1".into(), (429, "slow down".into()));
+    let begin = Instant::now();
+    let said = drainer.preflight(&target()).await.unwrap().unwrap();
+    assert_eq!(said, ["pod ns/web-1 (the API server has too much to do)"]);
+    assert_eq!((stage.state().asked.len(), begin.elapsed().as_secs()), (4, 15));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_made_anew_under_the_same_name_is_another_pod() {
     let (stage, drainer) = staged();
     stage.state().lingers = true;
