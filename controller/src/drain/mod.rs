@@ -200,6 +200,11 @@ pub trait Drainer: Send + Sync {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
 
+    /// Who else lays out this node's MIG by our order, ready to show; a play must not change what they left.
+    fn lays_out<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        ready(Ok(None)).boxed()
+    }
+
     /// Whether `resume` has to know what the GPUs of a node are that was disturbed.
     fn wants_offer(&self) -> bool {
         false

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use gpufleet_protocol::{Disruption, NodeOp, op::FactsRequest};
+use gpufleet_protocol::{Disruption, NodeOp, OpRequest, OpStatus, op::FactsRequest};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     drain::{Activity, Cordon, DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, NodeState, What},
-    interpreter::Fed,
+    interpreter::{Action, Fed},
     rollout::Input,
 };
 
@@ -206,11 +206,10 @@ impl NodeTask {
                 Ok(Activity::Idle) => None,
                 Ok(Activity::Busy { work }) => Some(shown(&work)),
                 Ok(Activity::Stuck { why }) => {
-                    let no = |why: String| format!("it cannot be drained: {why}");
                     // Why all of them: what is lost by a person's word is on record.
-                    let whole = No::soft(no(why.join(", ")));
-                    let overruled = held && self.overruled(&whole).await;
-                    return if overruled { Ok(()) } else { Err(Not::Given(no(shown(&why)))) };
+                    let all = No::soft(format!("it cannot be drained: {}", why.join(", ")));
+                    let overruled = held && self.overruled(&all).await;
+                    return if overruled { Ok(()) } else { Err(Not::Given(shown(&why))) };
                 }
                 Err(unknown) => Some(unknown.to_string()),
             };
@@ -455,6 +454,47 @@ impl NodeTask {
             "it could not be given back to {} ({why}); `gpufleet resume` tries again",
             drainer.name()
         ))
+    }
+
+    /// Who else lays out the node's MIG, so that a task must leave it as it is; the inner error is the refusal.
+    pub(super) async fn layout_of_others(&self) -> Result<Option<String>, Fed> {
+        let Some(scheduler) = &self.scheduler else { return Ok(None) };
+        let target = scheduler.target(&self.slot.name);
+        let until = Instant::now() + PROOF;
+        loop {
+            match scheduler.drainer.lays_out(&target).await {
+                Ok(by) => return Ok(by),
+                Err(unknown) if Instant::now() + scheduler.poll >= until => {
+                    return Err(Fed::Held { reason: unknown.to_string() });
+                }
+                Err(_) => sleep(scheduler.poll).await,
+            }
+        }
+    }
+
+    /// Sees that what somebody else laid out is as declared, and changes nothing where it is not.
+    pub(super) async fn only_looked_at(
+        &mut self,
+        action: &Action,
+        op: &NodeOp,
+        timeout_s: u64,
+        by: &str,
+    ) -> Result<Fed, Cut> {
+        let link = self.link().await?;
+        let request = OpRequest { permit: None, ..self.request_for(action, op, timeout_s) };
+        let outcome = match link.call(request, Vec::new(), Box::new(|_| {})).await {
+            Ok(outcome) => outcome,
+            Err(error) => return self.broken_off(error).await,
+        };
+        if !matches!(outcome.status, OpStatus::NeedsPermit { .. }) {
+            return Ok(Fed::Outcome(Box::new(outcome)));
+        }
+        let differs: Vec<&str> = outcome.changes.iter().map(|change| change.what.as_str()).take(4).collect();
+        let reason = format!(
+            "{by} laid it out, and the play declares another layout ({}): declare the same in both",
+            differs.join(", ")
+        );
+        Ok(Fed::Held { reason })
     }
 
     /// What the GPUs of a node are that was disturbed; `None` where it was not, or does not tell.

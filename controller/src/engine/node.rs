@@ -650,6 +650,13 @@ impl NodeTask {
             if let Err(held) = self.permitted(class, &why).await? {
                 return Ok(held);
             }
+            if action.kind == "gpu_mig" {
+                match self.layout_of_others().await {
+                    Ok(None) => {}
+                    Ok(Some(by)) => return self.only_looked_at(action, op, timeout_s, &by).await,
+                    Err(held) => return Ok(held),
+                }
+            }
         }
     }
 

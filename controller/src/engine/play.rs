@@ -28,7 +28,6 @@ use super::{
 use crate::{
     event::{Level, NOTHING_NEW, NodeState, RecapCounts, STOPPING, What},
     interpreter::{Board, Given},
-    report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
 

@@ -191,6 +191,8 @@ async fn mig_manager_is_told_what_to_lay_out() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         assert_eq!(site.node()["metadata"]["labels"]["nvidia.com/mig.config"], config);
+        let whose = drainer.lays_out(&target()).await.unwrap().unwrap();
+        assert_eq!(whose, format!("mig-manager (nvidia.com/mig.config={config})"));
         match end {
             Activity::Stuck { why } => {
                 assert!(!works && why[0].contains("could not lay out its MIG"), "{why:?}")
@@ -209,6 +211,7 @@ async fn a_layout_is_taken_from_mig_manager_for_good() {
     let drainer =
         cordoned(&site, KubernetesOptions { mig_manager: MigManager::Takeover, ..laying_out() }).await;
     assert_eq!(label(&site, "mig-manager"), "false");
+    assert_eq!(drainer.lays_out(&target()).await, Ok(None));
     assert_eq!(step(&drainer).await, Ok(Activity::Idle));
     assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     assert_eq!(label(&site, "mig-manager"), "false");

@@ -7,9 +7,10 @@ use jiff::Timestamp;
 
 use super::super::{Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outage, Ownership, Target};
 use super::objects::Node;
+use super::operands::{self, Order};
 use super::pods::named;
 use super::standing::{Standing, standing};
-use super::{KubernetesDrainer, lock};
+use super::{KubernetesDrainer, MigManager, lock};
 
 impl Drainer for KubernetesDrainer {
     fn name(&self) -> &str {
@@ -87,6 +88,15 @@ impl Drainer for KubernetesDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn lays_out<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        async move {
+            let MigManager::Label(config) = &self.options.mig_manager else { return Ok(None) };
+            let ordered = operands::order(&self.read(target).await?, config) != Order::None;
+            Ok(ordered.then(|| format!("mig-manager (nvidia.com/mig.config={config})")))
+        }
+        .boxed()
     }
 
     fn wants_offer(&self) -> bool {

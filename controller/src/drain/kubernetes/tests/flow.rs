@@ -290,6 +290,13 @@ async fn operands_come_back_on_every_way_out() {
         assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true", "{index}");
         let paused = stage.node("n1")["metadata"]["annotations"].get(PAUSED).is_some();
         assert_eq!(paused, index == 0, "{index}");
+        if index == 0 {
+            // It stayed out, and is taken up again.
+            busy(drainer.clear(&target(), &marker()).await);
+            assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "paused-for-mig-change");
+            assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+            assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true");
+        }
     }
 }
 
