@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     drain::{
-        self, Api, CommandDrainer, CommandOptions, HostHooks, KubectlApi, KubernetesDrainer,
+        self, Api, CommandDrainer, CommandOptions, Drainer, HostHooks, KubectlApi, KubernetesDrainer,
         KubernetesOptions, LocalRunner, NoticePlan, PodPolicy, Runner, Scheduler, SlurmDrainer, SlurmOptions,
         is_kubernetes_node_name, is_node_name,
     },
@@ -155,13 +155,11 @@ fn by_slurm(
         Some(NoticeHow::Requeue) => drain::Notice::Requeue,
     };
     let drainer = SlurmDrainer::new(runner, SlurmOptions { notice, ..SlurmOptions::default() });
-    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(slurm.timeout_s));
-    scheduler.nodes = nodes;
+    let mut scheduler = surveyed(Arc::new(drainer), slurm.timeout_s, nodes);
     scheduler.notice = slurm
         .notice
         .as_ref()
         .map(|notice| NoticePlan { deadline: Duration::from_secs(notice.deadline_s), before_cordon: false });
-    scheduler.surveys = true;
     scheduler.reboots = play.policy.reboot.via == RebootVia::Slurm;
     scheduler
 }
@@ -195,7 +193,12 @@ fn by_kubernetes(
         options.lock = drain::Lock { namespace, name };
     }
     let drainer = KubernetesDrainer::new(api, options);
-    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(kubernetes.timeout_s));
+    surveyed(Arc::new(drainer), kubernetes.timeout_s, nodes)
+}
+
+/// A scheduler with names of its own that can tell who is out.
+fn surveyed(drainer: Arc<dyn Drainer>, timeout_s: u64, nodes: HashMap<String, String>) -> Scheduler {
+    let mut scheduler = Scheduler::new(drainer, Duration::from_secs(timeout_s));
     scheduler.nodes = nodes;
     scheduler.surveys = true;
     scheduler

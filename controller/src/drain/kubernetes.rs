@@ -47,7 +47,7 @@ use self::{
     objects::{DaemonSet, Node, Pod},
     operands::{MigManager as Layout, Order},
     pods::{Daemons, Part, daemon, named, part},
-    standing::{Standing, evidence, held_by, outage, silence, standing},
+    standing::{evidence, held_by, outage, silence, standing},
 };
 use super::{Activity, Cordon, DrainError, GpuOffer, Marker, Outage, Ownership, Target};
 
@@ -203,9 +203,9 @@ impl KubernetesDrainer {
         for _ in 0..RACES {
             let node = self.read(target).await?;
             match standing(&node, marker) {
-                Standing::Ours => return Ok(Cordon::Ours { evidence: evidence(&node) }),
-                Standing::Theirs(by) => return Ok(Cordon::HeldByOthers { by }),
-                Standing::Free => {}
+                Ownership::Ours => return Ok(Cordon::Ours { evidence: evidence(&node) }),
+                Ownership::Theirs { by } => return Ok(Cordon::HeldByOthers { by }),
+                Ownership::NotDrained => {}
             }
             if let Some(by) = silence(&node) {
                 return Ok(Cordon::HeldByOthers { by });
@@ -236,7 +236,7 @@ impl KubernetesDrainer {
                 // Why not this answer's word: the next reading judges it like any other.
                 Ok(_) => {}
                 Err(error) => match self.read(target).await {
-                    Ok(after) if matches!(standing(&after, marker), Standing::Ours) => {}
+                    Ok(after) if matches!(standing(&after, marker), Ownership::Ours) => {}
                     _ => return Err(error),
                 },
             }
@@ -309,7 +309,7 @@ impl KubernetesDrainer {
     /// Asks the pods to go that have to, and says what is left.
     async fn push(&self, target: &Target, marker: &Marker) -> Result<Activity, DrainError> {
         let look = self.look(target).await?;
-        if !matches!(standing(&look.node, marker), Standing::Ours) {
+        if !matches!(standing(&look.node, marker), Ownership::Ours) {
             return Err(DrainError(format!(
                 "the node {} is not this run's; nobody was evicted",
                 target.node
@@ -501,9 +501,8 @@ impl KubernetesDrainer {
         let record = operands::paused(&node).filter(|record| record.by == own);
         let raced = || Back::Waits("it changed at the same moment".to_owned());
         let verdict = match standing(&node, marker) {
-            Standing::Ours => None,
-            Standing::Free => Some(Ownership::NotDrained),
-            Standing::Theirs(by) => Some(Ownership::Theirs { by }),
+            Ownership::Ours => None,
+            other => Some(other),
         };
         if let Some(verdict) = verdict {
             return Ok(match self.abandon(target, &node, marker).await? {
@@ -542,7 +541,7 @@ impl KubernetesDrainer {
     async fn let_go_of(&self, target: &Target, marker: &Marker) -> Result<(), DrainError> {
         for _ in 0..RACES {
             let node = self.read(target).await?;
-            if matches!(standing(&node, marker), Standing::Ours)
+            if matches!(standing(&node, marker), Ownership::Ours)
                 || self.abandon(target, &node, marker).await?
             {
                 return Ok(());
@@ -627,7 +626,7 @@ impl KubernetesDrainer {
     async fn leave_word(&self, target: &Target, marker: &Marker, why: &str) -> Result<(), DrainError> {
         for _ in 0..RACES {
             let node = self.read(target).await?;
-            if !matches!(standing(&node, marker), Standing::Ours) {
+            if !matches!(standing(&node, marker), Ownership::Ours) {
                 return Ok(());
             }
             let mut patch = vec![standing::same(&node), standing::owned(marker)];
@@ -711,7 +710,7 @@ pub fn read_foreign_object(bytes: &[u8]) {
             operands::pause(&node, "", Vec::new()),
             operands::mig_manager(&node),
         );
-        if let Standing::Free = standing(&node, &marker) {
+        if let Ownership::NotDrained = standing(&node, &marker) {
             let _ = standing::cordon(&node, &marker, "");
         }
     }

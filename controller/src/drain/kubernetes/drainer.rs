@@ -9,7 +9,7 @@ use super::super::{Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outa
 use super::objects::Node;
 use super::operands::{self, Order};
 use super::pods::named;
-use super::standing::{Standing, standing};
+use super::standing::standing;
 use super::{KubernetesDrainer, MigManager, lock};
 
 impl Drainer for KubernetesDrainer {
@@ -71,14 +71,7 @@ impl Drainer for KubernetesDrainer {
         target: &'a Target,
         marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
-        async move {
-            Ok(match standing(&self.read(target).await?, marker) {
-                Standing::Free => Ownership::NotDrained,
-                Standing::Ours => Ownership::Ours,
-                Standing::Theirs(by) => Ownership::Theirs { by },
-            })
-        }
-        .boxed()
+        async move { Ok(standing(&self.read(target).await?, marker)) }.boxed()
     }
 
     fn resume<'a>(

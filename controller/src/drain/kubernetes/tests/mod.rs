@@ -216,10 +216,10 @@ fn node(text: serde_json::Value) -> Node {
 #[test]
 fn recorded_nodes_and_whose_they_are() {
     let foreign: Node = serde_json::from_slice(recorded!("14-cordon-cas")).unwrap();
-    let Standing::Theirs(by) = standing(&foreign, &marker()) else { panic!() };
+    let Ownership::Theirs { by } = standing(&foreign, &marker()) else { panic!() };
     assert_eq!(by, "cordoned by curl at 2026-11-21T08:28:04Z");
     let free: Node = serde_json::from_slice(recorded!("17-uncordon-owner")).unwrap();
-    assert!(matches!(standing(&free, &marker()), Standing::Free));
+    assert!(matches!(standing(&free, &marker()), Ownership::NotDrained));
     assert_eq!(outage(&free), None);
 }
 
@@ -230,9 +230,9 @@ fn only_the_whole_marker_under_our_own_cordon_is_ours() {
             {"manager": manager, "time": "2026-11-21T08:00:00Z", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
             "spec": {"unschedulable": true}}));
         match standing(&node, &marker()) {
-            Standing::Ours => "ours".to_owned(),
-            Standing::Free => "free".to_owned(),
-            Standing::Theirs(by) => by,
+            Ownership::Ours => "ours".to_owned(),
+            Ownership::NotDrained => "free".to_owned(),
+            Ownership::Theirs { by } => by,
         }
     };
     assert_eq!(ours("gpufleet:R1:n1", "gpufleet"), "ours");
