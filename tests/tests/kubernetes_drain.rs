@@ -307,6 +307,61 @@ fn a_pod_that_never_goes_ends_the_drain() {
     assert_eq!(site.fleet.setters("gpu001").len(), 0);
 }
 
+/// By a person's word a node is disturbed with a pod that nobody may take; all others leave it in order first.
+#[test]
+fn by_force_all_pods_go_in_order_that_can() {
+    let alone = "pods:\n  - {name: alone, namespace: serving, node: gpu001}\n";
+    let site = Site::new(1, &format!("{SERVICE}{alone}"));
+    site.order(
+        json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "serving", "name": "inference"}}),
+    );
+    site.write_play(1, "timeout: 5m", "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}");
+    let held = site.run().run().expect(5);
+    let message = held.document().message("gpu001").to_owned();
+    assert!(
+        message.contains(
+            "its scheduler did not let go of it: pod serving/alone: nothing brings it back elsewhere"
+        ),
+        "{held}"
+    );
+    let evicted = || {
+        let log = site.log();
+        log.iter().filter(|entry| entry.verb == "evict" && entry.code == 201 && !entry.dry_run).count()
+    };
+    assert_eq!(evicted(), 0);
+    let done = site.command(&["run", "play.yaml", "--yes", "--force", "--format", "json"]).run().expect(0);
+    assert_eq!(done.document().state("gpu001"), "done", "{done}");
+    assert_eq!(evicted(), 12, "{done}");
+    assert!(site.pods("serving").iter().any(|pod| object::name(pod) == "alone"));
+    let runs = std::fs::read_dir(site.home.runs()).unwrap().flatten();
+    let newest = runs.map(|entry| entry.path()).max().unwrap();
+    let journal = std::fs::read_to_string(newest.join("journal.jsonl")).unwrap();
+    assert!(journal.contains("it cannot be drained: pod serving/alone: nothing brings it back"), "{journal}");
+    site.assert_back("gpu001");
+}
+
+/// What mig-manager laid out by our order is not changed where the play declares something else.
+#[test]
+fn a_layout_that_mig_manager_was_told_to_make_stays() {
+    let site = Site::new(1, "");
+    let labels = json!({
+        "nvidia.com/gpu.deploy.mig-manager": "true",
+        "nvidia.com/mig.config": "all-3g.40gb",
+        "nvidia.com/mig.config.state": "success",
+    });
+    site.order(json!({"label": {"node": "gpu001", "labels": labels}}));
+    let declared = "gpu_mig: {mode: enabled, layout: {1g.10gb: 7}}";
+    site.write_play(1, "timeout: 5m, mig_manager: {label: all-3g.40gb}", declared);
+    let done = site.run().run().expect(5);
+    let message = done.document().message("gpu001").to_owned();
+    assert!(
+        message.contains("mig-manager (nvidia.com/mig.config=all-3g.40gb) laid it out, and the play declares another layout"),
+        "{done}"
+    );
+    assert_eq!(site.fleet.setters("gpu001").len(), 0, "{done}");
+    site.assert_back("gpu001");
+}
+
 /// The server is gone for a minute in the middle, and nobody notices but the screen.
 #[test]
 fn a_server_that_is_gone_for_a_minute_costs_a_minute() {

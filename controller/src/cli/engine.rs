@@ -265,7 +265,8 @@ impl Reach {
         }
         let contexts = of_plays;
         let hosts = PlayHosts { taking_part: &loaded.play_hosts, beside: &loaded.neighbours };
-        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, environment, output)?;
+        let forced = request.overrules.force;
+        let schedulers = schedulers(&loaded.program, hosts, &contexts, &fleet, environment, output, forced)?;
         Ok(Self { fleet, contexts, logins, schedulers })
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet::{
     diagnostic::{Diagnostic, Diagnostics, Span},
     drain::{
-        self, Api, CommandDrainer, CommandOptions, HostHooks, KubectlApi, KubernetesDrainer,
+        self, Api, CommandDrainer, CommandOptions, Drainer, HostHooks, KubectlApi, KubernetesDrainer,
         KubernetesOptions, LocalRunner, NoticePlan, PodPolicy, Runner, Scheduler, SlurmDrainer, SlurmOptions,
         is_kubernetes_node_name, is_node_name,
     },
@@ -35,7 +35,8 @@ pub struct PlayHosts<'a> {
     pub beside: &'a [Vec<String>],
 }
 
-/// For each play what drains its nodes; none for a play that drains nobody. Nothing is contacted yet.
+/// For each play what drains its nodes; none for a play that drains nobody. Nothing is contacted yet. With `forced` a
+/// person overrules what cannot be drained.
 ///
 /// # Errors
 /// Templates that fail for a host, two hosts under one name at Slurm, and login nodes that cannot be used.
@@ -46,6 +47,7 @@ pub fn schedulers(
     fleet: &Fleet,
     environment: &Environment,
     output: &Output,
+    forced: bool,
 ) -> Result<Vec<Option<Arc<Scheduler>>>, CommandError> {
     let mut runners: HashMap<String, Arc<dyn Runner>> = HashMap::new();
     let login = |host: Option<&str>| -> Result<Arc<dyn Runner>, CommandError> {
@@ -58,7 +60,7 @@ pub fn schedulers(
         Ok(runner)
     };
     let cluster = |play: &Play, kubernetes: &KubernetesDrain| clusters::api(play, kubernetes, environment);
-    let (schedulers, warnings) = build(program, hosts, contexts, login, cluster)?;
+    let (schedulers, warnings) = build(program, hosts, contexts, login, cluster, forced)?;
     if !warnings.is_empty() {
         output.diagnostics(&warnings);
     }
@@ -78,6 +80,7 @@ fn build(
     contexts: &[Arc<Contexts>],
     mut login: impl FnMut(Option<&str>) -> Result<Arc<dyn Runner>, CommandError>,
     cluster: impl Fn(&Play, &KubernetesDrain) -> Result<Arc<dyn Api>, Diagnostic>,
+    forced: bool,
 ) -> Result<Built, CommandError> {
     let mut said = Diagnostics::new();
     let mut rendered = Vec::with_capacity(program.plays.len());
@@ -130,7 +133,7 @@ fn build(
                         Arc::new(KubectlApi::new(login(host)?, kubeconfig, context))
                     }
                 };
-                by_kubernetes(play, kubernetes, names, api)
+                by_kubernetes(play, kubernetes, names, api, forced)
             }
             (Drain::Command(command), Words::Hooks { hooks, out }) => by_command(command, hooks, out),
             _ => return Ok(None),
@@ -152,13 +155,11 @@ fn by_slurm(
         Some(NoticeHow::Requeue) => drain::Notice::Requeue,
     };
     let drainer = SlurmDrainer::new(runner, SlurmOptions { notice, ..SlurmOptions::default() });
-    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(slurm.timeout_s));
-    scheduler.nodes = nodes;
+    let mut scheduler = surveyed(Arc::new(drainer), slurm.timeout_s, nodes);
     scheduler.notice = slurm
         .notice
         .as_ref()
         .map(|notice| NoticePlan { deadline: Duration::from_secs(notice.deadline_s), before_cordon: false });
-    scheduler.surveys = true;
     scheduler.reboots = play.policy.reboot.via == RebootVia::Slurm;
     scheduler
 }
@@ -168,6 +169,7 @@ fn by_kubernetes(
     kubernetes: &KubernetesDrain,
     nodes: HashMap<String, String>,
     api: Arc<dyn Api>,
+    forced: bool,
 ) -> Scheduler {
     let mut options = KubernetesOptions {
         pods: PodPolicy {
@@ -184,13 +186,19 @@ fn by_kubernetes(
             OnMigManager::Label(config) => drain::MigManager::Label(config.clone()),
         },
         lays_out_mig: play.tasks().iter().any(|task| task.kind.name == "gpu_mig"),
+        forced,
         ..KubernetesOptions::default()
     };
     if let Some((namespace, name)) = kubernetes.lock.clone() {
         options.lock = drain::Lock { namespace, name };
     }
     let drainer = KubernetesDrainer::new(api, options);
-    let mut scheduler = Scheduler::new(Arc::new(drainer), Duration::from_secs(kubernetes.timeout_s));
+    surveyed(Arc::new(drainer), kubernetes.timeout_s, nodes)
+}
+
+/// A scheduler with names of its own that can tell who is out.
+fn surveyed(drainer: Arc<dyn Drainer>, timeout_s: u64, nodes: HashMap<String, String>) -> Scheduler {
+    let mut scheduler = Scheduler::new(drainer, Duration::from_secs(timeout_s));
     scheduler.nodes = nodes;
     scheduler.surveys = true;
     scheduler
@@ -498,7 +506,7 @@ mod tests {
             Some(host) => Err(CommandError::user(format!("asked for {host}"))),
         };
         let hosts = PlayHosts { taking_part: &hosts, beside: &[Vec::new()] };
-        match build(&program(block), hosts, &contexts, login, cluster) {
+        match build(&program(block), hosts, &contexts, login, cluster, false) {
             Ok((mut all, warnings)) => Ok((all.remove(0), warnings.to_string())),
             Err(CommandError::Input(said)) => Err(said.to_string()),
             Err(error) => Err(format!("{error:?}")),
@@ -552,7 +560,8 @@ mod tests {
             let beside = beside.iter().map(ToString::to_string).collect();
             let taking_part = vec![hosts[0][..1].to_vec()];
             let hosts = PlayHosts { taking_part: &taking_part, beside: &[beside] };
-            let (mut all, warnings) = build(&program(block), hosts, &contexts, login, cluster).ok().unwrap();
+            let (mut all, warnings) =
+                build(&program(block), hosts, &contexts, login, cluster, false).ok().unwrap();
             (all.remove(0).unwrap(), warnings.to_string())
         };
         let (scheduler, warnings) = split(&["h2"]);

@@ -10,6 +10,8 @@ use crate::{
 
 /// Nodes that are named at once.
 const NAMED: usize = 8;
+/// How much of what is in the way of a drain is in the plain status line, in characters.
+const BLOCKED: usize = 200;
 
 /// The lines of the live display.
 pub fn progress_frame(model: &RunModel, now: Timestamp, style: &Style) -> Vec<String> {
@@ -42,6 +44,11 @@ pub fn plain_status(model: &RunModel, now: Timestamp, style: &Style) -> String {
         let more = active.len().saturating_sub(3);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         line.push_str(&format!("  waiting for: {}{more}", waiting.join(", ")));
+    }
+    // Why one: whose work is in the way is mostly the same for all, and the line is short.
+    let blocked = active.iter().find(|node| node.state == NodeState::Draining && node.detail.is_some());
+    if let Some((node, detail)) = blocked.and_then(|node| Some((node, node.detail.as_deref()?))) {
+        line.push_str(&format!("  {}: {}", node.name, clip(&clean(detail), BLOCKED)));
     }
     line
 }

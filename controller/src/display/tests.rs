@@ -463,6 +463,19 @@ fn the_status_says_that_the_window_is_waited_for() {
     ");
 }
 
+#[test]
+fn the_status_names_what_is_in_the_way_of_a_drain() {
+    let hosts = sample::names(2);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    s.play(&hosts, &[("100%", 2)]);
+    s.state(&hosts[0], NodeState::Applying, None);
+    let why = "waits for pod a/web-1 (PodDisruptionBudget web needs 2 healthy pods and has 2 currently)";
+    s.state(&hosts[1], NodeState::Draining, Some(why));
+    let line = plain_status(&RunModel::of(&s.events), s.now(), &style());
+    insta::assert_snapshot!(line, @"0 of 2 nodes  00:00  failed 0  draining 1  applying 1  waiting for: gpu001 (applying 0 s), gpu002 (draining 0 s)  gpu002: waits for pod a/web-1 (PodDisruptionBudget web needs 2 healthy pods and has 2 currently)");
+}
+
 /// A writer that a test can read while a sink holds it.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);

@@ -18,6 +18,8 @@ mod kubectl;
 mod lock;
 mod objects;
 mod operands;
+#[cfg(feature = "kubernetes")]
+mod plugin;
 mod pods;
 mod standing;
 #[cfg(test)]
@@ -25,7 +27,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -45,9 +47,9 @@ use self::{
     objects::{DaemonSet, Node, Pod},
     operands::{MigManager as Layout, Order},
     pods::{Daemons, Part, daemon, named, part},
-    standing::{Standing, evidence, held_by, outage, silence, standing},
+    standing::{evidence, held_by, outage, silence, standing},
 };
-use super::{Activity, Cordon, DrainError, Marker, Outage, Ownership, Target};
+use super::{Activity, Cordon, DrainError, GpuOffer, Marker, Outage, Ownership, Target};
 
 /// Evictions under way at once on one node.
 const AT_ONCE: usize = 16;
@@ -57,7 +59,9 @@ const RACES: usize = 8;
 const DAEMONS: Duration = Duration::from_secs(60);
 /// After an answer that the server has too much to do and no word on when to ask again.
 const OVERLOAD: Duration = Duration::from_secs(5);
-/// How long what a node offers must stay the same where its MIG was laid out anew.
+/// How often one eviction is tried out on a server that has too much to do.
+const REHEARSALS: u32 = 4;
+/// How long what a node offers must stay the same where nobody can tell what that should be.
 ///
 /// Why: the device plugin registers one kind of instance after the other.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -105,6 +109,8 @@ pub struct KubernetesOptions {
     pub mig_manager: MigManager,
     /// Whether the play lays out MIG.
     pub lays_out_mig: bool,
+    /// A person wants the nodes also where something cannot be taken off them (`--force`).
+    pub forced: bool,
 }
 
 impl Default for KubernetesOptions {
@@ -118,6 +124,7 @@ impl Default for KubernetesOptions {
             pauses_operands: true,
             mig_manager: MigManager::default(),
             lays_out_mig: false,
+            forced: false,
         }
     }
 }
@@ -130,6 +137,8 @@ pub struct KubernetesDrainer {
     /// Pods that are not asked again before, by uid, and what the server said.
     later: Mutex<HashMap<String, (Instant, Evicted)>>,
     daemons: Mutex<KnownDaemons>,
+    /// What the GPUs of nodes are that are given back, by node.
+    offers: Mutex<HashMap<String, GpuOffer>>,
 }
 
 /// DaemonSets by namespace and name, with when each was read; `None` for one that was not there.
@@ -162,7 +171,12 @@ impl KubernetesDrainer {
             held: Held::default(),
             later: Mutex::default(),
             daemons: Mutex::default(),
+            offers: Mutex::default(),
         }
+    }
+
+    fn offers(&self) -> MutexGuard<'_, HashMap<String, GpuOffer>> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, target: &Target) -> Result<Node, DrainError> {
@@ -189,9 +203,9 @@ impl KubernetesDrainer {
         for _ in 0..RACES {
             let node = self.read(target).await?;
             match standing(&node, marker) {
-                Standing::Ours => return Ok(Cordon::Ours { evidence: evidence(&node) }),
-                Standing::Theirs(by) => return Ok(Cordon::HeldByOthers { by }),
-                Standing::Free => {}
+                Ownership::Ours => return Ok(Cordon::Ours { evidence: evidence(&node) }),
+                Ownership::Theirs { by } => return Ok(Cordon::HeldByOthers { by }),
+                Ownership::NotDrained => {}
             }
             if let Some(by) = silence(&node) {
                 return Ok(Cordon::HeldByOthers { by });
@@ -222,7 +236,7 @@ impl KubernetesDrainer {
                 // Why not this answer's word: the next reading judges it like any other.
                 Ok(_) => {}
                 Err(error) => match self.read(target).await {
-                    Ok(after) if matches!(standing(&after, marker), Standing::Ours) => {}
+                    Ok(after) if matches!(standing(&after, marker), Ownership::Ours) => {}
                     _ => return Err(error),
                 },
             }
@@ -295,13 +309,14 @@ impl KubernetesDrainer {
     /// Asks the pods to go that have to, and says what is left.
     async fn push(&self, target: &Target, marker: &Marker) -> Result<Activity, DrainError> {
         let look = self.look(target).await?;
-        if !matches!(standing(&look.node, marker), Standing::Ours) {
+        if !matches!(standing(&look.node, marker), Ownership::Ours) {
             return Err(DrainError(format!(
                 "the node {} is not this run's; nobody was evicted",
                 target.node
             )));
         }
-        if !look.refused.is_empty() {
+        // Why not where a person overrules it: pods that could go in order would be killed with those that cannot.
+        if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
         if !look.evict.is_empty() {
@@ -309,15 +324,15 @@ impl KubernetesDrainer {
         }
         let asked: Vec<_> = look.evict.iter().map(|pod| self.evict(pod)).collect();
         let answers: Vec<(&Pod, Evicted)> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
-        let (mut left, mut never) = (look.left, Vec::new());
+        let (mut left, mut never) = (look.left, look.refused);
         for (pod, answer) in answers {
-            if let Evicted::Never(why) = &answer {
-                never.push(format!("{}: {why}", named(pod)));
+            match &answer {
+                Evicted::Never(why) => never.push(format!("{}: {why}", named(pod))),
+                answer => left.extend(what_is_left(pod, answer)),
             }
-            left.extend(what_is_left(pod, &answer));
         }
-        if !never.is_empty() {
-            never.sort();
+        never.sort();
+        if !never.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: never });
         }
         if left.is_empty()
@@ -327,10 +342,9 @@ impl KubernetesDrainer {
             match operands::order(&look.node, config) {
                 Order::None | Order::Done => {}
                 Order::Failed => {
-                    let why = format!(
+                    never.push(format!(
                         "mig-manager could not lay out its MIG as {config}: see its log, then set the label nvidia.com/mig.config anew"
-                    );
-                    return Ok(Activity::Stuck { why: vec![why] });
+                    ));
                 }
                 Order::UnderWay(state) => {
                     left.push(format!("mig-manager, which lays out its MIG as {config} ({state})"));
@@ -344,11 +358,19 @@ impl KubernetesDrainer {
                 }
             }
         }
-        if left.is_empty() && self.options.pauses_operands && !operands::running(&look.node).is_empty() {
+        // Why at once where a person overrules: the drain may end with pods that never went.
+        if (left.is_empty() || self.options.forced)
+            && self.options.pauses_operands
+            && !operands::running(&look.node).is_empty()
+        {
             left.push(self.pause(target, marker, &look.node, &look.stays, &look.daemons).await?);
         }
         left.sort();
-        Ok(if left.is_empty() { Activity::Idle } else { Activity::Busy { work: left } })
+        Ok(match (left.is_empty(), never.is_empty()) {
+            (true, true) => Activity::Idle,
+            (true, false) => Activity::Stuck { why: never },
+            (false, _) => Activity::Busy { work: left.into_iter().chain(never).collect() },
+        })
     }
 
     /// Asks one pod to go, unless the server said to ask later.
@@ -375,10 +397,17 @@ impl KubernetesDrainer {
         (pod, answer)
     }
 
-    /// Whether this pod would go now.
+    /// Whether this pod would go now. A server that has too much to do is asked again a few times.
     async fn rehearse<'a>(&self, pod: &'a Pod) -> Result<(&'a Pod, Evicted), DrainError> {
-        let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, true)).await?;
-        Ok((pod, eviction::read(&reply)))
+        let mut tries = REHEARSALS;
+        loop {
+            let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, true)).await?;
+            tries -= 1;
+            match eviction::read(&reply) {
+                Evicted::Overload { again } if tries > 0 => sleep(again.unwrap_or(OVERLOAD)).await,
+                answer => return Ok((pod, answer)),
+            }
+        }
     }
 
     async fn pause(
@@ -414,9 +443,10 @@ impl KubernetesDrainer {
         }
         said.extend(look.refused);
         let asked: Vec<_> = look.evict.iter().map(|pod| self.rehearse(pod)).collect();
-        let answers: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+        let mut answers = stream::iter(asked).buffer_unordered(AT_ONCE);
         let mut blocked = Vec::new();
-        for answer in answers {
+        // Why not all of them first: each of a server that is silent takes its whole time.
+        while let Some(answer) = answers.next().await {
             let (pod, answer) = answer?;
             if !matches!(answer, Evicted::Asked) {
                 blocked.extend(what_is_left(pod, &answer));
@@ -471,9 +501,8 @@ impl KubernetesDrainer {
         let record = operands::paused(&node).filter(|record| record.by == own);
         let raced = || Back::Waits("it changed at the same moment".to_owned());
         let verdict = match standing(&node, marker) {
-            Standing::Ours => None,
-            Standing::Free => Some(Ownership::NotDrained),
-            Standing::Theirs(by) => Some(Ownership::Theirs { by }),
+            Ownership::Ours => None,
+            other => Some(other),
         };
         if let Some(verdict) = verdict {
             return Ok(match self.abandon(target, &node, marker).await? {
@@ -512,7 +541,7 @@ impl KubernetesDrainer {
     async fn let_go_of(&self, target: &Target, marker: &Marker) -> Result<(), DrainError> {
         for _ in 0..RACES {
             let node = self.read(target).await?;
-            if matches!(standing(&node, marker), Standing::Ours)
+            if matches!(standing(&node, marker), Ownership::Ours)
                 || self.abandon(target, &node, marker).await?
             {
                 return Ok(());
@@ -566,11 +595,20 @@ impl KubernetesDrainer {
             }
         }
         let now = operands::advertised(node);
-        let laid_out = self.options.lays_out_mig;
-        if let Some(missing) = operands::missing(&before.gpus, &now, laid_out) {
-            return Ok(Some(missing));
+        let offer = self.offers().get(&node.metadata.name).cloned();
+        // Why only there: elsewhere nothing was laid out unless the node told of it.
+        let by_manager =
+            self.options.lays_out_mig && matches!(self.options.mig_manager, MigManager::Label(_));
+        let missing = match &offer {
+            _ if before.gpus.is_empty() => None,
+            Some(offer) => operands::wrong(offer, &now, &node.metadata.labels),
+            None if by_manager => now.is_empty().then(|| operands::missing(&before.gpus, &now)).flatten(),
+            None => operands::missing(&before.gpus, &now),
+        };
+        if missing.is_some() {
+            return Ok(missing);
         }
-        if laid_out && !before.gpus.is_empty() {
+        if !before.gpus.is_empty() && (by_manager || offer.is_some_and(|offer| offer.more)) {
             match settled {
                 Some((same, since)) if *same == now && since.elapsed() >= SETTLE => {}
                 Some((same, _)) if *same == now => {
@@ -588,7 +626,7 @@ impl KubernetesDrainer {
     async fn leave_word(&self, target: &Target, marker: &Marker, why: &str) -> Result<(), DrainError> {
         for _ in 0..RACES {
             let node = self.read(target).await?;
-            if !matches!(standing(&node, marker), Standing::Ours) {
+            if !matches!(standing(&node, marker), Ownership::Ours) {
                 return Ok(());
             }
             let mut patch = vec![standing::same(&node), standing::owned(marker)];
@@ -672,7 +710,7 @@ pub fn read_foreign_object(bytes: &[u8]) {
             operands::pause(&node, "", Vec::new()),
             operands::mig_manager(&node),
         );
-        if let Standing::Free = standing(&node, &marker) {
+        if let Ownership::NotDrained = standing(&node, &marker) {
             let _ = standing::cordon(&node, &marker, "");
         }
     }

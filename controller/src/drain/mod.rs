@@ -11,6 +11,7 @@ mod kubernetes;
 mod login;
 mod marker;
 mod none;
+mod offer;
 mod runner;
 mod scheduler;
 mod slurm;
@@ -33,8 +34,9 @@ pub use kubernetes::{ApiClient, Credentials};
 pub use login::LoginRunner;
 pub use marker::Marker;
 pub use none::NoDrainer;
+pub use offer::GpuOffer;
 pub use runner::{Call, LocalRunner, Output, RunError, Runner};
-pub use scheduler::{NoticePlan, Scheduler};
+pub use scheduler::{Labelled, NoticePlan, Scheduler};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use slurm::read_foreign_text;
 pub use slurm::{Notice, SlurmDrainer, SlurmOptions, is_node_name};
@@ -198,6 +200,19 @@ pub trait Drainer: Send + Sync {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
 
+    /// Who else lays out this node's MIG by our order, ready to show; a play must not change what they left.
+    fn lays_out<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        ready(Ok(None)).boxed()
+    }
+
+    /// Whether `resume` has to know what the GPUs of a node are that was disturbed.
+    fn wants_offer(&self) -> bool {
+        false
+    }
+
+    /// What the GPUs of a node are now, told before `resume`: it is given back when the scheduler has seen the same.
+    fn expect(&self, _target: &Target, _offer: Option<GpuOffer>) {}
+
     /// Puts back what a drain changed besides, on a node that is somebody else's now; the node itself is left as it is.
     fn let_go<'a>(
         &'a self,
@@ -220,12 +235,8 @@ pub trait Drainer: Send + Sync {
     /// Which of these are out, for whatever reason, in one bulk read.
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>>;
 
-    /// What these nodes say under a label, by their names at the scheduler; nothing where it knows no labels.
-    fn labels<'a>(
-        &'a self,
-        _targets: &'a [Target],
-        _label: &'a str,
-    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+    /// What all nodes that have it say under a label, by their names at the scheduler; nothing where it knows no labels.
+    fn labels<'a>(&'a self, _label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
         ready(Ok(HashMap::new())).boxed()
     }
 

@@ -4,7 +4,7 @@
 //! for once, for all who drain at that moment.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -25,6 +25,15 @@ pub struct NoticePlan {
     /// Whether it is told, and has that time, before the node is taken from the scheduler: where taking it ends the work
     /// at once. Elsewhere new work is kept away first.
     pub before_cordon: bool,
+}
+
+/// What nodes say under a label.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labelled {
+    /// By host.
+    pub hosts: HashMap<String, String>,
+    /// That of nodes which are none of these hosts, by their names at the scheduler.
+    pub others: BTreeMap<String, String>,
 }
 
 /// What a play needs to drain its nodes.
@@ -114,23 +123,24 @@ impl Scheduler {
         }
     }
 
-    /// What the nodes of these hosts say under a label, by host. One that does not answer is asked again for a while.
+    /// What nodes say under a label. A scheduler that does not answer is asked again for a while.
     ///
     /// # Errors
     /// Why nobody knows.
-    pub async fn labels(&self, hosts: &[String], label: &str) -> Result<HashMap<String, String>, DrainError> {
-        let targets: Vec<Target> = hosts.iter().map(|host| self.target(host)).collect();
+    pub async fn labels(&self, hosts: &[String], label: &str) -> Result<Labelled, DrainError> {
         let until = Instant::now() + SURVEY;
-        loop {
-            match self.drainer.labels(&targets, label).await {
-                Ok(known) => {
-                    let of = |target: &Target| Some((target.host.clone(), known.get(&target.node)?.clone()));
-                    return Ok(targets.iter().filter_map(of).collect());
-                }
+        let mut known = loop {
+            match self.drainer.labels(label).await {
+                Ok(known) => break known,
                 Err(why) if Instant::now() + self.poll >= until => return Err(why),
                 Err(_) => sleep(self.poll).await,
             }
-        }
+        };
+        let of = |host: &String| Some((host.clone(), known.remove(&self.target(host).node)?));
+        let hosts = hosts.iter().filter_map(of).collect();
+        // Why not all: a name that is another node's here would say the wrong one.
+        let own = |node: &String| !self.nodes.contains_key(node);
+        Ok(Labelled { hosts, others: known.into_iter().filter(|(node, _)| own(node)).collect() })
     }
 
     /// Takes the scheduler's lock unless this process holds it; `Some` is the other run that does. Who asks at the same

@@ -21,9 +21,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use self::parse::{Job, NodeRecord};
-use self::standing::{
-    Standing, away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing,
-};
+use self::standing::{away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing};
 use super::marker::is_word;
 use super::{
     Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Output, Ownership, RebootOrder, Runner,
@@ -179,12 +177,12 @@ impl SlurmDrainer {
         let before = self.read(target).await?;
         match standing(&before, marker) {
             // Why again when DRAIN is missing: a node that is only DOWN may come back by itself and take work.
-            Standing::Ours if before.state.is_draining() => {
+            Ownership::Ours if before.state.is_draining() => {
                 return Ok(Cordon::Ours { evidence: evidence(&before) });
             }
-            Standing::Ours => {}
-            Standing::Theirs(by) => return Ok(Cordon::HeldByOthers { by }),
-            Standing::Free => {
+            Ownership::Ours => {}
+            Ownership::Theirs { by } => return Ok(Cordon::HeldByOthers { by }),
+            Ownership::NotDrained => {
                 if before.state.base == "UNKNOWN" {
                     return Err(DrainError(format!(
                         "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
@@ -211,8 +209,8 @@ impl SlurmDrainer {
             (Err(error), Ok(_)) => return Err(error),
         };
         match standing(&after, marker) {
-            Standing::Ours if after.state.is_draining() => Ok(Cordon::Ours { evidence: evidence(&after) }),
-            Standing::Theirs(by) => Ok(Cordon::HeldByOthers { by }),
+            Ownership::Ours if after.state.is_draining() => Ok(Cordon::Ours { evidence: evidence(&after) }),
+            Ownership::Theirs { by } => Ok(Cordon::HeldByOthers { by }),
             _ => Err(match written {
                 Err(error) => error,
                 Ok(output) if output.status != Some(0) => self.refused(
@@ -268,9 +266,8 @@ impl SlurmDrainer {
         let before = loop {
             let (record, waiting) = match self.read(target).await {
                 Ok(record) => match standing(&record, marker) {
-                    Standing::Free => return Ok(Ownership::NotDrained),
-                    Standing::Theirs(by) => return Ok(Ownership::Theirs { by }),
-                    Standing::Ours => match away(&record, rebooted_after) {
+                    other @ (Ownership::NotDrained | Ownership::Theirs { .. }) => return Ok(other),
+                    Ownership::Ours => match away(&record, rebooted_after) {
                         None => match (rebooted_after, record.booted) {
                             (Some(_), Some(booted)) => match registered {
                                 Some((same, since)) if same == booted && since.elapsed() >= SETTLE => {
@@ -322,12 +319,12 @@ impl SlurmDrainer {
             (Err(error), Ok(_)) => return Err(error),
         };
         match standing(&after, marker) {
-            Standing::Free => {
+            Ownership::NotDrained => {
                 self.answering(target, after).await;
                 Ok(Ownership::NotDrained)
             }
-            Standing::Theirs(by) => Ok(Ownership::Theirs { by }),
-            Standing::Ours => Err(match written {
+            Ownership::Theirs { by } => Ok(Ownership::Theirs { by }),
+            Ownership::Ours => Err(match written {
                 Err(error) => error,
                 Ok(output) => self.refused(
                     &argv,
@@ -368,7 +365,7 @@ impl SlurmDrainer {
     }
 
     async fn leave_word(&self, target: &Target, marker: &Marker, why: &str) -> Result<(), DrainError> {
-        if !matches!(standing(&self.read(target).await?, marker), Standing::Ours) {
+        if !matches!(standing(&self.read(target).await?, marker), Ownership::Ours) {
             return Ok(());
         }
         let name = format!("nodename={}", single(&target.node)?);
@@ -509,10 +506,10 @@ impl SlurmDrainer {
         let argv = ["scontrol", "reboot", "nextstate=DOWN", &reason, single(&target.node)?];
         let before = self.read(target).await?;
         let not_now = match standing(&before, marker) {
-            Standing::Ours if before.state.is_drained() => None,
-            Standing::Ours => Some(format!("is not drained yet (State={})", before.state)),
-            Standing::Free => Some("is not drained".to_owned()),
-            Standing::Theirs(by) => Some(format!("is {by}")),
+            Ownership::Ours if before.state.is_drained() => None,
+            Ownership::Ours => Some(format!("is not drained yet (State={})", before.state)),
+            Ownership::NotDrained => Some("is not drained".to_owned()),
+            Ownership::Theirs { by } => Some(format!("is {by}")),
         };
         if let Some(why) = not_now {
             return Ok(RebootOrder::Refused(format!(
@@ -574,14 +571,7 @@ impl Drainer for SlurmDrainer {
         target: &'a Target,
         marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
-        async move {
-            Ok(match standing(&self.read(target).await?, marker) {
-                Standing::Free => Ownership::NotDrained,
-                Standing::Ours => Ownership::Ours,
-                Standing::Theirs(by) => Ownership::Theirs { by },
-            })
-        }
-        .boxed()
+        async move { Ok(standing(&self.read(target).await?, marker)) }.boxed()
     }
 
     fn resume<'a>(

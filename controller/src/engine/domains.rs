@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{convert, recorder::Recorder, run::EngineError};
 use crate::{
-    drain::Scheduler,
+    drain::{Labelled, Scheduler},
     event::{Level, What},
     interpreter::HostContext,
     playbook::Play,
@@ -17,8 +17,8 @@ const UNKNOWN: &str = "unknown";
 
 pub(super) enum Domains<'a> {
     Variables(&'a HashMap<String, Arc<HostContext>>),
-    /// By host; those without the label are not in here.
-    Labels(HashMap<String, String>),
+    /// Those without the label are not in here.
+    Labels(Labelled),
 }
 
 impl Domains<'_> {
@@ -26,8 +26,17 @@ impl Domains<'_> {
     pub(super) fn of(&self, name: &str, host: &str) -> Option<String> {
         match self {
             Self::Variables(contexts) => convert::failure_domain(name, contexts.get(host)?),
-            Self::Labels(labels) => labels.get(host).cloned(),
+            Self::Labels(labels) => labels.hosts.get(host).cloned(),
         }
+    }
+
+    /// Nodes of the scheduler that are no hosts here, with the domain of each.
+    pub(super) fn others(&self) -> impl Iterator<Item = (&String, &String)> {
+        let others = match self {
+            Self::Variables(_) => None,
+            Self::Labels(labels) => Some(&labels.others),
+        };
+        others.into_iter().flatten()
     }
 }
 
@@ -48,7 +57,8 @@ pub(super) async fn domains<'a>(
                 "the label `{label}` of the nodes is unknown, so that all are one failure domain: {unknown}"
             );
             recorder.emit(What::Notice { level: Level::Warning, text })?;
-            hosts.iter().map(|host| (host.clone(), UNKNOWN.to_owned())).collect()
+            let hosts = hosts.iter().map(|host| (host.clone(), UNKNOWN.to_owned())).collect();
+            Labelled { hosts, ..Labelled::default() }
         }
     }))
 }

@@ -6,18 +6,18 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use gpufleet_protocol::Disruption;
+use gpufleet_protocol::{Disruption, NodeOp, OpRequest, OpStatus, op::FactsRequest};
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 
 use super::{
     message::ToNode,
-    node::{Cut, NodeTask},
+    node::{Cut, NodeTask, READING},
 };
 use crate::{
-    drain::{Activity, Cordon, DrainError, Marker, Ownership, Scheduler, Target},
+    drain::{Activity, Cordon, DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
     event::{DrainStep, NodeState, What},
-    interpreter::Fed,
+    interpreter::{Action, Fed},
     rollout::Input,
 };
 
@@ -47,16 +47,22 @@ pub(super) struct No {
     pub(super) why: String,
     /// No `--force` goes over it: the node is somebody else's, or nobody's.
     firm: bool,
+    /// What was asked to go, and may be gone in a moment.
+    passing: bool,
 }
 
 impl No {
     const fn firm(why: String) -> Self {
-        Self { why, firm: true }
+        Self { why, firm: true, passing: false }
     }
 
     /// Busy, or unknown.
     pub(super) const fn soft(why: String) -> Self {
-        Self { why, firm: false }
+        Self { why, firm: false, passing: false }
+    }
+
+    const fn passing(why: String) -> Self {
+        Self { why, firm: false, passing: true }
     }
 }
 
@@ -200,8 +206,10 @@ impl NodeTask {
                 Ok(Activity::Idle) => None,
                 Ok(Activity::Busy { work }) => Some(shown(&work)),
                 Ok(Activity::Stuck { why }) => {
-                    let no = No::soft(format!("it cannot be drained: {}", shown(&why)));
-                    return if held && self.overruled(&no).await { Ok(()) } else { Err(Not::Given(no.why)) };
+                    // Why all of them: what is lost by a person's word is on record.
+                    let all = No::soft(format!("it cannot be drained: {}", why.join(", ")));
+                    let overruled = held && self.overruled(&all).await;
+                    return if overruled { Ok(()) } else { Err(Not::Given(shown(&why))) };
                 }
                 Err(unknown) => Some(unknown.to_string()),
             };
@@ -281,11 +289,7 @@ impl NodeTask {
                 return Ok(());
             };
             if !self.overrules.steal || turn.is_some() || Instant::now() >= until {
-                return Err(Not::Locked(format!(
-                    "run {other} holds the lock at {}; wait for it, or take it over with --steal when you know that its \
-                     gpufleet is gone",
-                    scheduler.drainer.name()
-                )));
+                return Err(Not::Locked(locked(scheduler, &other)));
             }
             // Why one at a time: what many nodes find at once is taken once, and told once.
             turn = scheduler.stealing.try_lock().ok();
@@ -305,8 +309,8 @@ impl NodeTask {
     }
 
     /// Whether the scheduler still holds the node for us, with nothing on it, and lets nobody else of us at it. Not
-    /// knowing is a "no", after it was asked for a while.
-    pub(super) async fn still_ours(&mut self) -> Result<(), No> {
+    /// knowing is a "no", after it was asked for a while. With `clears` what is there is asked to go, and has that while.
+    pub(super) async fn still_ours(&mut self, clears: bool) -> Result<(), No> {
         let Some(scheduler) = self.scheduler.clone() else { return Ok(()) };
         let until = Instant::now() + PROOF;
         // Why: the process that drained it gave the lock back when it ended.
@@ -317,17 +321,17 @@ impl NodeTask {
             Err(Not::Theirs(_) | Not::Stopped) => return Err(No::soft("the run stops".to_owned())),
         }
         loop {
-            match self.standing(&scheduler).await {
+            let no = match self.standing(&scheduler, clears).await {
+                Ok(Err(no)) if no.passing => no,
                 Ok(standing) => return standing,
-                Err(unknown) if Instant::now() + scheduler.poll >= until => {
-                    return Err(No::soft(unknown.to_string()));
-                }
-                Err(unknown) => {
-                    let detail = format!("asks again before it is disturbed: {unknown}");
-                    self.state(NodeState::Waiting, Some(detail)).await;
-                    sleep(scheduler.poll).await;
-                }
+                Err(unknown) => No::soft(unknown.to_string()),
+            };
+            if Instant::now() + scheduler.poll >= until {
+                return Err(no);
             }
+            let detail = format!("asks again before it is disturbed: {}", no.why);
+            self.state(NodeState::Waiting, Some(detail)).await;
+            sleep(scheduler.poll).await;
         }
     }
 
@@ -348,7 +352,7 @@ impl NodeTask {
     }
 
     /// The inner error is a "no".
-    async fn standing(&self, scheduler: &Scheduler) -> Result<Result<(), No>, DrainError> {
+    async fn standing(&self, scheduler: &Scheduler, clears: bool) -> Result<Result<(), No>, DrainError> {
         let name = scheduler.drainer.name();
         let target = scheduler.target(&self.slot.name);
         let firm = |why: String| Ok(Err(No::firm(why)));
@@ -367,10 +371,16 @@ impl NodeTask {
                 Cordon::Refused { why } => return firm(why),
             }
         }
-        if let Activity::Busy { work } | Activity::Stuck { why: work } =
-            scheduler.drainer.activity(&target).await?
-        {
-            return Ok(Err(No::soft(shown(&work))));
+        let left = match clears {
+            true => scheduler.drainer.clear(&target, marker).await?,
+            false => scheduler.drainer.activity(&target).await?,
+        };
+        match left {
+            Activity::Idle => {}
+            Activity::Busy { work } if clears => return Ok(Err(No::passing(shown(&work)))),
+            Activity::Busy { work } | Activity::Stuck { why: work } => {
+                return Ok(Err(No::soft(shown(&work))));
+            }
         }
         Ok(match scheduler.drainer.locked(&self.holder.run).await? {
             true => Ok(()),
@@ -384,7 +394,7 @@ impl NodeTask {
         if self.permit.is_none() || most == Disruption::Live || fresh {
             return Ok(());
         }
-        if let Err(no) = self.still_ours().await
+        if let Err(no) = self.still_ours(false).await
             && !self.overruled(&no).await
         {
             return Err(Fed::Held { reason: format!("not disturbed any further: {}", no.why) });
@@ -411,11 +421,17 @@ impl NodeTask {
         let target = scheduler.target(&self.slot.name);
         let (drainer, rebooted) = (Arc::clone(&scheduler.drainer), self.slot.rebooted_at);
         let until = Instant::now() + PATIENCE;
-        let answer = loop {
-            match drainer.resume(&target, &marker, rebooted).await {
-                Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
-                answer => break answer,
-            }
+        let answer = match self.lock_again(&scheduler, until).await {
+            Err(why) => Err(why),
+            Ok(()) => loop {
+                if scheduler.drainer.wants_offer() {
+                    drainer.expect(&target, self.offer().await);
+                }
+                match drainer.resume(&target, &marker, rebooted).await {
+                    Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
+                    answer => break answer.map_err(|unknown| unknown.to_string()),
+                }
+            },
         };
         let why = match answer {
             Ok(Ownership::NotDrained) => {
@@ -430,7 +446,7 @@ impl NodeTask {
                 return Ok(());
             }
             Ok(Ownership::Ours) => format!("{} still shows it as drained by this run", drainer.name()),
-            Err(unknown) => unknown.to_string(),
+            Err(why) => why,
         };
         self.slot.out_of_service = true;
         self.step(DrainStep::Stuck { why: why.clone() }).await;
@@ -438,6 +454,79 @@ impl NodeTask {
             "it could not be given back to {} ({why}); `gpufleet resume` tries again",
             drainer.name()
         ))
+    }
+
+    /// Who else lays out the node's MIG, so that a task must leave it as it is; the inner error is the refusal.
+    pub(super) async fn layout_of_others(&self) -> Result<Option<String>, Fed> {
+        let Some(scheduler) = &self.scheduler else { return Ok(None) };
+        let target = scheduler.target(&self.slot.name);
+        let until = Instant::now() + PROOF;
+        loop {
+            match scheduler.drainer.lays_out(&target).await {
+                Ok(by) => return Ok(by),
+                Err(unknown) if Instant::now() + scheduler.poll >= until => {
+                    return Err(Fed::Held { reason: unknown.to_string() });
+                }
+                Err(_) => sleep(scheduler.poll).await,
+            }
+        }
+    }
+
+    /// Sees that what somebody else laid out is as declared, and changes nothing where it is not.
+    pub(super) async fn only_looked_at(
+        &mut self,
+        action: &Action,
+        op: &NodeOp,
+        timeout_s: u64,
+        by: &str,
+    ) -> Result<Fed, Cut> {
+        let link = self.link().await?;
+        let request = OpRequest { permit: None, ..self.request_for(action, op, timeout_s) };
+        let outcome = match link.call(request, Vec::new(), Box::new(|_| {})).await {
+            Ok(outcome) => outcome,
+            Err(error) => return self.broken_off(error).await,
+        };
+        if !matches!(outcome.status, OpStatus::NeedsPermit { .. }) {
+            return Ok(Fed::Outcome(Box::new(outcome)));
+        }
+        let differs: Vec<&str> = outcome.changes.iter().map(|change| change.what.as_str()).take(4).collect();
+        let reason = format!(
+            "{by} laid it out, and the play declares another layout ({}): declare the same in both",
+            differs.join(", ")
+        );
+        Ok(Fed::Held { reason })
+    }
+
+    /// What the GPUs of a node are that was disturbed; `None` where it was not, or does not tell.
+    async fn offer(&mut self) -> Option<GpuOffer> {
+        if !self.slot.out_of_service {
+            return None;
+        }
+        let request = NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() });
+        let outcome = self.simple(request, READING).await.ok()?;
+        GpuOffer::of(&outcome.facts?.gpu)
+    }
+
+    /// Takes the lock that an earlier process of this run may have given back; the error says who has it.
+    ///
+    /// Why not as before a drain: a run that stops gives its nodes back all the same.
+    async fn lock_again(&mut self, scheduler: &Scheduler, until: Instant) -> Result<(), String> {
+        let run = self.holder.run.clone();
+        loop {
+            match scheduler.lock(&run).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) if self.overrules.steal => {
+                    return match self.lock(scheduler, until).await {
+                        Err(Not::Locked(why) | Not::Given(why) | Not::Theirs(why)) => Err(why),
+                        Err(Not::Stopped) => Err("the run stops".to_owned()),
+                        Ok(()) => Ok(()),
+                    };
+                }
+                Ok(Some(other)) => return Err(locked(scheduler, &other)),
+                Err(unknown) if Instant::now() + scheduler.poll >= until => return Err(unknown.to_string()),
+                Err(_) => sleep(scheduler.poll).await,
+            }
+        }
     }
 
     /// Puts back what this drain changed besides on a node that somebody else has now.
@@ -474,6 +563,13 @@ impl NodeTask {
     async fn step(&self, step: DrainStep) {
         self.emit(What::Drain { host: self.slot.name.clone(), step }).await;
     }
+}
+
+fn locked(scheduler: &Scheduler, other: &str) -> String {
+    format!(
+        "run {other} holds the lock at {}; wait for it, or take it over with --steal when you know that its gpufleet is gone",
+        scheduler.drainer.name()
+    )
 }
 
 fn shown(work: &[String]) -> String {

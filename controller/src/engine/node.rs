@@ -650,6 +650,13 @@ impl NodeTask {
             if let Err(held) = self.permitted(class, &why).await? {
                 return Ok(held);
             }
+            if action.kind == "gpu_mig" {
+                match self.layout_of_others().await {
+                    Ok(None) => {}
+                    Ok(Some(by)) => return self.only_looked_at(action, op, timeout_s, &by).await,
+                    Err(held) => return Ok(held),
+                }
+            }
         }
     }
 
@@ -738,7 +745,8 @@ impl NodeTask {
     /// Whether nothing works on the node now. Not knowing is being busy.
     pub(super) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
         self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
-        if let Err(no) = self.still_ours().await {
+        // Why: a node that stayed out runs again what had been stopped on it for the act.
+        if let Err(no) = self.still_ours(self.slot.out_of_service).await {
             return Ok(Err(no));
         }
         let pods = match self.staying().await {

@@ -28,7 +28,6 @@ use super::{
 use crate::{
     event::{Level, NOTHING_NEW, NodeState, RecapCounts, STOPPING, What},
     interpreter::{Board, Given},
-    report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
 
@@ -148,15 +147,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     /// Those of this play that are out, and what counts beside them.
     fn names_out(&self, hosts: &[usize]) -> String {
-        let beside = self.out_beside.iter().filter_map(|place| self.context.neighbours.names.get(*place));
-        let beside: Vec<&str> = beside.map(String::as_str).collect();
-        match (hosts.is_empty(), beside.is_empty()) {
-            (_, true) => self.names(hosts),
-            (true, false) => format!("{}, which --limit leaves out", fold_names(&beside)),
-            (false, false) => {
-                format!("{}, and {}, which --limit leaves out", self.names(hosts), fold_names(&beside))
-            }
+        let mut named = self.context.neighbours.named(&self.out_beside);
+        if !hosts.is_empty() {
+            named.insert(0, self.names(hosts));
         }
+        named.join(", and ")
     }
 
     /// Connects to and reads every host that still takes part, all at once. Fewer hosts than `spare` that are much

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufleet::drain::{Activity, Cordon, Drainer as _, MigManager, Ownership};
+use gpufleet::drain::{Activity, Cordon, Drainer as _, GpuOffer, MigManager, Ownership};
 use jiff::Timestamp;
 
 use super::*;
@@ -52,6 +52,7 @@ async fn the_operators_pods_go_last_and_are_back_before_the_node_is() {
     let site = Site::new(OPERATOR);
     let drainer = stopped(&site, laying_out()).await;
     site.command(json!({"devices": {"node": "n1", "devices": {"nvidia.com/mig-1g.10gb": 56}}}));
+    drainer.expect(&target(), Some(offer("1g.10gb", 56)));
     assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     site.assert_untouched();
     assert_runs(&site);
@@ -60,6 +61,36 @@ async fn the_operators_pods_go_last_and_are_back_before_the_node_is() {
     assert_eq!(site.node()["status"]["allocatable"]["nvidia.com/mig-1g.10gb"], "56");
     assert!(log.iter().any(|entry| entry.verb == "gone" && entry.seq < uncordoned.seq));
     assert_eq!(site.pods().len(), 3);
+}
+
+fn offer(profile: &str, instances: u64) -> GpuOffer {
+    GpuOffer { divided: 8, instances: [(profile.to_owned(), instances)].into(), ..GpuOffer::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_plugin_has_not_seen_the_new_layout_stays_out() {
+    for operator in [true, false] {
+        let site = match operator {
+            true => Site::new(OPERATOR),
+            false => Site::new("{pace: 60, nodes: [{name: n1, devices: {nvidia.com/gpu: 8}}]}"),
+        };
+        let options = KubernetesOptions { ready_timeout: Duration::from_secs(2), ..laying_out() };
+        let drainer = cordoned(&site, options).await;
+        drained(&drainer).await;
+        // The node has a new layout, and what it advertises is as before.
+        drainer.expect(&target(), Some(offer("1g.10gb", 56)));
+        let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
+        assert!(
+            error.contains(
+                "n1 stays cordoned: it advertises nvidia.com/gpu=8, and its GPUs are nvidia.com/mig-1g.10gb=56 or nvidia.com/gpu=56"
+            ),
+            "{error}"
+        );
+        assert_eq!(site.node()["spec"]["unschedulable"], true);
+        // A node that was drained for nothing is as it was.
+        drainer.expect(&target(), None);
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,6 +191,8 @@ async fn mig_manager_is_told_what_to_lay_out() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         assert_eq!(site.node()["metadata"]["labels"]["nvidia.com/mig.config"], config);
+        let whose = drainer.lays_out(&target()).await.unwrap().unwrap();
+        assert_eq!(whose, format!("mig-manager (nvidia.com/mig.config={config})"));
         match end {
             Activity::Stuck { why } => {
                 assert!(!works && why[0].contains("could not lay out its MIG"), "{why:?}")
@@ -178,6 +211,7 @@ async fn a_layout_is_taken_from_mig_manager_for_good() {
     let drainer =
         cordoned(&site, KubernetesOptions { mig_manager: MigManager::Takeover, ..laying_out() }).await;
     assert_eq!(label(&site, "mig-manager"), "false");
+    assert_eq!(drainer.lays_out(&target()).await, Ok(None));
     assert_eq!(step(&drainer).await, Ok(Activity::Idle));
     assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
     assert_eq!(label(&site, "mig-manager"), "false");

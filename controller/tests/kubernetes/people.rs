@@ -1,6 +1,6 @@
 //! Whose node it is: people, other runs and the lock, and what a drainer does when it is not ours any more.
 
-use gpufleet::drain::{Activity, Cordon, Drainer as _, Lock, Ownership};
+use gpufleet::drain::{Activity, Cordon, Drainer as _, Lock, Ownership, Scheduler};
 use gpufleet_k8s_api::{log::foreign_uncordons, resources::Resource};
 
 use super::*;
@@ -107,10 +107,12 @@ async fn the_pools_of_nodes_are_told() {
     let site = Site::new(
         "{pace: 0, nodes: [{name: n1, labels: {pool: a}}, {name: n2, labels: {pool: b}}, {name: n3}, {name: n4, labels: {pool: a}}]}",
     );
-    let targets =
-        ["n1", "n2", "n3", "n9"].map(|node| Target { host: node.replace('n', "h"), node: node.into() });
-    let pools = site.drainer(quick()).labels(&targets, "pool").await.unwrap();
-    assert_eq!(pools, [("n1".to_owned(), "a".to_owned()), ("n2".to_owned(), "b".to_owned())].into());
+    let mut scheduler = Scheduler::new(std::sync::Arc::new(site.drainer(quick())), Duration::from_secs(60));
+    scheduler.nodes = ["1", "2", "3", "9"].map(|n| (format!("h{n}"), format!("n{n}"))).into();
+    let pools = scheduler.labels(&["h1", "h2", "h3", "h9"].map(str::to_owned), "pool").await.unwrap();
+    let text = |list: [(&str, &str); 2]| list.map(|(name, pool)| (name.to_owned(), pool.to_owned()));
+    assert_eq!(pools.hosts, text([("h1", "a"), ("h2", "b")]).into());
+    assert_eq!(pools.others, [("n4".to_owned(), "a".to_owned())].into());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -92,26 +92,26 @@ pub fn already_exists(resource: &Resource, name: &str) -> Box<Failure> {
 /// A write over a version that is not the newest.
 pub fn modified(resource: &Resource, name: &str) -> Box<Failure> {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
-    Failure::new(
-        409,
-        "Conflict",
-        format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.dotted()),
-    )
-    .with(named(resource, name))
+    conflict(resource, name, why)
+}
+
+fn conflict(resource: &Resource, name: &str, why: &str) -> Box<Failure> {
+    let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.dotted());
+    Failure::new(409, "Conflict", message).with(named(resource, name))
+}
+
+/// The kind with its group, and details that name it where others have the resource.
+fn by_kind(resource: &Resource, name: &str) -> (String, Value) {
+    if resource.group.is_empty() {
+        return (resource.kind.to_owned(), json!({"name": name, "kind": resource.kind}));
+    }
+    let kind = format!("{}.{}", resource.kind, resource.group);
+    (kind, json!({"name": name, "group": resource.group, "kind": resource.kind}))
 }
 
 /// A precondition on the uid or the version of what is to be deleted; the kind stands where others have the resource.
 pub fn precondition(resource: &Resource, name: &str, why: &str) -> Box<Failure> {
-    let kind = if resource.group.is_empty() {
-        resource.kind.to_owned()
-    } else {
-        format!("{}.{}", resource.kind, resource.group)
-    };
-    let mut details = json!({"name": name});
-    if !resource.group.is_empty() {
-        details["group"] = json!(resource.group);
-    }
-    details["kind"] = json!(resource.kind);
+    let (kind, details) = by_kind(resource, name);
     Failure::new(409, "Conflict", format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}"))
         .with(details)
 }
@@ -119,12 +119,7 @@ pub fn precondition(resource: &Resource, name: &str, why: &str) -> Box<Failure> 
 /// The storage's refusal to update an object of another uid.
 pub fn other_uid(resource: &Resource, name: &str, wanted: &str, found: &str) -> Box<Failure> {
     let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    Failure::new(
-        409,
-        "Conflict",
-        format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.dotted()),
-    )
-    .with(named(resource, name))
+    conflict(resource, name, &why)
 }
 
 /// A JSON patch that did not apply; the real server does not say which operation.
@@ -139,16 +134,7 @@ pub fn bad_request(message: impl Into<String>) -> Box<Failure> {
 
 /// A field that validation refuses.
 pub fn invalid(resource: &Resource, name: &str, field: &str, reason: &str, why: &str) -> Box<Failure> {
-    let kind = if resource.group.is_empty() {
-        resource.kind.to_owned()
-    } else {
-        format!("{}.{}", resource.kind, resource.group)
-    };
-    let mut details = json!({"name": name});
-    if !resource.group.is_empty() {
-        details["group"] = json!(resource.group);
-    }
-    details["kind"] = json!(resource.kind);
+    let (kind, mut details) = by_kind(resource, name);
     details["causes"] = json!([{"reason": reason, "message": why, "field": field}]);
     Failure::new(422, "Invalid", format!("{kind} \"{name}\" is invalid: {field}: {why}")).with(details)
 }

@@ -6,22 +6,35 @@
 use std::{
     error::Error,
     path::PathBuf,
-    sync::{OnceLock, PoisonError, RwLock},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
+use base64ct::{Base64, Encoding as _};
 use futures::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
 use kube::{
     Client, Config,
     client::{AuthError, Body},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::api::{Api, Method, Reply, Request, Unanswered};
+use super::{
+    api::{Api, Method, Reply, Request, Unanswered},
+    plugin,
+};
 
-/// How long a kubeconfig, its exec plugin included, may take to give credentials.
+/// How long a kubeconfig, its exec plugin included, may take to give the first credentials.
 const CREDENTIALS: Duration = Duration::from_secs(60);
+/// The same for new ones in mid-run: a request waits for them.
+const RENEWAL: Duration = Duration::from_secs(15);
+/// How long a failure to get credentials counts for all who want some.
+///
+/// Why: else hundreds of nodes would find out one after the other.
+const FAILURE: Duration = Duration::from_secs(10);
+/// How long before their end credentials are not used any more.
+const SPARE: Duration = Duration::from_secs(10);
 const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Where the server's address and our credentials are.
@@ -36,10 +49,19 @@ pub enum Credentials {
 /// A client that is made when it is first used.
 pub struct ApiClient {
     credentials: Credentials,
-    /// With how many were made before it.
-    client: RwLock<Option<(u64, Client)>>,
+    client: RwLock<Option<Made>>,
     making: tokio::sync::Mutex<()>,
+    failure: Mutex<Option<(Instant, Unanswered)>>,
     place: OnceLock<String>,
+}
+
+#[derive(Clone)]
+struct Made {
+    /// How many were made before it.
+    number: u64,
+    client: Client,
+    /// When its credentials end, where they say.
+    until: Option<Timestamp>,
 }
 
 impl ApiClient {
@@ -49,43 +71,74 @@ impl ApiClient {
             credentials,
             client: RwLock::default(),
             making: tokio::sync::Mutex::default(),
+            failure: Mutex::default(),
             place: OnceLock::new(),
         }
     }
 
-    fn known(&self) -> Option<(u64, Client)> {
+    fn last(&self) -> Option<Made> {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A client made after those with a number below `from`.
-    async fn client(&self, from: u64) -> Result<(u64, Client), Unanswered> {
-        let fresh = |known: &(u64, Client)| known.0 >= from;
-        if let Some(known) = self.known().filter(fresh) {
-            return Ok(known);
+    /// One with a number from `from` on whose credentials have not ended.
+    fn known(&self, from: u64) -> Option<Made> {
+        let lasts = |made: &Made| made.until.is_none_or(|until| until > Timestamp::now() + SPARE);
+        self.last().filter(|made| made.number >= from && lasts(made))
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<(Instant, Unanswered)>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client with a number from `from` on.
+    async fn client(&self, from: u64) -> Result<Made, Unanswered> {
+        if let Some(made) = self.known(from) {
+            return Ok(made);
         }
-        // Why one at a time: hundreds of nodes that hear a 401 at once need one login, not hundreds.
-        let _making = self.making.lock().await;
-        if let Some(known) = self.known().filter(fresh) {
-            return Ok(known);
-        }
-        let config = self.config().await?;
-        let _ = self.place.set(format!(" at {}", config.cluster_url.to_string().trim_end_matches('/')));
-        // Why on another thread: an exec plugin is run while the client is made.
-        let made = tokio::task::spawn_blocking(move || Client::try_from(config));
-        let client = match timeout(CREDENTIALS, made).await {
-            Ok(Ok(Ok(client))) => client,
-            Ok(Ok(Err(error))) => return Err(Unanswered(told(&error))),
-            Ok(Err(error)) => return Err(Unanswered(format!("no client could be made: {error}"))),
-            Err(_) => {
-                let seconds = CREDENTIALS.as_secs();
-                return Err(Unanswered(format!(
-                    "the kubeconfig gave no credentials within {seconds} s; its exec plugin may wait for a person"
-                )));
+        let limit = if self.last().is_some() { RENEWAL } else { CREDENTIALS };
+        let wanted = async {
+            // Why one at a time: hundreds of nodes that hear a 401 at once need one login, not hundreds.
+            let _making = self.making.lock().await;
+            if let Some(made) = self.known(from) {
+                return Ok(made);
             }
+            if let Some((when, why)) = self.failure().clone().filter(|(when, _)| when.elapsed() < FAILURE) {
+                let ago = when.elapsed().as_secs();
+                return Err(Unanswered(format!("{why} (tried {ago} s ago)")));
+            }
+            let number = self.last().map_or(from, |last| from.max(last.number + 1));
+            let made = timeout(limit, self.make(number, limit)).await;
+            let made = made.unwrap_or_else(|_| Err(Unanswered(plugin::silent(limit))));
+            match &made {
+                Ok(made) => {
+                    *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
+                }
+                Err(why) => *self.failure() = Some((Instant::now(), why.clone())),
+            }
+            made
         };
-        let made = (from, client);
-        *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
-        Ok(made)
+        timeout(limit, wanted).await.unwrap_or_else(|_| Err(Unanswered(plugin::silent(limit))))
+    }
+
+    async fn make(&self, number: u64, limit: Duration) -> Result<Made, Unanswered> {
+        let mut config = self.config().await?;
+        let _ = self.place.set(format!(" at {}", config.cluster_url.to_string().trim_end_matches('/')));
+        let mut until = None;
+        if let Some(exec) = config.auth_info.exec.take() {
+            let given = plugin::ask(&exec, limit).await?;
+            until = given.expiration_timestamp;
+            let auth = &mut config.auth_info;
+            auth.token = given.token.map(Into::into);
+            auth.client_certificate_data = given.client_certificate_data.map(|pem| encoded(&pem));
+            auth.client_key_data = given.client_key_data.map(|pem| encoded(&pem).into());
+        }
+        // Why on another thread: old kubeconfigs name a program that is run while the client is made.
+        let client = tokio::task::spawn_blocking(move || Client::try_from(config)).await;
+        match client {
+            Ok(Ok(client)) => Ok(Made { number, client, until }),
+            Ok(Err(error)) => Err(Unanswered(told(&error))),
+            Err(error) => Err(Unanswered(format!("no client could be made: {error}"))),
+        }
     }
 
     async fn config(&self) -> Result<Config, Unanswered> {
@@ -113,22 +166,21 @@ impl ApiClient {
     }
 }
 
-/// What an error says, without what it may hold of credentials: kube shows exec plugins with their arguments, environment
-/// and output, and texts that cannot be read with lines of them.
+/// As kubeconfigs hold certificates.
+fn encoded(pem: &str) -> String {
+    Base64::encode_string(pem.as_bytes())
+}
+
+/// What an error says, without what it may hold of credentials: kube shows programs with their arguments, environment and
+/// output, and texts that cannot be read with lines of them.
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut next = Some(error);
     while let Some(error) = next {
-        match error.downcast_ref::<AuthError>() {
-            Some(AuthError::AuthExecRun { out, .. }) => {
-                return format!(
-                    "the kubeconfig's exec plugin failed ({}); run it by hand to see why",
-                    out.status
-                );
-            }
-            Some(AuthError::AuthExecParse(_)) => {
-                return "the kubeconfig's exec plugin printed no credentials that can be read".to_owned();
-            }
-            _ => {}
+        if let Some(AuthError::AuthExecRun { out, .. }) = error.downcast_ref::<AuthError>() {
+            return format!(
+                "the kubeconfig's program for credentials failed ({}); run it by hand to see why",
+                out.status
+            );
         }
         if let Some(KubeconfigError::Parse(_)) = error.downcast_ref::<KubeconfigError>() {
             return "it is no kubeconfig that can be read".to_owned();
@@ -177,14 +229,14 @@ async fn once(client: &Client, request: &Request) -> Result<Reply, Unanswered> {
 impl Api for ApiClient {
     fn send(&self, request: Request) -> BoxFuture<'_, Result<Reply, Unanswered>> {
         async move {
-            let (number, client) = self.client(0).await?;
-            let reply = once(&client, &request).await?;
+            let made = self.client(0).await?;
+            let reply = once(&made.client, &request).await?;
             if reply.status != 401 {
                 return Ok(reply);
             }
             // Why: tokens expire in mid-run, and their files and plugins then give new ones.
-            let (_, client) = self.client(number + 1).await?;
-            once(&client, &request).await
+            let made = self.client(made.number + 1).await?;
+            once(&made.client, &request).await
         }
         .boxed()
     }

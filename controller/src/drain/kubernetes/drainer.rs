@@ -1,15 +1,16 @@
 //! The trait by which the engine drains, over what the parent module does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 
-use super::super::{Activity, Cordon, DrainError, Drainer, Marker, Outage, Ownership, Target};
+use super::super::{Activity, Cordon, DrainError, Drainer, GpuOffer, Marker, Outage, Ownership, Target};
 use super::objects::Node;
+use super::operands::{self, Order};
 use super::pods::named;
-use super::standing::{Standing, standing};
-use super::{KubernetesDrainer, lock};
+use super::standing::standing;
+use super::{KubernetesDrainer, MigManager, lock};
 
 impl Drainer for KubernetesDrainer {
     fn name(&self) -> &str {
@@ -70,14 +71,7 @@ impl Drainer for KubernetesDrainer {
         target: &'a Target,
         marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
-        async move {
-            Ok(match standing(&self.read(target).await?, marker) {
-                Standing::Free => Ownership::NotDrained,
-                Standing::Ours => Ownership::Ours,
-                Standing::Theirs(by) => Ownership::Theirs { by },
-            })
-        }
-        .boxed()
+        async move { Ok(standing(&self.read(target).await?, marker)) }.boxed()
     }
 
     fn resume<'a>(
@@ -87,6 +81,27 @@ impl Drainer for KubernetesDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn lays_out<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {
+        async move {
+            let MigManager::Label(config) = &self.options.mig_manager else { return Ok(None) };
+            let ordered = operands::order(&self.read(target).await?, config) != Order::None;
+            Ok(ordered.then(|| format!("mig-manager (nvidia.com/mig.config={config})")))
+        }
+        .boxed()
+    }
+
+    fn wants_offer(&self) -> bool {
+        self.options.lays_out_mig
+    }
+
+    fn expect(&self, target: &Target, offer: Option<GpuOffer>) {
+        let mut offers = self.offers();
+        match offer {
+            Some(offer) => _ = offers.insert(target.node.clone(), offer),
+            None => _ = offers.remove(&target.node),
+        }
     }
 
     fn let_go<'a>(&'a self, target: &'a Target, marker: &'a Marker) -> BoxFuture<'a, Result<(), DrainError>> {
@@ -106,20 +121,10 @@ impl Drainer for KubernetesDrainer {
         self.everybody(targets).boxed()
     }
 
-    fn labels<'a>(
-        &'a self,
-        targets: &'a [Target],
-        label: &'a str,
-    ) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
+    fn labels<'a>(&'a self, label: &'a str) -> BoxFuture<'a, Result<HashMap<String, String>, DrainError>> {
         async move {
-            let asked: HashSet<&str> = targets.iter().map(|target| target.node.as_str()).collect();
-            let nodes = self.cluster.nodes().await?;
-            let of = |node: &Node| Some((node.metadata.name.clone(), node.label(label)?.to_owned()));
-            Ok(nodes
-                .iter()
-                .filter(|node| asked.contains(node.metadata.name.as_str()))
-                .filter_map(of)
-                .collect())
+            let of = |node: Node| Some((node.metadata.name.clone(), node.label(label)?.to_owned()));
+            Ok(self.cluster.nodes().await?.into_iter().filter_map(of).collect())
         }
         .boxed()
     }

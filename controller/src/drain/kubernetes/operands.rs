@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::super::GpuOffer;
 use super::objects::Node;
 use super::standing::{PAUSED, annotate, pointer};
 
@@ -28,6 +29,9 @@ const RUNS: &str = "true";
 const MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 const MIG_CONFIG: &str = "nvidia.com/mig.config";
 const MIG_STATE: &str = "nvidia.com/mig.config.state";
+/// How the device plugin names what is under MIG: `none`, `single` or `mixed`.
+const STRATEGY: &str = "nvidia.com/mig.strategy";
+const GPU: &str = "nvidia.com/gpu";
 
 /// What is stopped on a node, and by whom; kept in the node's annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +59,13 @@ pub(super) fn selects(selector: &BTreeMap<String, String>) -> bool {
     selector.keys().any(|key| LABELS.contains(&key.as_str()))
 }
 
-/// Stops what runs there. What an earlier drain stopped and did not bring back is taken over.
+/// What an earlier drain stopped and did not bring back becomes this one's to bring back; `None` where there is nothing.
+pub(super) fn inherit(node: &Node, by: &str) -> Option<Value> {
+    let record = Paused { by: by.to_owned(), ..paused(node).filter(|record| record.by != by)? };
+    Some(annotate(PAUSED, &serde_json::to_string(&record).unwrap_or_default()))
+}
+
+/// Stops what runs there.
 pub(super) fn pause(node: &Node, by: &str, daemons: Vec<String>) -> Vec<Value> {
     let mut record = paused(node).unwrap_or_default();
     by.clone_into(&mut record.by);
@@ -158,19 +168,73 @@ pub(super) fn advertised(node: &Node) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// What is missing of what a node offered before; `laid_out` says that MIG may have been laid out anew, so that the names
-/// and amounts may differ.
-pub(super) fn missing(
-    before: &BTreeMap<String, u64>,
-    now: &BTreeMap<String, u64>,
-    laid_out: bool,
-) -> Option<String> {
-    let enough = if laid_out {
-        before.is_empty() || !now.is_empty()
-    } else {
-        before.iter().all(|(name, amount)| now.get(name).is_some_and(|now| now >= amount))
-    };
+/// What is missing of what a node offered before.
+pub(super) fn missing(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> Option<String> {
+    let enough = before.iter().all(|(name, amount)| now.get(name).is_some_and(|now| now >= amount));
     (!enough).then(|| format!("it advertises {}, before it was {}", shown(now), shown(before)))
+}
+
+/// What differs between what a node advertises and what its GPUs are. `labels` are the node's.
+pub(super) fn wrong(
+    offer: &GpuOffer,
+    now: &BTreeMap<String, u64>,
+    labels: &BTreeMap<String, String>,
+) -> Option<String> {
+    let strategy = labels.get(STRATEGY).map(String::as_str);
+    let strategies = match &strategy {
+        Some(one) => std::slice::from_ref(one),
+        // Why not `none`: whole GPUs under MIG, as a plugin goes on to offer that did not start anew, run nothing.
+        None => &["mixed", "single"],
+    };
+    let seen = devices(now, labels);
+    let wanted: Vec<_> = strategies.iter().map(|strategy| wanted(offer, strategy)).collect();
+    let same = |wanted: &BTreeMap<String, u64>| match offer.more {
+        false => *wanted == seen,
+        true => !seen.is_empty(),
+    };
+    if wanted.iter().any(same) {
+        return None;
+    }
+    let mut texts: Vec<String> = wanted.iter().map(shown).collect();
+    texts.dedup();
+    let by = strategy.map(|strategy| format!(" by {STRATEGY}={strategy}")).unwrap_or_default();
+    Some(format!(
+        "it advertises {}, and its GPUs are {}{by}; the device plugin sees a layout when it starts, so that its pod there may \
+         have to be restarted",
+        shown(now),
+        texts.join(" or ")
+    ))
+}
+
+/// What a device plugin makes of these GPUs; none that is zero.
+///
+/// Source: `getMigStrategy` and the naming of MIG resources in NVIDIA's k8s-device-plugin (internal/rm, internal/lm).
+fn wanted(offer: &GpuOffer, strategy: &str) -> BTreeMap<String, u64> {
+    let instances: u64 = offer.instances.values().sum();
+    let mut wanted = BTreeMap::new();
+    match strategy {
+        "none" => _ = wanted.insert(GPU.to_owned(), offer.whole + offer.divided),
+        "single" => _ = wanted.insert(GPU.to_owned(), offer.whole + instances),
+        _ => {
+            wanted.insert(GPU.to_owned(), offer.whole);
+            for (profile, count) in &offer.instances {
+                wanted.insert(format!("nvidia.com/mig-{}", profile.replace('+', ".")), *count);
+            }
+        }
+    }
+    wanted.retain(|_, count| *count > 0);
+    wanted
+}
+
+/// What a node advertises as devices: without what time-slicing makes of each.
+fn devices(now: &BTreeMap<String, u64>, labels: &BTreeMap<String, String>) -> BTreeMap<String, u64> {
+    let mut devices = BTreeMap::new();
+    for (name, amount) in now {
+        let name = name.strip_suffix(".shared").unwrap_or(name);
+        let replicas = labels.get(&format!("{name}.replicas")).and_then(|text| text.parse().ok());
+        *devices.entry(name.to_owned()).or_default() += amount / replicas.unwrap_or(1).max(1);
+    }
+    devices
 }
 
 fn shown(amounts: &BTreeMap<String, u64>) -> String {

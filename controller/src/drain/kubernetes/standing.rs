@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Marker,
+    Marker, Ownership,
     objects::{Managed, Node},
     operands,
 };
@@ -37,23 +37,17 @@ pub(super) struct Before {
     pub(super) gpus: BTreeMap<String, u64>,
 }
 
-pub(super) enum Standing {
-    Free,
-    Ours,
-    Theirs(String),
-}
-
-pub(super) fn standing(node: &Node, marker: &Marker) -> Standing {
+pub(super) fn standing(node: &Node, marker: &Marker) -> Ownership {
     if !node.spec.unschedulable {
-        return Standing::Free;
+        return Ownership::NotDrained;
     }
     let own = marker.to_string();
     if node.annotation(OWNER) != Some(own.as_str()) {
-        return Standing::Theirs(shown(node));
+        return Ownership::Theirs { by: shown(node) };
     }
     match cordoners(node).find(|managed| managed.manager != MANAGER) {
-        Some(other) => Standing::Theirs(format!("cordoned anew by {}", who(other))),
-        None => Standing::Ours,
+        Some(other) => Ownership::Theirs { by: format!("cordoned anew by {}", who(other)) },
+        None => Ownership::Ours,
     }
 }
 
@@ -139,6 +133,7 @@ pub(super) fn cordon(node: &Node, marker: &Marker, why: &str) -> Vec<Value> {
     patch.push(annotate(OWNER, &marker.to_string()));
     patch.push(annotate(WHY, why));
     patch.push(annotate(BEFORE, &serde_json::to_string(&before).unwrap_or_default()));
+    patch.extend(operands::inherit(node, &marker.to_string()));
     patch.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
     patch
 }

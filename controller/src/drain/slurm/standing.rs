@@ -4,8 +4,8 @@
 
 use jiff::Timestamp;
 
-use super::Marker;
 use super::parse::NodeRecord;
+use super::{Marker, Ownership};
 
 /// States and flags that keep work away, whoever caused them.
 const OUT: [&str; 18] = [
@@ -28,29 +28,23 @@ const OUT: [&str; 18] = [
     "UNKNOWN",
     "ERROR",
 ];
-/// What the marks on a node say.
-pub(super) enum Standing {
-    Free,
-    Ours,
-    Theirs(String),
-}
-
 /// The marker of the drain that a node is under, if it is one of ours.
 pub(super) fn held_by(record: &NodeRecord) -> Option<Marker> {
     Marker::parse(&record.reason.as_ref()?.text)
 }
 
-pub(super) fn standing(record: &NodeRecord, marker: &Marker) -> Standing {
+/// What the marks on a node say.
+pub(super) fn standing(record: &NodeRecord, marker: &Marker) -> Ownership {
     let out = record.state.is_draining() || record.state.base == "DOWN" || record.state.has("FAIL");
     if !out && record.reason.is_none() {
-        return Standing::Free;
+        return Ownership::NotDrained;
     }
-    let theirs = || Standing::Theirs(shown(record));
+    let theirs = || Ownership::Theirs { by: shown(record) };
     if held_by(record).as_ref() != Some(marker) {
         return theirs();
     }
     if !out {
-        return Standing::Theirs(format!("our reason without our drain (State={})", record.state));
+        return Ownership::Theirs { by: format!("our reason without our drain (State={})", record.state) };
     }
     if record.state.has("FAIL") || record.state.base == "FAIL" {
         return theirs();
@@ -60,9 +54,9 @@ pub(super) fn standing(record: &NodeRecord, marker: &Marker) -> Standing {
     let second = marks.contains(&Some(own.as_str()));
     let somebody = |mark: &Option<&str>| mark.is_some_and(|mark| Marker::parse(mark).is_none());
     if second || marks.iter().all(somebody) {
-        return Standing::Ours;
+        return Ownership::Ours;
     }
-    Standing::Theirs("our reason without our mark in Extra or Comment".to_owned())
+    Ownership::Theirs { by: "our reason without our mark in Extra or Comment".to_owned() }
 }
 
 /// Which of the fields that Slurm leaves alone is free for the second marker.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
-    engine::{Overrules, Past, Recorder, RunResult, Stop},
+    engine::{Overrules, Past, Recorder, RunResult, Stop, rehearsal},
     event::{DrainStep, NodeState, What},
     journal::Journal,
     rollout::Amount,
@@ -178,7 +178,7 @@ fn what_no_waiting_ends_is_told_at_once_and_the_node_given_back() {
         assert!(begin.elapsed() < 30 * MINUTE, "the drain's own time is an hour");
         let (state, message) = ended.state("gpu001");
         assert_eq!(state, NodeState::Held);
-        assert!(message.contains("it cannot be drained: pod a/b is nobody's"), "{message}");
+        assert!(message.ends_with("its scheduler did not let go of it: pod a/b is nobody's"), "{message}");
         assert_eq!(ended.steps("gpu001").last(), Some(&&DrainStep::GivenBack));
         let (state, message) = ended.state("gpu002");
         assert_eq!(state, NodeState::Held);
@@ -397,6 +397,8 @@ fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
         for undone in [true, false] {
             if undone {
                 world.with("gpu002", |machine| machine.node.real.power_w = 1);
+                // Why: who leaves a node out has it run again what it had stopped there.
+                lock(&world.queue.clients).insert("gpu002".to_owned());
             }
             lock(&world.queue.held).insert("gpu002".to_owned(), Holder::Run(marker.clone()));
             lock(&world.queue.log).clear();
@@ -443,6 +445,39 @@ fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
         assert_eq!(*lock(&world.queue.log), ["cordon gpu001", "resume gpu001"]);
         world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 1));
         world.with("gpu002", |machine| assert_eq!(machine.ran, Vec::<String>::new()));
+    });
+}
+
+#[test]
+fn a_node_is_given_back_only_under_the_lock() {
+    virtual_time(async {
+        let world = world();
+        let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let crash = Arc::clone(&world);
+        tokio::spawn(async move {
+            while !crash.with("gpu001", |machine| machine.ran.iter().any(|line| line.contains("handler"))) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            crash.crashed.notify_one();
+        });
+        assert!(process(&world, &hosts, &dir, 1).await.is_none());
+        *lock(&world.queue.lock) = Some("OTHER".to_owned());
+        lock(&world.queue.log).clear();
+        let result = process(&world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!(result.out_of_service, ["gpu001"]);
+        assert_eq!(*lock(&world.queue.log), Vec::<String>::new());
+        let past = read_for_resume(&dir).unwrap();
+        let said = past.iter().rev().find_map(|event| match &event.what {
+            What::Drain { host, step: DrainStep::Stuck { why } } if host == "gpu001" => Some(why.clone()),
+            _ => None,
+        });
+        let said = said.unwrap();
+        assert!(
+            said.starts_with("run OTHER holds the lock at queue; wait for it, or take it over"),
+            "{said}"
+        );
+        assert_eq!(lock(&world.queue.lock).as_deref(), Some("OTHER"));
     });
 }
 
@@ -518,6 +553,55 @@ fn outages_that_limit_leaves_out_take_up_the_budget() {
         assert_eq!(state, NodeState::Held);
         assert!(message.contains("gpu[008,009], which --limit leaves out"), "{message}");
         assert_eq!(ended.log, Vec::<String>::new());
+    });
+}
+
+/// What is said of the drains of twenty nodes, and how many were tried out.
+async fn rehearsed(world: &Arc<World>) -> (Vec<String>, usize) {
+    let (hosts, state) = (hosts(20), tempfile::tempdir().unwrap());
+    let dir = RunDir::new(state.path(), &RunId::generate());
+    let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
+    let scheduler = FakeScheduler::of(world, None);
+    rehearsal::tell_what_blocks(&scheduler, hosts, &mut recorder).await.unwrap();
+    recorder.finish().unwrap();
+    let said = read_for_resume(&dir).unwrap().into_iter().filter_map(|event| match event.what {
+        What::Notice { text, .. } => Some(text),
+        _ => None,
+    });
+    (said.collect(), lock(&world.queue.log).len())
+}
+
+#[test]
+fn a_rehearsal_gives_up_on_a_scheduler_that_is_away() {
+    virtual_time(async {
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.silent) = 2;
+        let (said, tried) = rehearsed(&world).await;
+        assert_eq!(tried, 20);
+        assert_eq!(
+            said,
+            [
+                "whether gpu[001,002] could be drained now is unknown (2 times): `gpu001`: no answer",
+                "gpu[003-020] could be drained now at queue"
+            ]
+        );
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.silent) = 1000;
+        let (said, tried) = rehearsed(&world).await;
+        assert!(tried < 20, "{tried}");
+        assert_eq!(
+            said,
+            [
+                "whether gpu[001-003] could be drained now is unknown (3 times): `gpu001`: no answer",
+                "whether gpu[004-020] could be drained now was not tried out: 3 in a row could not be asked"
+            ]
+        );
+        let world = World::new(&hosts(20), true);
+        *lock(&world.queue.hangs) = true;
+        let begin = Instant::now();
+        let (said, _) = rehearsed(&world).await;
+        assert_eq!(begin.elapsed().as_secs(), 300);
+        assert_eq!(said, ["whether gpu[001-020] could be drained now was not tried out: 300 s are over"]);
     });
 }
 

@@ -43,6 +43,8 @@ pub(super) struct Queue {
     pub(super) reboots: Mutex<Option<RebootOrder>>,
     /// Nodes on which something is that no waiting ends.
     pub(super) stuck: Mutex<BTreeSet<String>>,
+    /// Nodes on which something holds the GPUs until a drain stops it.
+    pub(super) clients: Mutex<BTreeSet<String>>,
     /// Nodes that no run may take.
     pub(super) refused: Mutex<BTreeSet<String>>,
 }
@@ -166,7 +168,23 @@ impl Drainer for FakeScheduler {
             let why = vec!["pod a/b is nobody's".to_owned()];
             return Box::pin(std::future::ready(Ok(Activity::Stuck { why })));
         }
+        if lock(&self.0.queue.clients).remove(&target.node) {
+            let work = vec!["the device plugin".to_owned()];
+            return Box::pin(std::future::ready(Ok(Activity::Busy { work })));
+        }
         self.activity(target)
+    }
+
+    fn preflight<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<Vec<String>>, DrainError>> {
+        Box::pin(async move {
+            self.0.queue.note("try", &target.node);
+            self.0.step().await;
+            if *lock(&self.0.queue.hangs) {
+                std::future::pending::<()>().await;
+            }
+            self.answers().map_err(|error| DrainError(format!("`{}`: {error}", target.node)))?;
+            Ok(Some(Vec::new()))
+        })
     }
 
     fn ownership<'a>(

@@ -463,7 +463,8 @@ impl Link for Wire {
             let outcome = match &request.op {
                 NodeOp::Idle(_) => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
-                    let works = self.world.with(&self.host, |machine| machine.works);
+                    let works = self.world.with(&self.host, |machine| machine.works)
+                        || lock(&self.world.queue.clients).contains(&self.host);
                     outcome.idle = Some(IdleReport {
                         verdict: if works { IdleVerdict::Busy } else { IdleVerdict::Idle },
                         ..IdleReport::default()

@@ -148,3 +148,71 @@ async fn mistakes_in_a_kubeconfig_are_told() {
     let nobody = told(vec![folder.path().join("config")], "prod").await;
     assert!(nobody.to_lowercase().contains("connect"), "{nobody}");
 }
+
+/// The kubeconfig of a plugin that does this.
+fn with_plugin(folder: &Path, server: &str, script: &str) -> Credentials {
+    let credentials = kubeconfig(folder, server);
+    fs::write(folder.join("plugin.sh"), script).unwrap();
+    credentials
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plugin_that_hangs_is_waited_for_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = ApiClient::new(with_plugin(folder.path(), "http://127.0.0.1:1", "exec sleep 600\n"));
+    let begin = tokio::time::Instant::now();
+    let asked = futures::future::join_all((0..20).map(|_| client.send(Request::get("/x")))).await;
+    assert_eq!(begin.elapsed().as_secs(), 60, "all wait at the same time");
+    for answer in asked {
+        let said = answer.unwrap_err().0;
+        assert!(
+            said.starts_with("the kubeconfig gave no credentials within 60 s; its exec plugin"),
+            "{said}"
+        );
+    }
+    let said = client.send(Request::get("/x")).await.unwrap_err().0;
+    assert_eq!(begin.elapsed().as_secs(), 60, "who comes next is told at once");
+    assert!(said.ends_with("(tried 0 s ago)"), "{said}");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert!(client.send(Request::get("/x")).await.is_err());
+    assert_eq!(begin.elapsed().as_secs(), 131, "and tried again later");
+}
+
+#[tokio::test]
+async fn plugins_that_fail_say_nothing_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    for (script, wanted) in [
+        ("echo hunter2 >&2; exit 3", "failed (exit status 3); run it by hand to see why"),
+        ("echo hunter2", "printed no credentials that can be read"),
+        ("echo '{\"status\":{}}'", "printed no credentials that can be read"),
+    ] {
+        let client = ApiClient::new(with_plugin(folder.path(), "http://127.0.0.1:1", script));
+        let said = client.send(Request::get("/x")).await.unwrap_err().0;
+        assert_eq!(said, format!("the kubeconfig's exec plugin `sh` {wanted}"));
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_say_when_they_end_are_got_anew_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (seen, address) = listener(|_| reply("200 OK", "", "{}")).await;
+    let calls = folder.path().join("calls");
+    let script = |until: jiff::Timestamp| {
+        let file = calls.display();
+        format!(
+            "case $KUBERNETES_EXEC_INFO in *ExecCredential*) echo call >> {file} ;; esac\n\
+             echo '{{\"status\":{{\"token\":\"t'$(wc -l < {file})'\",\"expirationTimestamp\":\"{until}\"}}}}'\n"
+        )
+    };
+    let soon = jiff::Timestamp::now() + Duration::from_secs(5);
+    let client = ApiClient::new(with_plugin(folder.path(), &address, &script(soon)));
+    client.send(Request::get("/x")).await.unwrap();
+    fs::write(folder.path().join("plugin.sh"), script(soon + Duration::from_secs(3600))).unwrap();
+    for _ in 0..3 {
+        client.send(Request::get("/x")).await.unwrap();
+    }
+    let tokens: Vec<bool> =
+        seen.lock().unwrap().iter().map(|request| request.contains("Bearer t2")).collect();
+    assert_eq!(tokens, [false, true, true, true]);
+    assert_eq!(fs::read_to_string(calls).unwrap().lines().count(), 2);
+}

@@ -141,6 +141,30 @@ async fn nobody_is_evicted_where_one_may_not_be() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn by_force_all_go_in_order_that_can() {
+    let (stage, _) = staged();
+    let drainer = drainer(&stage, KubernetesOptions { forced: true, ..options() });
+    stage.state().add_node("n1")["metadata"]["labels"] = json!({PLUGIN: "true"});
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n1", "ns", "web-2");
+    stage.state().add_pod("n1", "ns", "alone")["metadata"]["ownerReferences"] = json!([]);
+    let two = include_str!("../replies/08-evict-two-pdbs-500.json");
+    stage.state().evictions.insert("ns/web-2".into(), (500, two.into()));
+    cordoned(&drainer).await;
+    let never = [
+        "pod ns/alone: nothing brings it back elsewhere; `force: true` lets it go for good",
+        "pod ns/web-2: more than one PodDisruptionBudget selects it, which evictions do not support",
+    ];
+    let said = busy(drainer.clear(&target(), &marker()).await);
+    assert!(said.contains("pod ns/web-1 (was asked to end)") && said.ends_with(&never.join("; ")), "{said}");
+    assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "paused-for-mig-change");
+    // Only what never goes is left: for a person's word, not for the clock.
+    let left = drainer.clear(&target(), &marker()).await;
+    assert_eq!(left, Ok(Activity::Stuck { why: never.map(str::to_owned).to_vec() }));
+    assert_eq!(stage.state().pods.keys().collect::<Vec<_>>(), ["ns/alone", "ns/web-2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn budgets_are_waited_for_and_two_of_them_are_not() {
     let (stage, drainer) = staged();
     stage.state().add_pod("n1", "ns", "web-1");
@@ -182,6 +206,17 @@ async fn a_server_that_says_when_is_not_asked_before() {
     tokio::time::advance(Duration::from_secs(6)).await;
     busy(drainer.clear(&target(), &marker()).await);
     assert_eq!(count(), asked + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rehearsal_waits_for_a_server_that_has_too_much_to_do() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().evictions.insert("ns/web-1".into(), (429, "slow down".into()));
+    let begin = Instant::now();
+    let said = drainer.preflight(&target()).await.unwrap().unwrap();
+    assert_eq!(said, ["pod ns/web-1 (the API server has too much to do)"]);
+    assert_eq!((stage.state().asked.len(), begin.elapsed().as_secs()), (4, 15));
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,6 +290,32 @@ async fn operands_come_back_on_every_way_out() {
         assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true", "{index}");
         let paused = stage.node("n1")["metadata"]["annotations"].get(PAUSED).is_some();
         assert_eq!(paused, index == 0, "{index}");
+        if index == 0 {
+            // It stayed out, and is taken up again.
+            busy(drainer.clear(&target(), &marker()).await);
+            assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "paused-for-mig-change");
+            assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+            assert_eq!(stage.node("n1")["metadata"]["labels"][PLUGIN], "true");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_run_stopped_is_brought_back_by_who_comes_next() {
+    for pauses_operands in [true, false] {
+        let stage = Stage::default();
+        let drainer = drainer(&stage, KubernetesOptions { pauses_operands, ..options() });
+        let node = stage.state().add_node("n1").clone();
+        let mut lost = node;
+        lost["metadata"]["labels"] = json!({PLUGIN: "paused-for-mig-change"});
+        let record = json!({"by": "gpufleet:LOST:1", "labels": {PLUGIN: "true"}, "daemons": []});
+        lost["metadata"]["annotations"] = json!({PAUSED: record.to_string()});
+        stage.state().nodes.insert("n1".into(), lost);
+        cordoned(&drainer).await;
+        assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+        assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true"}));
+        assert_eq!(stage.node("n1")["metadata"]["annotations"], json!({}));
     }
 }
 

@@ -216,10 +216,10 @@ fn node(text: serde_json::Value) -> Node {
 #[test]
 fn recorded_nodes_and_whose_they_are() {
     let foreign: Node = serde_json::from_slice(recorded!("14-cordon-cas")).unwrap();
-    let Standing::Theirs(by) = standing(&foreign, &marker()) else { panic!() };
+    let Ownership::Theirs { by } = standing(&foreign, &marker()) else { panic!() };
     assert_eq!(by, "cordoned by curl at 2026-11-21T08:28:04Z");
     let free: Node = serde_json::from_slice(recorded!("17-uncordon-owner")).unwrap();
-    assert!(matches!(standing(&free, &marker()), Standing::Free));
+    assert!(matches!(standing(&free, &marker()), Ownership::NotDrained));
     assert_eq!(outage(&free), None);
 }
 
@@ -230,9 +230,9 @@ fn only_the_whole_marker_under_our_own_cordon_is_ours() {
             {"manager": manager, "time": "2026-11-21T08:00:00Z", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
             "spec": {"unschedulable": true}}));
         match standing(&node, &marker()) {
-            Standing::Ours => "ours".to_owned(),
-            Standing::Free => "free".to_owned(),
-            Standing::Theirs(by) => by,
+            Ownership::Ours => "ours".to_owned(),
+            Ownership::NotDrained => "free".to_owned(),
+            Ownership::Theirs { by } => by,
         }
     };
     assert_eq!(ours("gpufleet:R1:n1", "gpufleet"), "ours");
@@ -278,19 +278,53 @@ fn what_a_node_offers_is_compared() {
     let amounts =
         |list: &[(&str, u64)]| list.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
     let (eight, seven) = (amounts(&[("nvidia.com/gpu", 8)]), amounts(&[("nvidia.com/gpu", 7)]));
-    let (slices, none) = (amounts(&[("nvidia.com/mig-1g.10gb", 56)]), amounts(&[]));
-    assert_eq!(operands::missing(&eight, &eight, false), None);
+    let none = amounts(&[]);
+    assert_eq!(operands::missing(&eight, &eight), None);
     assert_eq!(
-        operands::missing(&eight, &seven, false).unwrap(),
+        operands::missing(&eight, &seven).unwrap(),
         "it advertises nvidia.com/gpu=7, before it was nvidia.com/gpu=8"
     );
+    assert!(operands::missing(&eight, &none).is_some());
+    for (before, now) in [(&none, &none), (&none, &eight)] {
+        assert_eq!(operands::missing(before, now), None);
+    }
+}
+
+#[test]
+fn what_a_node_offers_is_its_layout() {
+    let wrong = |offer: &GpuOffer, now: &[(&str, u64)], labels: &[(&str, &str)]| {
+        let now = now.iter().map(|(name, amount)| (format!("nvidia.com/{name}"), *amount)).collect();
+        let text = |(name, value): &(&str, &str)| (format!("nvidia.com/{name}"), (*value).to_owned());
+        operands::wrong(offer, &now, &labels.iter().map(text).collect())
+    };
+    let instances = [("1g.10gb".to_owned(), 7), ("1g.10gb+me".to_owned(), 1)].into();
+    let mixed = GpuOffer { whole: 6, divided: 2, instances, more: false };
+    let right = [("gpu", 6), ("mig-1g.10gb", 7), ("mig-1g.10gb.me", 1)];
+    assert_eq!(wrong(&mixed, &right, &[]), None);
+    assert_eq!(wrong(&mixed, &right, &[("mig.strategy", "mixed")]), None);
     assert_eq!(
-        operands::missing(&eight, &none, true).unwrap(),
-        "it advertises no GPUs, before it was nvidia.com/gpu=8"
+        wrong(&mixed, &[("gpu", 8)], &[("mig.strategy", "mixed")]).unwrap(),
+        "it advertises nvidia.com/gpu=8, and its GPUs are nvidia.com/gpu=6, nvidia.com/mig-1g.10gb=7, nvidia.com/mig-1g.10gb.me=1 \
+         by nvidia.com/mig.strategy=mixed; the device plugin sees a layout when it starts, so that its pod there may have to be restarted"
     );
-    assert!(operands::missing(&eight, &slices, false).is_some());
-    for (before, now, laid_out) in [(&eight, &slices, true), (&none, &none, true), (&none, &eight, false)] {
-        assert_eq!(operands::missing(before, now, laid_out), None);
+    // A plugin that has not seen that the layout shrank.
+    assert!(wrong(&mixed, &[("gpu", 6), ("mig-1g.10gb", 14), ("mig-1g.10gb.me", 2)], &[]).is_some());
+    assert!(wrong(&mixed, &[], &[]).is_some());
+    let sliced = [("gpu.shared", 24), ("mig-1g.10gb", 14), ("mig-1g.10gb.me", 1)];
+    assert_eq!(wrong(&mixed, &sliced, &[("gpu.replicas", "4"), ("mig-1g.10gb.replicas", "2")]), None);
+
+    let single =
+        GpuOffer { divided: 8, instances: [("1g.10gb".to_owned(), 56)].into(), ..GpuOffer::default() };
+    assert_eq!(wrong(&single, &[("gpu", 56)], &[("mig.strategy", "single")]), None);
+    assert_eq!(wrong(&single, &[("gpu", 56)], &[]), None);
+    let both = wrong(&single, &[("gpu", 8)], &[]).unwrap();
+    assert!(both.contains("and its GPUs are nvidia.com/mig-1g.10gb=56 or nvidia.com/gpu=56; the"), "{both}");
+    assert!(wrong(&single, &[("mig-1g.10gb", 56)], &[("mig.strategy", "single")]).is_some());
+    assert_eq!(wrong(&single, &[("gpu", 8)], &[("mig.strategy", "none")]), None);
+    let off = GpuOffer { whole: 8, ..GpuOffer::default() };
+    for strategy in ["none", "single", "mixed"] {
+        assert_eq!(wrong(&off, &[("gpu", 8)], &[("mig.strategy", strategy)]), None);
+        assert!(wrong(&off, &[("mig-1g.10gb", 56)], &[("mig.strategy", strategy)]).is_some());
     }
 }
 
