@@ -190,6 +190,8 @@ pub struct Task {
     pub tags: Vec<String>,
     /// Outermost block first, the task's own last.
     pub vars: Vec<Arc<Dict>>,
+    /// Variables of the includes around it, which win over all but `-e`; outermost first.
+    pub given: Vec<Arc<Dict>>,
     pub privilege: Privilege,
     /// Outermost first.
     pub environment: Vec<Value>,

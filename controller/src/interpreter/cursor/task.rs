@@ -174,6 +174,7 @@ impl Cursor {
         } else {
             items
         };
+        let items = Value::kept(&items);
         if items.is_empty() { Items::Skip(NO_ITEMS.to_owned()) } else { Items::These(items) }
     }
 

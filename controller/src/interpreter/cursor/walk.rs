@@ -627,7 +627,7 @@ impl Cursor {
     /// Source of the order: "Understanding variable precedence" of Ansible's documentation, and `get_vars` of
     /// ansible-core 2.19's variable manager.
     pub(super) fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
-        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len());
+        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len() + task.given.len());
         layers.extend(top);
         layers.extend(self.frames.iter().rev().filter_map(|frame| match frame {
             Frame::Include { layer, .. } => layer.clone(),
@@ -635,6 +635,7 @@ impl Cursor {
         }));
         layers.push(Arc::clone(&self.run_vars));
         layers.push(Arc::clone(&self.host.extra));
+        layers.extend(task.given.iter().rev().cloned());
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.params)));
         layers.push(Arc::clone(&self.vars.set));
         layers.push(Arc::clone(&self.vars.included));
