@@ -154,7 +154,9 @@ impl Item {
     /// Whether a failure in it may be everybody's.
     pub fn may_be_fatal(&self) -> bool {
         match self {
-            Self::Task(task) => task.any_errors_fatal,
+            Self::Task(task) => {
+                task.any_errors_fatal || task.site.as_ref().is_some_and(|site| site.may_be_fatal())
+            }
             Self::GpuGroup(tasks) => tasks.iter().any(|task| task.any_errors_fatal),
             Self::Block(block) => {
                 let parts = [&block.body, &block.rescue, &block.always];

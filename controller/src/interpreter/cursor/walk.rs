@@ -223,6 +223,16 @@ impl Cursor {
             .map(|task| format!("{}.end", task.path).into())
     }
 
+    /// The name of the place before a section's handlers, where hosts wait for each other: in a linear play, while a failure
+    /// elsewhere would still keep the handlers from running.
+    fn before_handlers(&self, section: usize) -> Option<Arc<str>> {
+        let section = self.play.sections.get(section)?;
+        let bounded = self.play.max_fail_percentage.is_some() || self.play.max_failures.is_some();
+        let waits = self.play.strategy == Strategy::Linear
+            && (bounded || section.items.iter().any(Item::may_be_fatal));
+        waits.then(|| format!("{}.handlers", section.name).into())
+    }
+
     fn part_done(&mut self) {
         let Some(Frame::Block { block, part, failure }) = self.frames.pop() else { return };
         match part {
@@ -465,6 +475,12 @@ impl Cursor {
                 None => self.stage = Stage::Finish,
             },
             Stage::Tasks(section) => {
+                let meets = self.before_handlers(section);
+                if let Some(task) = meets.filter(|task| self.passed_barrier.as_ref() != Some(task)) {
+                    self.passed_barrier = Some(Arc::clone(&task));
+                    self.barriers += 1;
+                    return Some(Step::Barrier { task, nth: self.barriers });
+                }
                 self.stage = Stage::Handlers(section);
                 self.flush_handlers();
             }
