@@ -230,3 +230,23 @@ fn a_person_is_asked_before_each_task() {
     assert!(!done.stdout.contains("TASK [motd]") && !done.stdout.contains("Perform task: quiet"), "{done}");
     assert_eq!(done.stdout.matches("Perform task: hello").count(), 1, "{done}");
 }
+
+#[test]
+fn plays_that_log_in_as_the_same_user_share_a_connection() {
+    let home = Home::new();
+    home.write("who", "deploy\n");
+    let play = |user: &str| {
+        format!("- hosts: all\n  gather_facts: false\n  remote_user: {user}\n  tasks: [{{command: echo}}]\n")
+    };
+    let connections = |users: &[&str], login: &str| {
+        let text: String = users.iter().map(|user| play(user)).collect();
+        let playbook = home.write("p.yml", &text);
+        let inventory = home.write("hosts", &format!("n1 ansible_connection=local {login}\n"));
+        let done = home.gpufleet(["run", &playbook, "-i", &inventory, "--yes", "--format", "jsonl"]);
+        done.env("WHO", "deploy").run().expect(0).events().named("connected").count()
+    };
+    let looked_up = "\"{{ lookup('file', 'who') }}\"";
+    assert_eq!(connections(&["deploy", looked_up, "\"{{ lookup('env', 'WHO') }}\""], ""), 1);
+    // This machine is the same whoever logs in; `remote_user` does not count where the host says its own.
+    assert_eq!(connections(&["a", "b"], ""), 1);
+}

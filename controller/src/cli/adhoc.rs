@@ -6,6 +6,8 @@ use futures::{StreamExt, stream};
 use gpufleet::{
     display::{self, ExecResult, FactsRow},
     engine::{ConnectFailure, Connector, Link, Purpose},
+    interpreter::CachedFiles,
+    template::Outside,
 };
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Request, RunEpoch,
@@ -25,6 +27,7 @@ use super::{
     error::CommandError,
     fleet::{Fleet, Login, Way},
     loading::AD_HOC,
+    machine::ThisMachine,
     output::Output,
     sinks::AdHocView,
     sources,
@@ -58,7 +61,10 @@ where
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: format!("adhoc-{epoch}"), epoch };
-    let login = Login { connection: target.connection, escalation: target.escalation };
+    let inventory = Arc::new(inventory);
+    let machine = Arc::new(ThisMachine { inventory: Arc::clone(&inventory) });
+    let outside: Arc<dyn Outside> = Arc::new(CachedFiles::new(sources::Disk).on(machine));
+    let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
     let fleet = Fleet::new(&[way], &hosts, &Map::new(), login, holder, environment)?;
     let runtime = engine::runtime()?;

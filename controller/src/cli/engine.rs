@@ -20,6 +20,7 @@ use gpufleet::{
     playbook::Overrides,
     report::{self, Ending, ExitRules, RunModel, Timing, computed_exit_code},
     rollout::Amount,
+    template::Outside,
 };
 use gpufleet_protocol::RunEpoch;
 use tokio::sync::mpsc;
@@ -163,7 +164,8 @@ pub fn plays(
     let request = Request::new(Verb::Plan, source, connection, &documents);
     let loaded = load(source, None, environment, output)?;
     let holder = RunEpoch { run: RunId::generate().to_string(), epoch: 0 };
-    let reach = Reach::of(&loaded, &request, holder, environment, output)?;
+    let outside: Arc<dyn Outside> = files_of(&loaded);
+    let reach = Reach::of(&loaded, &request, &outside, holder, environment, output)?;
     let plays = reach.schedulers.into_iter().zip(loaded.play_hosts);
     Ok(plays.filter_map(|(scheduler, hosts)| Some((scheduler?, hosts))).collect())
 }
@@ -215,6 +217,14 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::internal)
 }
 
+/// The files of this machine, with what templates look up there.
+fn files_of(loaded: &Loaded) -> Arc<CachedFiles<sources::Disk>> {
+    let files = CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
+        .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string()))
+        .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) }));
+    Arc::new(files)
+}
+
 /// How nodes and their schedulers are reached; nothing was contacted.
 struct Reach {
     fleet: Fleet,
@@ -228,6 +238,7 @@ impl Reach {
     fn of(
         loaded: &Loaded,
         request: &Request<'_>,
+        outside: &Arc<dyn Outside>,
         holder: RunEpoch,
         environment: &Environment,
         output: &Output,
@@ -236,7 +247,7 @@ impl Reach {
         reached.extend(logins(&loaded.program).map(str::to_owned));
         reached.extend(delegates(loaded)?);
         let escalation = &request.source.escalation;
-        let login = Login { connection: request.connection, escalation };
+        let login = Login { connection: request.connection, escalation, outside };
         let (ways, logins) = ways(loaded, &reached);
         let fleet = Fleet::new(&ways, &reached, &loaded.extra, login, holder, environment)?;
         let known: BTreeSet<&String> = loaded.hosts.iter().collect();
@@ -322,8 +333,10 @@ pub fn carry_out(
     let run = taken_up.as_ref().map_or_else(RunId::generate, |before| before.run.clone());
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let holder = RunEpoch { run: run.to_string(), epoch };
+    let files = files_of(&loaded);
+    let outside: Arc<dyn Outside> = Arc::clone(&files) as Arc<dyn Outside>;
     let Reach { fleet, contexts, logins, schedulers } =
-        Reach::of(&loaded, request, holder.clone(), environment, output)?;
+        Reach::of(&loaded, request, &outside, holder.clone(), environment, output)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     let journal = open_journal(&dir, request.verb, taken_up.as_ref(), &loaded.hosts, environment)?;
     loaded.program.library.read_late_from(Arc::new(LateFiles::new(dir.included())));
@@ -383,11 +396,7 @@ pub fn carry_out(
         neighbours: loaded.neighbours.clone(),
         contexts,
         logins,
-        files: Arc::new(
-            CachedFiles::with_keyring(sources::Disk, Arc::clone(&loaded.keyring))
-                .seen_from(std::env::current_dir().ok().map(|folder| folder.display().to_string()))
-                .on(Arc::new(ThisMachine { inventory: Arc::clone(&loaded.inventory) })),
-        ),
+        files,
         connector: Arc::new(fleet),
         confirm: Arc::new(Question {
             blanket: request.yes,

@@ -17,7 +17,7 @@ use gpufleet::{
     session::{
         BlobContent, BlobSource, LockOutcome, NodeFiles, NodeSession, SessionError, SessionOptions, Stage,
     },
-    template::{self, Dict, Scope},
+    template::{self, Dict, Outside, Scope},
     transport::{
         self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
     },
@@ -45,6 +45,8 @@ const HANDSHAKES: usize = 64;
 pub struct Login<'a> {
     pub connection: &'a args::Connection,
     pub escalation: &'a args::Escalation,
+    /// What templates of connection variables look up.
+    pub outside: &'a Arc<dyn Outside>,
 }
 
 /// A way to log in: what a play says of it beside the inventory.
@@ -87,7 +89,7 @@ impl Fleet {
         holder: RunEpoch,
         environment: &Environment,
     ) -> Result<Self, CommandError> {
-        let Login { connection, escalation } = login;
+        let Login { connection, escalation, outside } = login;
         let password = |file: Option<&PathBuf>, asks: bool, what: &str| match file {
             Some(file) => password_in(file, what).map(Some),
             None if asks => ask_password(what, environment).map(Some),
@@ -115,7 +117,7 @@ impl Fleet {
             ..TargetDefaults::default()
         };
         let reach = |way: &Way<'_>, host: &String| -> Result<(Target, Target), CommandError> {
-            let (vars, user) = connection_vars(way, host, extra)?;
+            let (vars, user) = connection_vars(way, host, extra, outside)?;
             let defaults =
                 TargetDefaults { user: user.or_else(|| defaults.user.clone()), ..defaults.clone() };
             let plain = Target::from_variables(host, &vars, &defaults).map_err(CommandError::user)?;
@@ -237,6 +239,7 @@ fn connection_vars(
     way: &Way<'_>,
     host: &str,
     extra: &Map<String, Value>,
+    outside: &Arc<dyn Outside>,
 ) -> Result<(Map<String, Value>, Option<String>), CommandError> {
     let inventory = way.inventory;
     let Some(vars) = inventory.host_vars(host) else {
@@ -267,7 +270,9 @@ fn connection_vars(
     let mut layers = vec![Arc::new(Dict::trusted(extra))];
     layers.extend(way.play.iter().flat_map(|play| [Arc::clone(&play.file_vars), Arc::clone(&play.vars)]));
     layers.push(Arc::new(Dict::trusted(&all)));
-    let scope = Scope::new(layers);
+    let folder = way.play.map(|play| ("playbook_dir", template::Value::str(&*play.directory)));
+    layers.push(Arc::new(folder.into_iter().collect()));
+    let scope = Scope::looking(layers, Arc::clone(outside));
     let fails = |name: &str, why: &dyn std::fmt::Display| {
         CommandError::user(format!("{host}: `{name}` cannot be rendered: {why}"))
             .hint("how a node is reached hangs on the inventory, the play's `vars` and `-e` only")
@@ -316,6 +321,16 @@ impl Connector for Fleet {
 
     fn has_answered(&self, host: &str) -> bool {
         self.answered().contains(host)
+    }
+
+    fn is_same_way(&self, host: &str, one: u16, other: u16) -> bool {
+        let target = |number| self.targets.get(&(host.to_owned(), number));
+        one == other
+            || matches!(
+                (target(one), target(other)),
+                (Some((plain, root)), Some((other_plain, other_root)))
+                    if plain.is_same(other_plain) && root.is_same(other_root)
+            )
     }
 }
 

@@ -12,7 +12,7 @@ use gpufleet::{
     event::NodeState,
     inventory::{Inventory, LoadOptions},
     journal::{RunDir, read_events, resolve_run},
-    playbook::Reader,
+    playbook::{self, Reader},
     report::RunModel,
     vault::{self, Keyring},
     yaml,
@@ -176,11 +176,10 @@ fn assignments(text: &str) -> Result<Map<String, Value>, CommandError> {
         CommandError::user(format!("`-e {text}` gives no variable"))
             .hint("write `-e name=value`, `-e '{\"name\": [1, 2]}'` or `-e @file.yaml`")
     };
-    let words = shell_words::split(text).map_err(|_| wrong())?;
-    let pairs = words.iter().map(|word| word.split_once('=').filter(|(name, _)| !name.is_empty()));
-    let map: Option<Map<String, Value>> =
-        pairs.map(|pair| pair.map(|(name, value)| (name.to_owned(), Value::from(value)))).collect();
-    map.filter(|map| !map.is_empty()).ok_or_else(wrong)
+    let pairs = playbook::key_values(text).ok_or_else(wrong)?;
+    let map: Map<String, Value> =
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+    if map.is_empty() { Err(wrong()) } else { Ok(map) }
 }
 
 #[cfg(test)]
@@ -189,9 +188,16 @@ mod tests {
 
     #[test]
     fn extra_variables_are_read_as_ansible_reads_them() {
-        let given = ["a=1 b='two words'".to_owned(), r#"{"c": [1, 2], "a": 3}"#.to_owned()];
+        let given = [
+            "a=1 b='two words' d={\"e\":1} t={{ a ~ 'x' }}".to_owned(),
+            r#"{"c": [1, 2], "a": 3}"#.to_owned(),
+        ];
         let vars = Value::Object(extra_vars(&given, &Keyring::default()).unwrap());
-        assert_eq!(vars, serde_json::json!({"a": 3, "b": "two words", "c": [1, 2]}));
+        let wanted = serde_json::json!({
+            "a": 3, "b": "two words", "c": [1, 2], "d": "{\"e\":1}", "t": "{{ a ~ 'x' }}"
+        });
+        assert_eq!(vars, wanted);
+        assert!(extra_vars(&["a='open".to_owned()], &Keyring::default()).is_err());
         assert!(extra_vars(&["nothing".to_owned()], &Keyring::default()).is_err());
     }
 }

@@ -63,12 +63,16 @@ pub fn exec_line(result: &ExecResult, style: &Style) -> String {
 
 fn block(label: &str, result: &ExecResult, style: &Style) -> String {
     let (role, head) = match (result.rc, &result.error) {
-        (_, Some(error)) => (Role::Bad, format!("{label} | {} >>", super::clean(error))),
-        (Some(0), None) => (Role::Good, format!("{label} | rc=0 >>")),
-        (Some(rc), None) => (Role::Bad, format!("{label} | rc={rc} >>")),
-        (None, None) => (Role::Bad, format!("{label} | did not end >>")),
+        (_, Some(error)) => (Role::Bad, format!("{label} | {}", super::clean(error))),
+        (Some(0), None) => (Role::Good, format!("{label} | rc=0")),
+        (Some(rc), None) => (Role::Bad, format!("{label} | rc={rc}")),
+        (None, None) => (Role::Bad, format!("{label} | did not end")),
     };
-    let mut out = style.paint(role, head);
+    // Why not always: the mark leads to what was printed, and an error may stand alone.
+    let printed =
+        [&result.stdout, &result.stderr].into_iter().any(|text| !clean_block(text).trim_end().is_empty());
+    let mark = if printed || result.rc.is_some() && result.error.is_none() { " >>" } else { "" };
+    let mut out = style.paint(role, format!("{head}{mark}"));
     out.push('\n');
     for stream in [&result.stdout, &result.stderr] {
         let text = clean_block(stream);
@@ -117,7 +121,7 @@ mod tests {
         6.8.0-60-generic
         gpu005 | rc=127 >>
         sh: 1: nvidia-smi: not found
-        gpu006 | connection refused >>
+        gpu006 | connection refused
         ");
         assert_eq!(exec_one(&results[3], &Style::default()), "gpu004 | rc=0 >>\n6.8.0-60-generic\n");
     }

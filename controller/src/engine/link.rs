@@ -85,4 +85,9 @@ pub trait Connector: Send + Sync {
 
     /// Whether a host that is being connected to has answered already; the helper may still have to be sent and started.
     fn has_answered(&self, host: &str) -> bool;
+
+    /// Whether two of its ways to log in lead to a host in the same way.
+    fn is_same_way(&self, _host: &str, one: u16, other: u16) -> bool {
+        one == other
+    }
 }

@@ -134,7 +134,7 @@ impl NodeTask {
             let serves = (purpose.writes || !self.purpose.writes)
                 && purpose.r#become == self.purpose.r#become
                 && purpose.local == self.purpose.local
-                && purpose.login == self.purpose.login;
+                && self.connector.is_same_way(&self.slot.name, purpose.login, self.purpose.login);
             if serves {
                 return Ok(Arc::clone(link));
             }

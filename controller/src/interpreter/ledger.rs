@@ -1,5 +1,6 @@
 //! What a play has declared on a host so far, resolved.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use gpufleet_protocol::op::{GpuTask, Staying};
@@ -7,7 +8,8 @@ use gpufleet_protocol::tasks::{
     AccountState, AptState, AptUpgrade, File, FileState, LineInFile, ModulePersistence, MountState,
     PackageState, ServiceState, User,
 };
-use gpufleet_protocol::{Awaiting, Disruption, NodeOp};
+use gpufleet_protocol::{Awaiting, Disruption, NodeOp, pattern};
+use regex::bytes::Regex;
 
 use super::action::{BlobNeed, RunAs};
 use crate::playbook::Task;
@@ -41,8 +43,9 @@ impl Ledger {
     /// Takes in what was declared; what it replaces goes. Says where it stands, if it stands at all.
     pub(super) fn declare(&mut self, mut entry: Entry) -> Option<usize> {
         entry.op = lasting(entry.op)?;
+        let search = OnceCell::new();
         for earlier in &mut self.entries {
-            supersede(&mut earlier.op, &mut earlier.owners, &entry.op);
+            supersede(&mut earlier.op, &mut earlier.owners, &entry.op, &search);
         }
         self.entries.retain(|earlier| !is_void(&earlier.op));
         self.entries.push(entry);
@@ -132,8 +135,11 @@ fn packages(op: &NodeOp) -> &[String] {
     }
 }
 
-/// Takes out of an earlier operation what a later one declares otherwise.
-fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
+/// The expression of a `lineinfile`, compiled when it is asked for first; none where it cannot be.
+type Search = OnceCell<Option<Regex>>;
+
+/// Takes out of an earlier operation what a later one declares otherwise; `search` is the later one's.
+fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp, search: &Search) {
     if overwritten(earlier, later) {
         void(earlier);
         return;
@@ -227,7 +233,7 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
         }
         (NodeOp::LineInFile(old), NodeOp::LineInFile(new)) if old.path == new.path => {
             let same = old.regexp.is_some() && old.regexp == new.regexp || old.line == new.line;
-            if same || old.line.as_deref().is_some_and(|line| meets(new, line)) {
+            if same || old.line.as_deref().is_some_and(|line| meets(new, search, line)) {
                 void(earlier);
             }
         }
@@ -253,9 +259,11 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp) {
 }
 
 /// Whether a task looks for lines such as this one; one that cannot be told here may.
-fn meets(task: &LineInFile, line: &str) -> bool {
-    let by_pattern =
-        |pattern: &String| regex::Regex::new(pattern).map_or(true, |pattern| pattern.is_match(line));
+fn meets(task: &LineInFile, search: &Search, line: &str) -> bool {
+    let by_pattern = |pattern: &String| {
+        let pattern = search.get_or_init(|| pattern::compile("regexp", pattern).ok());
+        pattern.as_ref().is_none_or(|pattern| pattern.is_match(line.as_bytes()))
+    };
     task.regexp.as_ref().is_some_and(by_pattern)
         || task.search_string.as_ref().is_some_and(|text| line.contains(text.as_str()))
 }

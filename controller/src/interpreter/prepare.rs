@@ -323,6 +323,8 @@ impl Surroundings<'_> {
             if value.has_unknown() {
                 return Err(unknown());
             }
+            // Why: as with Ansible, whoever looks at a variable sees that it is omitted.
+            let value = if matches!(value, Value::Omit) { Value::str(template::OMITTED) } else { value };
             return Ok(told(format!("{source} = {}", shown(&value)), source, value.to_json()));
         }
         let gives_nothing = |msg: &Parameter| {
@@ -457,7 +459,7 @@ fn set_facts(task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
         let value =
             template::resolve(&entry.value, scope).map_err(|error| fail(format!("`{name}`: {error}")))?;
         if !matches!(value, Value::Omit) && &*name != CACHEABLE {
-            facts.push((name, value));
+            facts.push((name, value.without_omitted()));
         }
     }
     Ok(Deed::SetFacts(facts))

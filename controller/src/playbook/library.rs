@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::parse::{Inherited, Reader, RoleCall, include_again};
-use super::program::{Items, Task};
+use super::program::{Item, Items, Task};
 use super::role::Role;
 use crate::diagnostic::{SourceFile, Span};
 use crate::template::Dict;
@@ -71,6 +71,11 @@ impl Site {
     /// What it can bring in, as far as that is known before the run.
     pub fn known(&self) -> impl Iterator<Item = &Items> {
         self.known.iter().map(|included| &included.items)
+    }
+
+    /// Whether a failure in what it brings in may be everybody's.
+    pub(super) fn may_be_fatal(&self) -> bool {
+        !self.complete || self.known().any(|items| items.iter().any(Item::may_be_fatal))
     }
 
     /// What it brings in now; `turn` is the index of its loop's item.

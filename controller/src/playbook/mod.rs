@@ -22,7 +22,7 @@ pub use library::{Included, Library, Site, Wanted};
 pub use modules::{ModuleAdvice, kind_names, module_advice};
 pub(crate) use names::is_fact;
 pub use params::{ParamProblem, read_params};
-pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, unavailable};
+pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, unavailable};
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain, Notice, NoticeHow, OnInterrupt,
     OnMigManager, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,

@@ -154,7 +154,9 @@ impl Item {
     /// Whether a failure in it may be everybody's.
     pub fn may_be_fatal(&self) -> bool {
         match self {
-            Self::Task(task) => task.any_errors_fatal,
+            Self::Task(task) => {
+                task.any_errors_fatal || task.site.as_ref().is_some_and(|site| site.may_be_fatal())
+            }
             Self::GpuGroup(tasks) => tasks.iter().any(|task| task.any_errors_fatal),
             Self::Block(block) => {
                 let parts = [&block.body, &block.rescue, &block.always];
@@ -190,6 +192,8 @@ pub struct Task {
     pub tags: Vec<String>,
     /// Outermost block first, the task's own last.
     pub vars: Vec<Arc<Dict>>,
+    /// Variables of the includes around it, which win over all but `-e`; outermost first.
+    pub given: Vec<Arc<Dict>>,
     pub privilege: Privilege,
     /// Outermost first.
     pub environment: Vec<Value>,

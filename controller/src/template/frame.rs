@@ -11,7 +11,7 @@ use std::sync::Arc;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
-use super::value::{Dict, List, Value};
+use super::value::{Dict, List, OMITTED, Value};
 use super::{Scope, TemplateError, engine, growing, sight};
 
 type Engine = minijinja::Value;
@@ -474,8 +474,13 @@ impl Object for Unknown {
 }
 
 /// Stands for a parameter that is not given.
-#[derive(Debug)]
 struct Omit;
+
+impl fmt::Debug for Omit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(OMITTED)
+    }
+}
 
 impl Object for Omit {
     fn repr(self: &Arc<Self>) -> ObjectRepr {

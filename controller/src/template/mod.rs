@@ -32,7 +32,7 @@ pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;
 pub use scope::Scope;
 pub use syntax::Syntax;
-pub use value::{Dict, List, Value};
+pub use value::{Dict, List, OMITTED, Value};
 
 /// Whether a condition holds, as far as it can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,9 @@ use serde_json::Value as Json;
 use super::frame;
 use super::scan::is_template;
 
+/// How Ansible shows `omit` where it has become text.
+pub const OMITTED: &str = "<<Omit>>";
+
 /// A value of a variable, a parameter or a result; cloning is cheap.
 #[derive(Clone, PartialEq)]
 pub enum Value {
@@ -207,6 +210,34 @@ impl Value {
         }
     }
 
+    pub(super) fn has_omitted(&self) -> bool {
+        match self {
+            Self::Omit => true,
+            Self::List(list) if !list.settled => list.items.iter().any(Self::has_omitted),
+            Self::Map(dict) if !dict.settled => dict.entries.values().any(Self::has_omitted),
+            _ => false,
+        }
+    }
+
+    /// The value without the entries of mappings and lists that are omitted.
+    #[must_use]
+    pub fn without_omitted(&self) -> Self {
+        match self {
+            Self::List(list) if self.has_omitted() => Self::list(Self::kept(&list.items)),
+            Self::Map(dict) if self.has_omitted() => {
+                let entries = dict.iter().filter(|(_, value)| !matches!(value, Self::Omit));
+                let entries = entries.map(|(key, value)| (Arc::clone(key), value.without_omitted()));
+                Self::Map(Arc::new(entries.collect()))
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Those that are not omitted, and what is not omitted of them.
+    pub fn kept(items: &[Self]) -> Vec<Self> {
+        items.iter().filter(|item| !matches!(item, Self::Omit)).map(Self::without_omitted).collect()
+    }
+
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Str(text) | Self::Template(text) => Some(text),
@@ -327,7 +358,8 @@ impl Value {
     fn repr(&self, out: &mut String) {
         use fmt::Write as _;
         let _ = match self {
-            Self::Null | Self::Omit => write!(out, "None"),
+            Self::Null => write!(out, "None"),
+            Self::Omit => out.write_str(OMITTED),
             Self::Bool(true) => write!(out, "True"),
             Self::Bool(false) => write!(out, "False"),
             Self::Int(value) => write!(out, "{value}"),

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 
 use super::arguments::{ArgumentError, SshOverrides, split};
@@ -77,6 +77,33 @@ pub struct Become {
     pub user: String,
     /// `None`: sudo must not ask.
     pub password: Option<SecretString>,
+}
+
+impl Target {
+    /// Whether a connection to the one serves for the other.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let secret = |one: &Option<SecretString>, other: &Option<SecretString>| {
+            one.as_ref().map(ExposeSecret::expose_secret) == other.as_ref().map(ExposeSecret::expose_secret)
+        };
+        let privilege = match (&self.privilege, &other.privilege) {
+            (None, None) => true,
+            (Some(Become { user, password }), Some(other)) => {
+                *user == other.user && secret(password, &other.password)
+            }
+            _ => false,
+        };
+        let connection = match (&self.connection, &other.connection) {
+            (Connection::Local, Connection::Local) => true,
+            (Connection::Ssh(one), Connection::Ssh(other)) => {
+                let SshTarget { transport, host, password, overrides, arguments } = &**one;
+                (transport, host, overrides, arguments)
+                    == (&other.transport, &other.host, &other.overrides, &other.arguments)
+                    && secret(password, &other.password)
+            }
+            _ => false,
+        };
+        self.name == other.name && privilege && connection
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -333,6 +360,27 @@ mod tests {
         let got = ssh(json!({}));
         assert_eq!(got.host, "gpu001");
         assert_eq!(got.overrides, SshOverrides::default());
+    }
+
+    #[test]
+    fn connections_are_the_same_where_all_that_is_said_is() {
+        let same = |one: Value, other: Value| target(one).unwrap().is_same(&target(other).unwrap());
+        let full = json!({"ansible_user": "ops", "ansible_password": "p", "ansible_become": true});
+        assert!(same(full.clone(), full.clone()));
+        assert!(same(json!({"ansible_user": "ops"}), json!({"ansible_ssh_user": "ops"})));
+        for (name, value) in [
+            ("ansible_user", json!("root")),
+            ("ansible_password", json!("q")),
+            ("ansible_port", json!(22)),
+            ("ansible_become_user", json!("deploy")),
+            ("ansible_become_password", json!("q")),
+            ("ansible_connection", json!("local")),
+            ("ansible_ssh_common_args", json!("-J bastion")),
+        ] {
+            let mut other = full.clone();
+            other[name] = value;
+            assert!(!same(full.clone(), other), "{name}");
+        }
     }
 
     #[test]

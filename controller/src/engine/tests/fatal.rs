@@ -85,6 +85,24 @@ fn a_failure_that_ends_its_host_leads_the_others_into_their_rescue() {
     assert!(matches!(stop, Some(Stop::Threshold(_))), "{stop:?}");
 }
 
+/// What is everybody's happens in the last task before the handlers.
+const LAST: &str = "- hosts: all\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    \
+                    - {command: /bin/first, notify: late}\n    \
+                    - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n  handlers:\n    \
+                    - {name: late, command: /bin/late}\n";
+
+#[test]
+fn handlers_run_nowhere_where_the_last_task_failed_for_everybody() {
+    let share = LAST.replace("any_errors_fatal: true", "max_fail_percentage: 10");
+    for playbook in [LAST, &share] {
+        let (ran, stop) = run(playbook, 3, None);
+        assert_eq!(ran, ["first ill", "first", "first"]);
+        assert!(matches!(stop, Some(Stop::Threshold(_))), "{stop:?}");
+    }
+    let (ran, _) = run(&LAST.replace("any_errors_fatal", "force_handlers"), 2, None);
+    assert_eq!(ran, ["first ill late", "first late"]);
+}
+
 #[test]
 fn a_host_that_went_through_a_rescue_of_its_own_hears_of_it_too() {
     let (ran, stop) = run(UNEVEN, 2, None);
@@ -120,7 +138,8 @@ fn a_bound_stops_them_too_where_the_process_that_reached_it_could_not_say_so() {
 fn killed_at_any_step_the_others_end_where_they_would_have() {
     let always =
         RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
-    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED, UNEVEN] {
+    let share = LAST.replace("any_errors_fatal: true", "max_fail_percentage: 10");
+    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED, UNEVEN, LAST, &share] {
         let expected = run(playbook, 2, None);
         for step in 0..40 {
             for (records, torn) in [(0, 0), (1, 7), (4, 0)] {

@@ -17,11 +17,21 @@ use crate::{
 
 /// One process, with Ctrl-C after so many calls.
 async fn pressed(world: &Arc<World>, dir: &RunDir, epoch: u64, after: Option<u32>) -> RunResult {
+    pressed_in(PLAYBOOK, world, dir, epoch, after).await
+}
+
+async fn pressed_in(
+    playbook: &str,
+    world: &Arc<World>,
+    dir: &RunDir,
+    epoch: u64,
+    after: Option<u32>,
+) -> RunResult {
     let hosts = hosts(COUNT);
     let (press, mut interrupts) = mpsc::channel(1);
     *lock(&world.press_in) = after.map(|after| (after, press.clone()));
     // Why failures: a play that a threshold stops takes nobody up again.
-    let playbook = PLAYBOOK.replace("  max_unavailable: 1\n", "  max_unavailable: 1\n  max_failures: 2\n");
+    let playbook = playbook.replace("  max_unavailable: 1\n", "  max_unavailable: 1\n  max_failures: 2\n");
     let engine = engine(&playbook, world, &hosts, epoch);
     let result = process_with(engine, world, &hosts, dir, &mut interrupts).await.expect("nobody kills it");
     drop(press);
@@ -70,6 +80,37 @@ fn the_report_after_two_interrupts_is_that_of_a_run_that_was_not_interrupted() {
                 for host in hosts(COUNT) {
                     world.with(&host, |machine| assert_eq!(machine.node.reboots, 1, "{first}, {second}"));
                 }
+            });
+        }
+    }
+}
+
+#[test]
+fn two_interrupts_of_two_plays_leave_nobody_behind() {
+    let play = |name: &str, rest: &str| {
+        format!(
+            "- name: {name}\n  hosts: all\n  gather_facts: false\n{rest}  tasks:\n    - command: /bin/{name}\n    \
+             - gpu_power: {{limit_watts: 500}}\n    - command: /bin/{name}-last\n"
+        )
+    };
+    let two = format!("{}{}", play("rolling", "  waves: [1, 2]\n  max_unavailable: 1\n"), play("later", ""));
+    let expected = virtual_time(async {
+        let (world, state) = (World::new(&hosts(COUNT), false), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        pressed_in(&two, &world, &dir, 1, None).await;
+        ends(&dir)
+    });
+    assert!(expected.iter().all(|(_, state, ..)| *state == NodeState::Done), "{expected:?}");
+    for first in (0..24).step_by(3) {
+        for second in (0..24).step_by(3) {
+            virtual_time(async {
+                let (world, state) = (World::new(&hosts(COUNT), false), tempfile::tempdir().unwrap());
+                let dir = RunDir::new(state.path(), &RunId::generate());
+                pressed_in(&two, &world, &dir, 1, Some(first)).await;
+                pressed_in(&two, &world, &dir, 2, Some(second)).await;
+                let result = pressed_in(&two, &world, &dir, 3, None).await;
+                assert_eq!((result.stop, result.out_of_service), (None, vec![]), "{first}, {second}");
+                assert_eq!(ends(&dir), expected, "{first}, {second}");
             });
         }
     }

@@ -219,7 +219,7 @@ impl Cursor {
     }
 
     fn finish_group_with(&mut self, outcome: OpOutcome, action: Action) {
-        self.finish_group(Some(outcome), Some(action));
+        self.finish_group(Some(outcome), Some(action), None);
     }
 
     fn rebooted(&mut self, action: &Action, outcome: OpOutcome) {
@@ -395,11 +395,7 @@ impl Cursor {
                 report.message = Some(reason);
                 self.queue.push(report);
             }
-            Purpose::Group => {
-                let mut outcome = OpOutcome::new(OpStatus::Skipped { reason });
-                outcome.members.clear();
-                self.finish_group(Some(outcome), None);
-            }
+            Purpose::Group => self.finish_group(None, None, Some(&reason)),
             _ => self.item_done(Raw::because(Status::Unreachable, reason)),
         }
     }

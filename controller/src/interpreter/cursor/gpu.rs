@@ -29,7 +29,7 @@ impl Cursor {
         let Some(Frame::Group(group)) = self.frames.last() else { return };
         if group.started {
             // Why: nothing was sent, or its result was taken already.
-            self.finish_group(None, None);
+            self.finish_group(None, None, None);
             return;
         }
         let tasks = Arc::clone(&group.tasks);
@@ -42,9 +42,13 @@ impl Cursor {
             if secret || self.hides(&task) {
                 task = self.hidden(&task);
             }
+            let mut all = Vec::new();
             let (values, early) = match items {
                 Items::None => (vec![None], None),
-                Items::These(values) => (values.into_iter().map(Some).collect(), None),
+                Items::These(values) => {
+                    all = values.clone();
+                    (values.into_iter().map(Some).collect(), None)
+                }
                 Items::Skip(reason) => (vec![None], Some(SlotState::Skip(reason))),
                 Items::Possible => (vec![None], Some(self.open_slot(LOOP_UNKNOWN.to_owned()))),
                 Items::Fail(message) => (vec![None], Some(SlotState::Fail(message))),
@@ -52,10 +56,10 @@ impl Cursor {
             let mut early = early;
             for (index, value) in values.into_iter().enumerate() {
                 let layer = match (&task.looped, &value) {
-                    (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value, None)),
+                    (Some(looped), Some(value)) => Some(Self::item_layer(looped, index, value, Some(&all))),
                     _ => None,
                 };
-                let scope = self.scope(&task, layer);
+                let scope = self.scope(&task, layer.clone());
                 let prepared = match early.take() {
                     Some(state) => Err(state),
                     None => {
@@ -87,7 +91,7 @@ impl Cursor {
                         },
                     },
                 );
-                slots.push(Slot { member, owner, looped: value.is_some(), value, state });
+                slots.push(Slot { member, owner, layer, state });
             }
         }
         // Why: a member that cannot even be evaluated must not leave the GPUs in half of the declared state.
@@ -155,8 +159,13 @@ impl Cursor {
         }
     }
 
-    /// Gives every member its own result, in the order written.
-    pub(super) fn finish_group(&mut self, outcome: Option<OpOutcome>, action: Option<Action>) {
+    /// Gives every member its own result, in the order written; `lost` says why the node did not answer.
+    pub(super) fn finish_group(
+        &mut self,
+        outcome: Option<OpOutcome>,
+        action: Option<Action>,
+        lost: Option<&str>,
+    ) {
         let Some(Frame::Group(group)) = self.frames.pop() else { return };
         let ActiveGroup { tasks, slots, .. } = *group;
         let mut parts: Vec<Option<OpOutcome>> = Vec::new();
@@ -184,6 +193,7 @@ impl Cursor {
                 SlotState::Skip(reason) => Raw::because(Status::Skipped, reason),
                 SlotState::Possible(reason) => Raw::because(Status::Possible, reason),
                 SlotState::Fail(message) => Raw::because(Status::Failed, message),
+                SlotState::Sent(_) if let Some(reason) = lost => Raw::because(Status::Unreachable, reason),
                 SlotState::Sent(index) => match (parts.get_mut(index).and_then(Option::take), &whole) {
                     (Some(part), _) => {
                         let lasting = matches!(part.status, OpStatus::Ok | OpStatus::Changed);
@@ -206,19 +216,16 @@ impl Cursor {
                 },
             };
             let task = &slot.owner.task;
-            let layer = match (&task.looped, &slot.value, &slot.owner.item) {
-                (Some(looped), Some(value), Some((index, _))) => {
-                    Some(Self::item_layer(looped, *index as usize, value, None))
-                }
-                _ => None,
-            };
-            let scope = self.scope(task, layer);
-            let end = self.judge(task, &scope, 0, slot.owner.item.clone(), raw);
+            let scope = self.scope(task, slot.layer.clone());
+            let mut end = self.judge(task, &scope, 0, slot.owner.item.clone(), raw);
+            if let Some(layer) = &slot.layer {
+                end.tell_item(layer);
+            }
             if end.report.item.is_some() {
                 self.queue.push(end.report.clone());
             }
             if let Some(flag) = looped.get_mut(slot.member) {
-                *flag |= slot.looped;
+                *flag |= slot.layer.is_some();
             }
             if let Some(list) = ends.get_mut(slot.member) {
                 list.push(end);

@@ -13,7 +13,7 @@ pub(super) fn items(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) 
     }) {
         Ok(None) => Items::Possible,
         Ok(Some(items)) if items.is_empty() => Items::Skip("the loop has no items".to_owned()),
-        Ok(Some(items)) => Items::These(items),
+        Ok(Some(items)) => Items::These(Value::kept(&items)),
         // Why: as in Ansible, a condition may guard a loop over something that is not there.
         Err(error) => match Condition::all(&task.when, scope) {
             Ok(Truth::False) => Items::Skip("the condition does not hold".to_owned()),

@@ -50,6 +50,10 @@ impl Cursor {
     fn path(&self, frames: &[Frame]) -> Vec<u32> {
         let mut path = Vec::with_capacity(frames.len() + 1);
         path.push(rank(self.stage));
+        if frames.is_empty() && matches!(self.stage, Stage::Tasks(_)) {
+            // Why: all that is in the section lies before its end.
+            path.push(u32::MAX);
+        }
         let mut rest = frames.iter().peekable();
         while let Some(frame) = rest.next() {
             let is_last = rest.peek().is_none();

@@ -151,6 +151,15 @@ pub(super) struct ItemEnd {
     pub failure: Option<Failure>,
 }
 
+impl ItemEnd {
+    /// As in Ansible, what a loop's item gave names the item.
+    pub(super) fn tell_item(&mut self, layer: &Dict) {
+        if let Value::Map(result) = &mut self.result {
+            Arc::make_mut(result).extend(layer);
+        }
+    }
+}
+
 /// A GPU group that is out.
 #[derive(Debug)]
 pub(super) struct ActiveGroup {
@@ -166,9 +175,8 @@ pub(super) struct ActiveGroup {
 pub(super) struct Slot {
     pub member: usize,
     pub owner: Owner,
-    /// The loop's item.
-    pub value: Option<Value>,
-    pub looped: bool,
+    /// The loop's variables.
+    pub layer: Option<Arc<Dict>>,
     pub state: SlotState,
 }
 

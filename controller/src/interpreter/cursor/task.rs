@@ -174,6 +174,7 @@ impl Cursor {
         } else {
             items
         };
+        let items = Value::kept(&items);
         if items.is_empty() { Items::Skip(NO_ITEMS.to_owned()) } else { Items::These(items) }
     }
 
@@ -465,13 +466,8 @@ impl Cursor {
         }
         if let (Some(looped), Some(Frame::Task(active))) = (&task.looped, self.frames.last())
             && let Some(value) = active.items.as_ref().and_then(|items| items.get(active.next))
-            && let Value::Map(result) = &mut end.result
         {
-            let result = Arc::make_mut(result);
-            for (name, value) in Self::item_layer(looped, active.next, value, active.items.as_deref()).iter()
-            {
-                result.insert(Arc::clone(name), value.clone());
-            }
+            end.tell_item(&Self::item_layer(looped, active.next, value, active.items.as_deref()));
         }
         let includes = task.site.is_some();
         if end.report.item.is_some() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gpufleet_protocol::op::FactsRequest;
 use gpufleet_protocol::{Disruption, NodeOp};
 
+use super::position::Position;
 use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Reach, Stage};
 use super::{Cursor, End, EndState, Step};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
@@ -96,7 +97,7 @@ impl Cursor {
         }
         let at = self.position();
         match self.frames.last_mut() {
-            None => self.next_stage(),
+            None => self.next_stage(at),
             Some(Frame::List { items, next }) => match items.get(*next) {
                 Some(item) => {
                     let item = item.clone();
@@ -222,6 +223,16 @@ impl Cursor {
             .then(|| items.iter().rev().find_map(Item::first_task))
             .flatten()
             .map(|task| format!("{}.end", task.path).into())
+    }
+
+    /// The name of the place before a section's handlers, where hosts wait for each other: in a linear play, while a failure
+    /// elsewhere would still keep the handlers from running.
+    fn before_handlers(&self, section: usize) -> Option<Arc<str>> {
+        let section = self.play.sections.get(section)?;
+        let bounded = self.play.max_fail_percentage.is_some() || self.play.max_failures.is_some();
+        let waits = self.play.strategy == Strategy::Linear
+            && (bounded || section.items.iter().any(Item::may_be_fatal));
+        waits.then(|| format!("{}.handlers", section.name).into())
     }
 
     fn part_done(&mut self) {
@@ -447,7 +458,7 @@ impl Cursor {
         meant
     }
 
-    fn next_stage(&mut self) -> Option<Step> {
+    fn next_stage(&mut self, at: Position) -> Option<Step> {
         match self.stage {
             Stage::Facts if self.late_error.is_some() => {
                 let message = self.late_error.take().unwrap_or_default();
@@ -467,6 +478,12 @@ impl Cursor {
                 None => self.stage = Stage::Finish,
             },
             Stage::Tasks(section) => {
+                let meets = self.before_handlers(section);
+                if let Some(task) = meets.filter(|task| self.passed_barrier.as_ref() != Some(task)) {
+                    self.passed_barrier = Some(Arc::clone(&task));
+                    self.passed.clone_from(&at);
+                    return Some(Step::Barrier { task, at });
+                }
                 self.stage = Stage::Handlers(section);
                 self.flush_handlers();
             }
@@ -629,7 +646,7 @@ impl Cursor {
     /// Source of the order: "Understanding variable precedence" of Ansible's documentation, and `get_vars` of
     /// ansible-core 2.19's variable manager.
     pub(super) fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
-        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len());
+        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len() + task.given.len());
         layers.extend(top);
         layers.extend(self.frames.iter().rev().filter_map(|frame| match frame {
             Frame::Include { layer, .. } => layer.clone(),
@@ -637,6 +654,7 @@ impl Cursor {
         }));
         layers.push(Arc::clone(&self.run_vars));
         layers.push(Arc::clone(&self.host.extra));
+        layers.extend(task.given.iter().rev().cloned());
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.params)));
         layers.push(Arc::clone(&self.vars.set));
         layers.push(Arc::clone(&self.vars.included));

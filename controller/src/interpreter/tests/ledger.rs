@@ -286,6 +286,11 @@ fn lines_replace_lines_that_mean_the_same() {
         then("lineinfile: {path: /f, line: c}"),
         ["line /f a=1", "line /f b", "line /g b", "line /f c"]
     );
+    // As on the node, letters are those of ASCII.
+    let umlaut = left(
+        "    - lineinfile: {path: /f, line: n\u{e4}me=1}\n    - lineinfile: {path: /f, regexp: '^\\w+=', line: a=2}\n",
+    );
+    assert_eq!(umlaut, ["line /f n\u{e4}me=1", "line /f a=2"]);
     assert_eq!(then("copy: {content: x, dest: /f}"), ["line /g b", "put /f \"x\""]);
     let file = "    - copy: {content: x, dest: /f}\n    - copy: {content: x, dest: /g}\n    - lineinfile: {path: /f, line: c}\n";
     assert_eq!(left(file), ["put /g \"x\"", "line /f c"]);

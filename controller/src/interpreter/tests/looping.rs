@@ -180,3 +180,17 @@ fn only_first_found_leaves_out_what_is_not_there_and_nothing_else() {
 ";
     assert_eq!(failed(first), "`with_first_found`: unable to calculate 1 // 0");
 }
+
+#[test]
+fn what_looped_tasks_of_a_gpu_group_gave_names_the_item() {
+    let lines = story(
+        "
+    - {name: limits, gpu_power: {limit_watts: '{{ item.watts }}', gpus: ['{{ item.gpu }}']}, register: r, ignore_errors: true,
+       loop: [{gpu: 0, watts: 400}, {gpu: 1, watts: 500}], loop_control: {extended: true}}
+    - {name: items, debug: {msg: \"{{ r.results | map(attribute='item.watts') | list }} {{ r.results[1].ansible_loop.length }}\"}}
+",
+        Mode::Apply,
+    )
+    .lines();
+    assert!(lines.contains("items: ok \"[400, 500] 2\""), "{lines}");
+}

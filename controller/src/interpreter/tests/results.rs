@@ -255,8 +255,8 @@ fn a_play_may_go_on_without_facts_of_a_host_that_is_not_there() {
         _ => Ok.fed(action),
     });
     insta::assert_snapshot!(story.lines(), @r#"
-    ecc: skipped "silence"
-    power: skipped "not done: the GPU group failed"
+    ecc: unreachable ignored "silence"
+    power: unreachable ignored "silence"
     after: ok
     end: Done
     "#);

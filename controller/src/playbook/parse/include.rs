@@ -183,6 +183,7 @@ impl Parser<'_> {
         let kept = self.take_references();
         let mut inherited = outer.clone();
         inherited.vars.clone_from(&own.vars);
+        inherited.given.clone_from(&own.given);
         inherited.guarded.clone_from(&own.guarded);
         inherited.locals.extend(looped.locals.iter().map(|name| Arc::from(*name)));
         // Why this one: what is hidden must not come to light in another file.

@@ -28,6 +28,7 @@ pub(super) use include::include_again;
 pub(super) use keys::CONNECTION;
 pub use role::{RoleCall, RoleParts};
 pub(super) use task::Inherited;
+pub use words::key_values;
 
 /// How deep files may import one another.
 const MAX_IMPORTS: usize = 20;

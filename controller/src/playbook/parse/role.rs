@@ -144,7 +144,11 @@ impl Parser<'_> {
     ) -> Option<ParsedRole> {
         let parents: Vec<Arc<Role>> =
             own.role.iter().flat_map(|role| role.parents.iter().cloned().chain([Arc::clone(role)])).collect();
-        self.role_of(call, from, own, &parents, path, None)
+        let mut own = own.clone();
+        // Source: `get_include_params` of ansible-core 2.19's `IncludeRole`.
+        own.given
+            .extend(own.role.iter().map(|role| Arc::clone(&role.params)).filter(|given| !given.is_empty()));
+        self.role_of(call, from, &own, &parents, path, None)
     }
 
     fn role_of(

@@ -26,6 +26,8 @@ pub(in crate::playbook) struct Inherited {
     pub section: SectionName,
     pub when: Vec<Condition>,
     pub vars: Vec<Arc<Dict>>,
+    /// `vars` of the includes around it, and what the roles around those were given; outermost first.
+    pub given: Vec<Arc<Dict>>,
     pub tags: Vec<String>,
     pub privilege: Privilege,
     pub environment: Vec<Value>,
@@ -65,6 +67,7 @@ impl Default for Inherited {
             section: SectionName::Tasks,
             when: Vec::new(),
             vars: Vec::new(),
+            given: Vec::new(),
             tags: Vec::new(),
             privilege: Privilege::default(),
             environment: Vec::new(),
@@ -372,7 +375,10 @@ impl Parser<'_> {
     fn task(&mut self, node: &Node, outer: &Inherited, path: &str) -> Option<Task> {
         let (kind, key, value) = self.kind_of(node)?;
         self.take_references();
-        let own = self.inherit(node, outer);
+        let mut own = self.inherit(node, outer);
+        if matches!(kind.name, "include_tasks" | "include_role") && node.get("vars").is_some() {
+            own.given.extend(own.vars.last().cloned());
+        }
         let name = node.get("name").filter(|name| !name.is_null()).map(|name| self.value(name));
         let looped = self.looped(node);
         let params = self.parameters(kind, &key.span, value, node.get("args"), &own);
@@ -486,6 +492,7 @@ impl Parser<'_> {
             listen: Vec::new(),
             tags: own.tags.clone(),
             vars: own.vars.clone(),
+            given: own.given.clone(),
             privilege: own.privilege.clone(),
             environment: own.environment.clone(),
             no_log: own.no_log,

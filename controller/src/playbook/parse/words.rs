@@ -50,6 +50,12 @@ pub(super) fn open_quote(text: &str) -> Option<usize> {
     open.map(|(_, at)| at)
 }
 
+/// Text of nothing but `key=value` words; none where it holds anything else, or a quote that nothing closes.
+pub fn key_values(text: &str) -> Option<Vec<(&str, String)>> {
+    let pairs = split(text).into_iter().map(|(_, word)| pair(word));
+    if open_quote(text).is_some() { None } else { pairs.collect() }
+}
+
 /// `key=value` as its parts, the quotes around the value taken away.
 pub(super) fn pair(word: &str) -> Option<(&str, String)> {
     let (key, value) = word.split_once('=')?;

@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 
 use super::{Call, Filter, Finder, list_of};
-use crate::template::value::Value;
+use crate::template::value::{OMITTED, Value};
 
 /// Results with more items than this are a mistake.
 const MAX_ITEMS: usize = 1_000_000;
@@ -235,6 +235,7 @@ fn join(call: &Call) -> Result<Value, String> {
 pub(super) fn python_text(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
+        Value::Omit => OMITTED.to_owned(),
         other => other.to_text(),
     }
 }

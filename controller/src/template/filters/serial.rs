@@ -65,7 +65,16 @@ fn documents(text: &str) -> Vec<String> {
     found
 }
 
+/// What is left out of a parameter cannot be written into a text.
+fn without_omit(call: &Call) -> Result<(), String> {
+    match call.value().has_omitted() {
+        true => Err("`omit` is in it, which no text can hold".to_owned()),
+        false => Ok(()),
+    }
+}
+
 fn yaml(call: &Call, indent: usize, flow: Flow) -> Result<Value, String> {
+    without_omit(call)?;
     let flow = match call.named("default_flow_style") {
         None => flow,
         Some(Value::Null) => Flow::Leaves,
@@ -99,6 +108,7 @@ struct Json {
 }
 
 fn json(call: &Call, indent: Option<usize>, sort: bool) -> Result<Value, String> {
+    without_omit(call)?;
     let positional = if indent.is_some() { 0 } else { usize::MAX - 1 };
     let indent = match call.get(positional, "indent") {
         Some(Value::Str(text)) => Some(text.to_string()),
