@@ -50,7 +50,7 @@ pub struct NodeModel {
     pub detail: Option<String>,
     /// Since when the node is in its state or at its task.
     pub since: Option<Timestamp>,
-    /// Moment of its first event that was not about the whole run.
+    /// When the process that is on, or was the last, first heard of it.
     pub first: Option<Timestamp>,
     pub connection: Option<Connection>,
     /// The task that runs right now, where the stream tells.
@@ -67,6 +67,8 @@ pub struct NodeModel {
     pub reboots: Vec<Reboot>,
     pub outcome: Option<NodeOutcome>,
     live_counts: RecapCounts,
+    /// What earlier processes of the run spent on it, in seconds.
+    earlier_s: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +119,7 @@ impl NodeModel {
             reboots: Vec::new(),
             outcome: None,
             live_counts: RecapCounts::default(),
+            earlier_s: 0,
         }
     }
 
@@ -211,10 +214,11 @@ impl NodeModel {
 
     /// Whole seconds that the node took, or has taken until `now`.
     pub fn seconds(&self, now: Option<Timestamp>) -> u64 {
-        if let Some(outcome) = &self.outcome {
-            return outcome.seconds;
-        }
-        seconds_between(self.first, now)
+        let of_process = match &self.outcome {
+            Some(outcome) => outcome.seconds,
+            None => seconds_between(self.first, now),
+        };
+        self.earlier_s.saturating_add(of_process)
     }
 
     /// Highest disruption among its changes and what still waits.
@@ -333,7 +337,7 @@ impl RunModel {
 
     /// Folds one event in.
     pub fn apply(&mut self, event: &Event) {
-        self.latest = Some(event.at);
+        let before = self.latest.replace(event.at);
         if let Some(host) = host_of(&event.what) {
             let node = self.node_mut(host);
             node.first.get_or_insert(event.at);
@@ -441,6 +445,8 @@ impl RunModel {
                 self.notices.retain(|notice| !tells_of_a_stop(&notice.text));
                 let mut again = Vec::new();
                 for node in &mut self.nodes {
+                    node.earlier_s = node.seconds(before);
+                    node.first = None;
                     node.outcome = None;
                     node.running = None;
                     node.wanted = None;

@@ -404,6 +404,9 @@ fn a_process_that_goes_on_forgets_what_an_earlier_one_could_not_do() {
     let notices: Vec<&str> = model.notices.iter().map(|notice| notice.text.as_str()).collect();
     assert_eq!(notices, ["the lock could not be given back"]);
     let node = model.node("gpu001").unwrap();
+    assert_eq!(node.seconds(None), 4, "what the first process spent");
+    s.end("gpu001", NodeState::Done, None);
+    assert_eq!(RunModel::of(&s.events).node("gpu001").unwrap().seconds(None), 8);
     assert_eq!((node.state, node.tasks.len(), node.message()), (NodeState::Pending, 1, None));
     assert_eq!((node.counts().ok, node.counts().failed), (1, 0));
     assert_eq!(model.count(NodeState::Failed), 1);

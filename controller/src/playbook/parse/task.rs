@@ -667,8 +667,10 @@ impl Parser<'_> {
                 match (near_key.or(near_kind), kinds.first()) {
                     (Some(near), _) => error.help(format!("did you mean `{near}`?")),
                     (None, Some((kind, ..)))
-                        if (kind.parse)(serde_json::json!({ text.as_str(): null }))
-                            .is_err_and(|e| !e.message.starts_with("unknown field")) =>
+                        if !kind.open_keys
+                            && (kind.parse)(serde_json::json!({ text.as_str(): null }))
+                                .err()
+                                .is_none_or(|e| !e.message.starts_with("unknown field")) =>
                     {
                         error.help(format!("it is a parameter: indent it below `{}`", kind.name))
                     }

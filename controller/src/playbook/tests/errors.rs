@@ -282,6 +282,19 @@ fn a_task_that_is_text() {
 }
 
 #[test]
+fn a_message_beside_its_task() {
+    let text = "- hosts: all\n  tasks:\n    - debug:\n      msg: hello\n";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: unknown key `msg`
+      --> play.yml:4:7
+       |
+     4 |       msg: hello
+       |       ^^^ not a key of a task
+    help: it is a parameter: indent it below `debug`
+    ");
+}
+
+#[test]
 fn a_parameter_at_the_task() {
     let text = r#"- hosts: all
   tasks:
