@@ -106,7 +106,8 @@ fn reference() -> String {
          - Regular expressions that look around or refer back may take a million steps a match.\n\
          - There is no `%` between a text and values; `format` does it.\n\
          - `exists`, `file`, `directory` and `fileglob` look at the controller's disk once a run; a run that is resumed looks again.\n\
-         - Keys of mappings are always text.\n",
+         - Keys of mappings are always text.\n\
+         - Files that a template imports or includes see its variables, also where it says `without context`.\n",
     );
     out
 }
