@@ -211,15 +211,16 @@ mod tests {
             text,
             &[
                 ("templates/web/site.j2", site),
-                ("templates/macros.j2", "{% macro a() %}x{% endmacro %}\n{{ 1 | uper }}\n"),
+                ("templates/macros.j2", "{% macro a() %}x{% endmacro %}\n{% include 'plain.j2' %}\n"),
+                ("templates/plain.j2", "{{ 1 | uper }}\n"),
                 ("templates/web/head.j2", "{% include 'deeper.j2' %}\n"),
             ],
         );
         insta::assert_snapshot!(told, @r#"
         error: unknown filter `uper`
-          --> templates/macros.j2:2:8
+          --> templates/plain.j2:1:8
            |
-         2 | {{ 1 | uper }}
+         1 | {{ 1 | uper }}
            |        ^^^^
         help: did you mean `upper`?
         error: there is no template `deeper.j2`

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, RwLock};
 
 use minijinja::machinery::tokenize;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::growing::Grown;
@@ -48,6 +49,11 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     });
     filters::register(&mut environment);
     lookups::register(&mut environment);
+    environment.add_function("undef", |kwargs: Kwargs| -> Result<minijinja::Value, minijinja::Error> {
+        let hint: Option<String> = kwargs.get("hint")?;
+        kwargs.assert_all_used()?;
+        Ok(frame::missing(hint.map_or_else(|| "undef()".to_owned(), |hint| format!("undef(hint='{hint}')"))))
+    });
     // Why: it prints every variable in sight, secrets included.
     environment.remove_global("debug");
     environment
@@ -279,10 +285,13 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
                     })
                 }
             },
-            Code::Document(document) => ENVIRONMENT
-                .render_str(document.text(), root)
-                .map(as_value)
-                .map_err(|error| document.error(&error, source)),
+            Code::Document(document) => {
+                frame::note_macros(document.text());
+                ENVIRONMENT
+                    .render_str(document.text(), root)
+                    .map(as_value)
+                    .map_err(|error| document.error(&error, source))
+            }
             Code::Expression(_) => Ok(Value::Null),
         }
     })
@@ -357,6 +366,7 @@ pub fn render_document_as(
         if document.grown.is_some() {
             frame::let_grow();
         }
+        frame::note_macros(document.text());
         environment
             .render_str(document.text(), root)
             .and_then(|rendered| whole(document.text(), false, &marks).map(|()| rendered))
@@ -583,7 +593,7 @@ pub fn position_of(source: &str, name: &str) -> Option<usize> {
     scan::find_name(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))
 }
 
-const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q"];
+const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q", "undef"];
 
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {

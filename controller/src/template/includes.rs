@@ -138,6 +138,7 @@ impl TakenIn {
             // Why: as in Ansible, the last line break of a file that is taken in goes.
             let source = line_breaks(source);
             let source = source.strip_suffix('\n').unwrap_or(&source).to_owned();
+            frame::note_macros(&source);
             let document = Document::of(&source, own_marks, own_marks);
             let text = document.text().to_owned();
             notes.taken.push(Taken { name: name.to_owned(), path, document, source });
