@@ -101,7 +101,9 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
 
 fn host_variables(inventory: &Inventory, extra: &serde_json::Map<String, serde_json::Value>) -> Value {
     Value::map(inventory.hosts().iter().map(|host| {
-        let mut vars = inventory.opened_vars(host);
+        let mut vars = serde_json::Map::new();
+        vars.insert("ansible_facts".to_owned(), serde_json::Map::new().into());
+        vars.extend(inventory.opened_vars(host));
         vars.extend(inventory.magic_vars(host));
         vars.extend(extra.clone());
         (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))

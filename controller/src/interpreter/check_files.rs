@@ -1,13 +1,15 @@
 //! Files of the controller, looked for before any node is contacted.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gpufleet_protocol::tasks::Params;
 
 use super::files::{FileKind, Files};
-use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 use crate::playbook::{Flag, Parameter, Program, Task};
-use crate::template::{inspect_template, is_template};
+use crate::template::{Shelves, Syntax, inspect_template, is_template, wanted_templates};
 
 /// Kinds by which a run may make a file that a later task sends.
 const MAKES_FILES: &[&str] = &["fetch"];
@@ -34,11 +36,11 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
             let Some((kind, name, parameter)) = named(task) else { continue };
             match files.read(kind, &task.search, &name) {
                 Ok(file) => {
-                    let text = std::str::from_utf8(&file.bytes)
-                        .ok()
-                        .filter(|_| kind == FileKind::Template && !file.secret);
-                    if let Some(error) = text.and_then(|text| template_error(&file.path, text)) {
-                        errors.push(error);
+                    if kind == FileKind::Template && !file.secret && has_usual_marks(task) {
+                        let shelves = Shelves::of_task(&task.search, &file.path);
+                        let mut check =
+                            Templates { files, shelves, seen: BTreeSet::new(), errors: &mut errors };
+                        check.template(&file.path, &file.bytes);
                     }
                 }
                 // Why only these: a folder, or a vault without its password, is told where it is used.
@@ -83,21 +85,59 @@ fn named(task: &Task) -> Option<(FileKind, String, &Parameter)> {
     }
 }
 
-fn template_error(path: &str, text: &str) -> Option<Diagnostic> {
-    let error = inspect_template(text).err()?;
-    let source = crate::diagnostic::SourceFile::new(path, text);
-    let range = error.range().unwrap_or(0..0);
+/// Whether a template's marks are Jinja's own, as far as its task says.
+fn has_usual_marks(task: &Task) -> bool {
+    !task.params.entries.iter().any(|entry| entry.name.ends_with("_string"))
+}
+
+/// A template and those that it takes in.
+struct Templates<'a> {
+    files: &'a dyn Files,
+    shelves: Shelves,
+    seen: BTreeSet<String>,
+    errors: &'a mut Diagnostics,
+}
+
+impl Templates<'_> {
+    fn template(&mut self, path: &str, bytes: &[u8]) {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        // Why: the first line may give other marks, which only rendering reads.
+        let usual = Syntax::default().from_header(text).is_ok_and(|(syntax, _)| syntax.has_own_marks());
+        if !usual || !self.seen.insert(path.to_owned()) {
+            return;
+        }
+        let source = SourceFile::new(path, text);
+        if let Err(error) = inspect_template(text) {
+            let span = span(&source, text, error.range().unwrap_or(0..0));
+            let found = Diagnostic::error(error.message()).at(&span);
+            self.errors.push(match error.suggestion() {
+                Some(name) => found.help(format!("did you mean `{name}`?")),
+                None => found,
+            });
+        }
+        for wanted in wanted_templates(text) {
+            match self.shelves.find(self.files, &wanted.name) {
+                Ok(Ok((_, content))) if content.secret => {}
+                Ok(Ok((path, content))) => self.template(&path, &content.bytes),
+                Ok(Err(looked)) if wanted.certain => self.errors.push(
+                    Diagnostic::error(format!("there is no template `{}`", wanted.name))
+                        .at(&span(&source, text, wanted.range))
+                        .note(looked),
+                ),
+                // Why: what cannot be read is told where it is used.
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+}
+
+fn span(source: &Arc<SourceFile>, text: &str, range: Range<usize>) -> Span {
     let before = text.get(..range.start).unwrap_or_default();
     let clamp = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let line = clamp(before.matches('\n').count() + 1);
     let column = clamp(before.rsplit('\n').next().unwrap_or_default().chars().count() + 1);
     let length = clamp(text.get(range).unwrap_or_default().chars().count());
-    let span = crate::diagnostic::Span::new(&source, line, column, length);
-    let found = Diagnostic::error(error.message()).at(&span);
-    Some(match error.suggestion() {
-        Some(name) => found.help(format!("did you mean `{name}`?")),
-        None => found,
-    })
+    Span::new(source, line, column, length)
 }
 
 #[cfg(test)]
@@ -160,6 +200,36 @@ mod tests {
         help: did you mean `upper`?
         ");
         assert_eq!(told(text, &[("motd.j2", "{{ inventory_hostname }}\n")]), "");
+    }
+
+    #[test]
+    fn templates_that_others_take_in_are_looked_for_too() {
+        let text = "- hosts: all\n  tasks:\n    - template: {src: web/site.j2, dest: /etc/site}\n";
+        let site = "{% import 'macros.j2' as m %}\n{% if x %}{% include 'maybe.j2' %}{% endif %}\n\
+                    {% include 'gone.j2' ignore missing %}\n{% include \"head.j2\" %}\n{# {% include 'no' %} #}\n";
+        let told = told(
+            text,
+            &[
+                ("templates/web/site.j2", site),
+                ("templates/macros.j2", "{% macro a() %}x{% endmacro %}\n{% include 'plain.j2' %}\n"),
+                ("templates/plain.j2", "{{ 1 | uper }}\n"),
+                ("templates/web/head.j2", "{% include 'deeper.j2' %}\n"),
+            ],
+        );
+        insta::assert_snapshot!(told, @r#"
+        error: unknown filter `uper`
+          --> templates/plain.j2:1:8
+           |
+         1 | {{ 1 | uper }}
+           |        ^^^^
+        help: did you mean `upper`?
+        error: there is no template `deeper.j2`
+          --> templates/web/head.j2:1:13
+           |
+         1 | {% include 'deeper.j2' %}
+           |             ^^^^^^^^^
+        note: looked for templates/deeper.j2 and deeper.j2 and templates/web/templates/deeper.j2 and templates/web/deeper.j2
+        "#);
     }
 
     const MISSING: &str = "copy: {src: gone.conf, dest: /etc/a}";

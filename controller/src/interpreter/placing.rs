@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::action::FetchFile;
 use super::files::{FileContent, FileKind};
 use super::prepare::{Deed, Stop, Surroundings, blob, fail, node, unknown};
-use crate::template::{self, Dict, Scope, Syntax, Value};
+use crate::template::{self, Dict, Scope, Shelves, Syntax, Value};
 
 /// Text up to this many bytes goes along for diffs.
 const PREVIEW_BYTES: usize = 64 * 1024;
@@ -195,7 +195,8 @@ impl Surroundings<'_> {
         };
         let (syntax, text) =
             syntax.from_header(text).map_err(|why| fail(format!("{}:1: {why}", source.path)))?;
-        let mut rendered = match template::render_document_as(text, scope, &syntax) {
+        let shelves = Shelves::of_task(&self.search, &source.path);
+        let mut rendered = match template::render_document_as(text, scope, &syntax, &shelves) {
             Ok(Some(text)) => text,
             Ok(None) => return Err(unknown()),
             Err(error) => {

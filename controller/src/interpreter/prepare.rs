@@ -56,7 +56,11 @@ pub(super) enum Deed {
         message: Option<String>,
         data: Map<String, Json>,
     },
-    SetFacts(Vec<(Arc<str>, Value)>),
+    SetFacts {
+        facts: Vec<(Arc<str>, Value)>,
+        /// Whether they are facts of the host too (`cacheable`).
+        lasting: bool,
+    },
     Meta(MetaAction),
     Include(Wanted),
 }
@@ -283,11 +287,10 @@ impl Surroundings<'_> {
             Params::Debug(debug) => return self.debug(task, debug, scope),
             Params::Assert(assert) => return check(assert, scope),
             Params::Fail(params) => return Err(fail(params.msg.clone())),
-            Params::SetFact(facts) => Deed::SetFacts(
+            Params::SetFact(facts) => lasting_or_not(
                 facts
                     .facts
                     .iter()
-                    .filter(|(name, _)| *name != CACHEABLE)
                     .map(|(name, value)| (Arc::from(name.as_str()), Value::literal(value)))
                     .collect(),
             ),
@@ -316,9 +319,17 @@ impl Surroundings<'_> {
             other => other.to_json().to_string(),
         };
         if let Some(source) = &debug.var {
-            let value = match template::is_template(source) {
-                true => template::render(source, scope)?,
-                false => template::evaluate(source, scope)?,
+            let found = match template::is_template(source) {
+                true => template::render(source, scope),
+                false => template::evaluate(source, scope),
+            };
+            let value = match found {
+                Ok(value) => value,
+                // Why no failure: as in Ansible, to look at what is not there is no mistake.
+                Err(error) => match error.undefined_name() {
+                    Some(path) => Value::from(nothing_there(source, path, scope)),
+                    None => return Err(error.into()),
+                },
             };
             if value.has_unknown() {
                 return Err(unknown());
@@ -341,7 +352,20 @@ impl Surroundings<'_> {
     }
 }
 
-/// A parameter of `set_fact` that is no fact; facts live as long as the run, in memory.
+/// What Ansible shows for something that is not there.
+fn nothing_there(source: &str, path: &str, scope: &Scope) -> String {
+    let (inner, nested) = path.split_once("` in `").map_or((path, false), |(inner, _)| (inner, true));
+    let name = inner.split('.').next().unwrap_or(inner);
+    let asked = template::inspect_expression(source);
+    let is_variable =
+        scope.get(name).is_none() && asked.is_ok_and(|asked| asked.names.iter().any(|n| n == name));
+    match nested || is_variable {
+        true => format!("<< error 1 - '{name}' is undefined >>"),
+        false => format!("<< error 1 - object of type 'dict' has no attribute '{name}' >>"),
+    }
+}
+
+/// A parameter of `set_fact` that is no fact: whether they are the host's facts too, which live as long as the run.
 const CACHEABLE: &str = "cacheable";
 
 fn told(message: String, name: &str, value: Json) -> Deed {
@@ -458,11 +482,23 @@ fn set_facts(task: &Task, scope: &Arc<Scope>) -> Result<Deed, Stop> {
         };
         let value =
             template::resolve(&entry.value, scope).map_err(|error| fail(format!("`{name}`: {error}")))?;
-        if !matches!(value, Value::Omit) && &*name != CACHEABLE {
+        if !matches!(value, Value::Omit) {
             facts.push((name, value.without_omitted()));
         }
     }
-    Ok(Deed::SetFacts(facts))
+    Ok(lasting_or_not(facts))
+}
+
+fn lasting_or_not(mut facts: Vec<(Arc<str>, Value)>) -> Deed {
+    let says = |value: &Value| match value {
+        Value::Str(text) => {
+            matches!(text.to_ascii_lowercase().as_str(), "true" | "yes" | "on" | "1" | "y" | "t")
+        }
+        other => other.truthy(),
+    };
+    let lasting = facts.iter().any(|(name, value)| &**name == CACHEABLE && says(value));
+    facts.retain(|(name, _)| &**name != CACHEABLE);
+    Deed::SetFacts { facts, lasting }
 }
 
 fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {

@@ -31,7 +31,7 @@ impl Surroundings<'_> {
                 }
             }
         }
-        Ok(Deed::SetFacts(facts))
+        Ok(Deed::SetFacts { facts, lasting: false })
     }
 
     /// Those of a folder, in the order in which they count.

@@ -1,11 +1,12 @@
 //! Variables against what is known before the run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::names::{FACTS, MAGIC, Reference, is_fact};
 use super::policy::Drain;
 use super::program::{Play, Program, Task};
-use crate::diagnostic::{Diagnostic, Diagnostics, suggest};
+use crate::diagnostic::{Diagnostic, Diagnostics, Span, suggest};
 use crate::template::{Value, is_template};
 
 /// Variables that come from outside of the playbook.
@@ -19,30 +20,23 @@ impl Program {
     /// Every use of a variable that cannot exist, in all plays.
     pub fn check_variables(&self, known: &Known) -> Diagnostics {
         let mut errors = Diagnostics::new();
+        let values = Values::of(self, known);
         let mut names: BTreeSet<&str> = known.variables.iter().map(String::as_str).collect();
         names.extend(MAGIC);
         let (mut facts, mut open) = (false, false);
         for play in &self.plays {
-            facts |= play.gather_facts;
+            let tasks = play.tasks();
+            facts |= play.gather_facts || tasks.iter().any(|task| task.kind.name == "setup");
             // Why: what a task sets lives on in later plays, and a handler may run before a task that is written later.
-            for task in play.tasks() {
-                names.extend(task.register.as_deref());
+            for task in &tasks {
+                names.extend(set_by(task));
                 if let Some(role) = &task.role {
                     for layer in [&role.defaults, &role.vars, &role.params, &role.magic] {
                         names.extend(layer.keys());
                     }
                 }
-                if let Some(spec) =
-                    task.params.get("argument_spec").filter(|_| task.kind.name == "validate_argument_spec")
-                    && let Value::Map(options) = &spec.value
-                {
-                    // Why: its own task says which of them are missing.
-                    names.extend(options.keys());
-                }
-                if task.kind.name == "set_fact" {
-                    names.extend(task.params.entries.iter().map(|entry| &*entry.name));
-                    open |= task.params.entries.iter().any(|entry| is_template(&entry.name));
-                }
+                open |= task.kind.name == "set_fact"
+                    && task.params.entries.iter().any(|entry| is_template(&entry.name));
             }
             for role in &play.roles {
                 names.extend(role.exported_defaults.keys());
@@ -58,7 +52,7 @@ impl Program {
             open |= play.open_names;
             // Why: files that only a host's variables name may give any variable.
             if !open {
-                check_play(play, &here, facts, &mut errors);
+                check_play(play, &tasks, &values, &here, facts, &mut errors);
             }
             check_domain(play, known, &mut errors);
         }
@@ -87,29 +81,123 @@ impl Program {
     }
 }
 
-fn check_play(play: &Play, known: &BTreeSet<&str>, facts: bool, errors: &mut Diagnostics) {
-    let mut reported: BTreeSet<(String, u32, u32)> = BTreeSet::new();
-    let mut check = |references: &[Reference], known: &BTreeSet<&str>| {
-        for reference in references {
-            let name = reference.name.as_str();
-            if reference.guarded || known.contains(name) || facts && is_fact(name) {
-                continue;
+/// The names that a task gives a value when it runs.
+fn set_by(task: &Task) -> impl Iterator<Item = &str> {
+    let set = (task.kind.name == "set_fact")
+        .then(|| task.params.entries.iter().map(|entry| &*entry.name))
+        .into_iter()
+        .flatten();
+    let spec = task.params.get("argument_spec").filter(|_| task.kind.name == "validate_argument_spec");
+    let options = match spec.map(|spec| &spec.value) {
+        // Why: its own task says which of them are missing.
+        Some(Value::Map(options)) => Some(options.keys()),
+        _ => None,
+    };
+    task.register.as_deref().into_iter().chain(set).chain(options.into_iter().flatten())
+}
+
+/// Where variables are given values that ask for others, in the whole program.
+struct Values<'a> {
+    /// Those that certainly have another value, or may have.
+    settled: BTreeSet<&'a str>,
+    /// What each of them asks for, by the places where they are given a value.
+    asks: BTreeMap<&'a str, Vec<Vec<&'a Reference>>>,
+}
+
+impl<'a> Values<'a> {
+    fn of(program: &'a Program, known: &'a Known) -> Self {
+        let mut settled: BTreeSet<&str> = known.variables.iter().map(String::as_str).collect();
+        let mut asks: BTreeMap<&str, Vec<Vec<&Reference>>> = BTreeMap::new();
+        for play in &program.plays {
+            let tasks = play.tasks();
+            settled.extend(play.settled_names.iter().chain(&play.file_names).map(String::as_str));
+            for task in &tasks {
+                settled.extend(set_by(task));
+                settled.extend(task.role.iter().flat_map(|role| role.magic.keys()));
             }
+            let of_tasks = tasks.iter().flat_map(|task| &task.references);
+            for reference in play.var_references.iter().chain(&play.block_references).chain(of_tasks) {
+                let Some(definition) = &reference.within else { continue };
+                let all = asks.entry(&definition.name).or_default();
+                let same = |other: &&Reference| {
+                    other.within.as_ref().is_some_and(|other| Arc::ptr_eq(other, definition))
+                };
+                match all.iter_mut().find(|asked| asked.first().is_some_and(same)) {
+                    Some(asked) => asked.push(reference),
+                    None => all.push(vec![reference]),
+                }
+            }
+        }
+        Self { settled, asks }
+    }
+
+    /// What a variable asks for that nothing sets, whichever of its values it has.
+    fn missing(
+        &self,
+        name: &'a str,
+        is_set: &dyn Fn(&Reference) -> bool,
+        on_the_way: &mut Vec<&'a str>,
+    ) -> Option<&'a Reference> {
+        if self.settled.contains(name) || on_the_way.contains(&name) {
+            return None;
+        }
+        on_the_way.push(name);
+        let mut first = None;
+        for asked in self.asks.get(name)? {
+            let missing = asked.iter().filter(|reference| !reference.guarded).find_map(|reference| {
+                match is_set(reference) {
+                    false => Some(*reference),
+                    true => self.missing(&reference.name, is_set, on_the_way),
+                }
+            })?;
+            first.get_or_insert(missing);
+        }
+        first
+    }
+}
+
+fn check_play<'a>(
+    play: &'a Play,
+    tasks: &[&'a Arc<Task>],
+    values: &Values<'a>,
+    known: &BTreeSet<&str>,
+    facts: bool,
+    errors: &mut Diagnostics,
+) {
+    // Why: variables are rendered where they are used, so that a loop's item or a task's own variable may be in sight.
+    let mut wide = known.clone();
+    for task in tasks {
+        local_names(task, &mut wide);
+    }
+    let is_in = |reference: &Reference, names: &BTreeSet<&str>| {
+        reference.local || names.contains(reference.name.as_str()) || facts && is_fact(&reference.name)
+    };
+    let mut reported: BTreeSet<(String, u32, u32)> = BTreeSet::new();
+    let mut check = |references: &'a [Reference], names: &BTreeSet<&str>, certain: bool| {
+        for reference in
+            references.iter().filter(|reference| reference.within.is_none() && !reference.guarded)
+        {
             let place = (reference.span.file().to_owned(), reference.span.line, reference.span.column);
-            if reported.insert(place) {
-                errors.push(undefined(reference, known, facts));
+            let error = if !is_in(reference, names) {
+                Some(undefined(reference, reference, names, facts))
+            } else if certain {
+                let missing = values.missing(&reference.name, &|inner| is_in(inner, &wide), &mut Vec::new());
+                missing.map(|missing| undefined(reference, missing, &wide, facts))
+            } else {
+                None
+            };
+            if let Some(error) = error
+                && reported.insert(place)
+            {
+                errors.push(error);
             }
         }
     };
-    // Why: variables are rendered where they are used, so that a loop's item or a task's own variable may be in sight.
-    let mut wide = known.clone();
-    for task in play.tasks() {
-        local_names(task, &mut wide);
-    }
-    check(&play.var_references, &wide);
-    check(&play.block_references, &wide);
-    for task in play.tasks() {
-        check(&task.references, known);
+    check(&play.var_references, &wide, true);
+    check(&play.block_references, &wide, false);
+    for task in tasks {
+        // Why not under a condition: it may be about the very variable that is missing.
+        check(&task.references, known, task.when.is_empty());
     }
 }
 
@@ -138,11 +226,20 @@ fn local_names<'a>(task: &'a Task, names: &mut BTreeSet<&'a str>) {
     }
 }
 
-fn undefined(reference: &Reference, known: &BTreeSet<&str>, facts: bool) -> Diagnostic {
-    let name = reference.name.as_str();
-    let error = Diagnostic::error(format!("the variable `{name}` is not defined"))
-        .at(&reference.span)
-        .label("no inventory, play or earlier task sets it");
+/// A use of a variable that is not defined, or that asks for one which is not.
+fn undefined(used: &Reference, missing: &Reference, known: &BTreeSet<&str>, facts: bool) -> Diagnostic {
+    let name = missing.name.as_str();
+    let error = Diagnostic::error(format!("the variable `{name}` is not defined")).at(&used.span);
+    let error = match &missing.within {
+        None => error.label("no inventory, play or earlier task sets it"),
+        Some(definition) => {
+            let Span { line, column, .. } = &definition.span;
+            let place = format!("{}:{line}:{column}", definition.span.file());
+            error
+                .label(format!("`{}` needs it", used.name))
+                .note(format!("{place} gives `{}` a value with `{name}` in it", definition.name))
+        }
+    };
     if !facts && is_fact(name) {
         return error.help("set `gather_facts: true` in the play");
     }

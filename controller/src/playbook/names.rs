@@ -1,5 +1,7 @@
 //! The variables that a text asks for, and those that exist without anybody's doing.
 
+use std::sync::Arc;
+
 use crate::diagnostic::Span;
 
 /// One use of a variable.
@@ -9,6 +11,17 @@ pub(super) struct Reference {
     pub span: Span,
     /// Its absence is provided for (`default`, `is defined`).
     pub guarded: bool,
+    /// Whether the task or a block around it sets it.
+    pub local: bool,
+    /// The variable in whose value it stands: it counts where that one is used.
+    pub within: Option<Arc<Definition>>,
+}
+
+/// Where a variable is given a value.
+#[derive(Debug)]
+pub(super) struct Definition {
+    pub name: String,
+    pub span: Span,
 }
 
 /// Variables that hang on what other hosts do.
@@ -57,6 +70,7 @@ pub(super) const MAGIC: &[&str] = &[
     "ansible_failed_result",
     "ansible_loop_var",
     "ansible_index_var",
+    "environment",
     "omit",
 ];
 

@@ -75,6 +75,8 @@ pub struct Play {
     pub(super) block_references: Vec<Reference>,
     /// Names of variables that files give which its tasks read.
     pub(super) file_names: HashSet<String>,
+    /// Variables that have a value somewhere which asks for no other.
+    pub(super) settled_names: HashSet<String>,
     /// Whether there are such files that are not known before the run.
     pub(super) open_names: bool,
     /// Which of the playbooks of the command line it came with: the index of that one's first play.
@@ -600,7 +602,8 @@ impl Play {
     /// Whether anything in it asks for a fact, as far as the text tells.
     pub(super) fn asks_for_facts(&self) -> bool {
         let asks = |references: &[Reference]| {
-            references.iter().any(|reference| is_fact(&reference.name) || reference.name == "ansible_facts")
+            let mut others = references.iter().filter(|reference| !reference.local);
+            others.any(|reference| is_fact(&reference.name) || reference.name == "ansible_facts")
         };
         let of_plays = asks(&self.var_references) || asks(&self.block_references);
         // Why too: nobody has seen the tasks that it brings in.

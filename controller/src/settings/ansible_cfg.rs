@@ -23,6 +23,17 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
     let folder = Path::new(source.name()).parent().unwrap_or(Path::new(""));
     let mut read = Read::default();
     for Assignment { section, key: name, value: text, line } in assignments(source, errors) {
+        if (section.as_str(), name.as_str(), text.as_str()) == ("defaults", "hash_behaviour", "merge") {
+            // Why an error: every mapping that is set twice would have other values, in silence.
+            errors.push(
+                Diagnostic::error(
+                    "`hash_behaviour = merge` is not done: the later mapping takes the place of the earlier",
+                )
+                .at(&place(source, line))
+                .help("merge where it is meant, with `{{ one | combine(other) }}`, and take the line out"),
+            );
+            continue;
+        }
         let known = KEYS.iter().find(|key| key.ansible_keys.contains(&(section.as_str(), name.as_str())));
         // Why also empty ones: Ansible takes them for the default.
         let Some(key) = known.filter(|_| !text.is_empty()) else {

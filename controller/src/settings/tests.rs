@@ -73,6 +73,20 @@ fn ansible_cfg_is_read_as_ansible_reads_it() {
 }
 
 #[test]
+fn mappings_that_would_be_merged_are_refused() {
+    let cfg = "[defaults]\nhash_behaviour = merge\n";
+    insta::assert_snapshot!(read(None, Some(cfg), &[]).unwrap_err(), @r"
+    error: `hash_behaviour = merge` is not done: the later mapping takes the place of the earlier
+      --> ./ansible.cfg:2:1
+       |
+     2 | hash_behaviour = merge
+       | ^^^^^^^^^^^^^^^^^^^^^^
+    help: merge where it is meant, with `{{ one | combine(other) }}`, and take the line out
+    ");
+    assert!(read(None, Some(&cfg.replace("merge", "replace")), &[]).is_ok());
+}
+
+#[test]
 fn paths_are_those_of_the_file_that_names_them() {
     let toml = "inventory = [\"inv\", \"/etc/hosts.yml\", \"a,b,\"]\nvault_password_file = \"~/pw\"\nssh_config = \"none\"\n";
     let settings = read(Some(toml), None, &[]).unwrap();

@@ -6,9 +6,11 @@ use std::sync::{Arc, LazyLock, RwLock};
 
 use minijinja::machinery::tokenize;
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::growing::Grown;
+use super::includes::{self, Shelves, TakenIn};
 use super::scan::{self, Piece};
 use super::value::Value;
 use super::{Scope, Syntax, TemplateError, Truth, filters, frame, growing, lookups, minus};
@@ -47,6 +49,11 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     });
     filters::register(&mut environment);
     lookups::register(&mut environment);
+    environment.add_function("undef", |kwargs: Kwargs| -> Result<minijinja::Value, minijinja::Error> {
+        let hint: Option<String> = kwargs.get("hint")?;
+        kwargs.assert_all_used()?;
+        Ok(frame::missing(hint.map_or_else(|| "undef()".to_owned(), |hint| format!("undef(hint='{hint}')"))))
+    });
     // Why: it prints every variable in sight, secrets included.
     environment.remove_global("debug");
     environment
@@ -66,24 +73,28 @@ enum Code {
     Document(Document),
 }
 
-struct Document {
+pub(super) struct Document {
     text: String,
     grown: Option<Grown>,
 }
 
 impl Document {
-    fn of(source: &str) -> Self {
+    /// A text whose marks are Jinja's own, or not; it may change lists and mappings itself, or with others.
+    pub(super) fn of(source: &str, own_marks: bool, grows: bool) -> Self {
+        if !own_marks {
+            return Self { text: source.to_owned(), grown: None };
+        }
         let text = scan::dotted_template(source);
-        let grown = growing::grows(source).then(|| Grown::template(&text));
+        let grown = grows.then(|| Grown::template(&text));
         Self { text, grown }
     }
 
-    fn text(&self) -> &str {
+    pub(super) fn text(&self) -> &str {
         self.grown.as_ref().map_or(&self.text, |grown| &grown.text)
     }
 
     /// What the engine says, with its place in the source.
-    fn error(&self, error: &minijinja::Error, source: &str) -> TemplateError {
+    pub(super) fn error(&self, error: &minijinja::Error, source: &str) -> TemplateError {
         match &self.grown {
             None => TemplateError::from_engine(error, source),
             Some(grown) => TemplateError::from_engine(error, &grown.text).moved(|at| grown.back(at)),
@@ -135,7 +146,7 @@ fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, Temp
 ///
 /// Why: the parser of minijinja 3.0.5 takes a token that is none, right behind a string, for the end of the text, and
 /// `a == 'b' && c` would be `a == 'b'`.
-fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), minijinja::Error> {
+pub(super) fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> Result<(), minijinja::Error> {
     tokenize(text, is_expression, syntax.clone()).try_for_each(|token| token.map(|_| ()))
 }
 
@@ -161,7 +172,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             !(open && pieces.len() > 1)
         };
         let Some(pieces) = scan::pieces(source).filter(several) else {
-            let document = Document::of(source);
+            let document = Document::of(source, true, growing::grows(source));
             ENVIRONMENT
                 .template_from_str(document.text())
                 .and_then(|_| whole(document.text(), false, &SYNTAX))
@@ -237,7 +248,6 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
     // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
     // before it takes none away.
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
-    let breaks = |text: &str| text.len() - text.trim_end_matches('\n').len();
     Ok(match render_line(line, scope)? {
         Value::Str(text) => {
             let missing = breaks(source).saturating_sub(breaks(&text));
@@ -276,14 +286,11 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
                 }
             },
             Code::Document(document) => {
-                let text = ENVIRONMENT
+                frame::note_macros(document.text());
+                ENVIRONMENT
                     .render_str(document.text(), root)
-                    .map_err(|error| document.error(&error, source))?;
-                Ok(match frame::only_written() {
-                    Some(None) if text.is_empty() => Value::Null,
-                    Some(Some(only)) if only.to_text() == text => only,
-                    _ => Value::from(text),
-                })
+                    .map(as_value)
+                    .map_err(|error| document.error(&error, source))
             }
             Code::Expression(_) => Ok(Value::Null),
         }
@@ -295,55 +302,100 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
 ///
 /// # Errors
 /// Those of [`evaluate`].
-pub fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
-    render_document_as(source, scope, &Syntax::default())
+#[cfg(test)]
+pub(super) fn render_document(source: &str, scope: &Arc<Scope>) -> Result<Option<String>, TemplateError> {
+    render_document_as(source, scope, &Syntax::default(), &Shelves::default())
 }
 
-/// [`render_document`] for a text that is written in another way.
+/// How many line breaks a text ends with.
+fn breaks(text: &str) -> usize {
+    text.len() - text.trim_end_matches('\n').len()
+}
+
+/// What a text with statements gives, just rendered: one value that stands alone keeps its type.
+fn as_value(text: String) -> Value {
+    match frame::only_written() {
+        Some(None) if text.is_empty() => Value::Null,
+        Some(Some(only)) if only.to_text() == text => only,
+        _ => Value::from(text),
+    }
+}
+
+/// The text with the line breaks that Jinja makes of all of them.
+pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
+    match text.contains('\r') {
+        true => Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// A template file as text, written in some way, which takes in others from these shelves; none when it depends on
+/// something unknown.
 ///
 /// # Errors
-/// Those of [`evaluate`], and marks that cannot be told apart.
+/// Those of [`evaluate`], marks that cannot be told apart, and templates to take in that are not there.
 pub fn render_document_as(
     source: &str,
     scope: &Arc<Scope>,
     syntax: &Syntax,
+    shelves: &Shelves,
 ) -> Result<Option<String>, TemplateError> {
     let own_marks = syntax.has_own_marks();
     if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    let document = match own_marks {
-        true => Document::of(source),
-        false => Document { text: source.to_owned(), grown: None },
+    let source = &*line_breaks(source);
+    // Why: as in Ansible, a statement before the last line break takes it not away; what the text lacks is added again.
+    let body = source.strip_suffix('\n').unwrap_or(source);
+    let takes_in = includes::takes_in(body);
+    let document = Document::of(body, own_marks, takes_in || growing::grows(body));
+    let marks = match *syntax == Syntax::default() {
+        true => SYNTAX.clone(),
+        false => syntax.config().map_err(TemplateError::new)?,
     };
-    let (environment, marks) = if *syntax == Syntax::default() {
-        (Cow::Borrowed(&*ENVIRONMENT), SYNTAX.clone())
-    } else {
-        let mut environment = ENVIRONMENT.clone();
-        let marks = syntax.config().map_err(TemplateError::new)?;
-        environment.set_syntax(marks.clone());
-        (Cow::Owned(environment), marks)
-    };
+    let taken = TakenIn::default();
+    let mut environment = Cow::Borrowed(&*ENVIRONMENT);
+    if takes_in || *syntax != Syntax::default() {
+        let own = environment.to_mut();
+        own.set_syntax(marks.clone());
+        if let Some(outside) = scope.outside() {
+            taken.open(own, outside, shelves, own_marks, &marks);
+        }
+    }
     let rendered = frame::evaluate(scope, |root| {
         if document.grown.is_some() {
             frame::let_grow();
         }
+        frame::note_macros(document.text());
         environment
             .render_str(document.text(), root)
             .and_then(|rendered| whole(document.text(), false, &marks).map(|()| rendered))
-            .map(Value::from)
-            .map_err(|error| document.error(&error, source))
+            .map(as_value)
+            .map_err(|error| taken.error(&error).unwrap_or_else(|| document.error(&error, body)))
     });
-    match rendered.map_err(|error| error.located(source))? {
+    match rendered.map_err(|error| taken.located(error.located(body)))? {
         Value::Unknown => Ok(None),
-        value => Ok(Some(value.to_text())),
+        Value::Str(text) => {
+            let missing = breaks(source).saturating_sub(breaks(&text));
+            Ok(Some(format!("{text}{}", "\n".repeat(missing))))
+        }
+        other => Ok(Some(other.to_text())),
     }
 }
 
 /// A template file as the lookup `template` takes it: one that is exactly one expression keeps the type of its value.
-pub(super) fn render_file(source: &str, scope: &Arc<Scope>, syntax: &Syntax) -> Result<Value, TemplateError> {
+pub(super) fn render_file(
+    source: &str,
+    scope: &Arc<Scope>,
+    syntax: &Syntax,
+    shelves: &Shelves,
+) -> Result<Value, TemplateError> {
+    let document = || {
+        let text = render_document_as(source, scope, syntax, shelves)?;
+        Ok(text.map_or(Value::Unknown, Value::from))
+    };
     if *syntax != Syntax::default() {
-        return Ok(render_document_as(source, scope, syntax)?.map_or(Value::Unknown, Value::from));
+        return document();
     }
     let bare = source.strip_suffix('\n').unwrap_or(source);
     match scan::pieces(bare).as_deref() {
@@ -351,12 +403,15 @@ pub(super) fn render_file(source: &str, scope: &Arc<Scope>, syntax: &Syntax) -> 
             let start = range.start;
             let inner = bare.get(range.clone()).unwrap_or_default();
             let value = evaluate(inner, scope).map_err(|error| error.shifted(start))?;
-            Ok(match value.as_str().filter(|_| bare.len() < source.len()) {
-                Some(text) => Value::from(format!("{text}\n")),
+            Ok(match value.as_str() {
+                Some(text) => {
+                    let missing = breaks(source).saturating_sub(breaks(text));
+                    Value::from(format!("{text}{}", "\n".repeat(missing)))
+                }
                 None => value,
             })
         }
-        _ => Ok(render_document(source, scope)?.map_or(Value::Unknown, Value::from)),
+        _ => document(),
     }
 }
 
@@ -538,7 +593,7 @@ pub fn position_of(source: &str, name: &str) -> Option<usize> {
     scan::find_name(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))
 }
 
-const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q"];
+const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q", "undef"];
 
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {

@@ -96,18 +96,32 @@ impl TemplateError {
         self
     }
 
+    /// Says in which other file it happened; `line` counts from 1.
+    pub(super) fn inside(mut self, path: &str, line: Option<usize>) -> Self {
+        let line = line.map_or_else(String::new, |line| format!(":{line}"));
+        self.message = format!("{} (in {path}{line})", self.message);
+        self.range = None;
+        self
+    }
+
+    /// The same at another place.
+    pub(super) fn at(mut self, range: Option<Range<usize>>) -> Self {
+        self.range = range;
+        self
+    }
+
     pub(super) fn shifted(mut self, by: usize) -> Self {
         self.range = self.range.map(|range| range.start + by..range.end + by);
         self
     }
 
-    /// Finds the place of an undefined variable.
     /// The same for a text in which things stand elsewhere.
     pub(super) fn moved(mut self, to: impl Fn(usize) -> usize) -> Self {
         self.range = self.range.map(|range| to(range.start)..to(range.end));
         self
     }
 
+    /// Finds the place of an undefined variable.
     pub(super) fn located(mut self, source: &str) -> Self {
         if self.range.is_none()
             && let Some(path) = &self.undefined

@@ -12,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, engine, growing, sight};
+use super::{Scope, TemplateError, engine, growing, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -30,6 +30,8 @@ struct Frame {
     /// How many values a text has got, and the last of them.
     written: usize,
     last: Option<Value>,
+    /// Names of macros, which are looked for before they are there.
+    macros: Vec<String>,
 }
 
 struct Miss {
@@ -102,6 +104,7 @@ pub(super) fn evaluate(
             growing: None,
             written: 0,
             last: None,
+            macros: Vec::new(),
         });
         frames.len()
     });
@@ -163,6 +166,16 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
 /// Lets the evaluation on top change lists and mappings, for itself alone.
 pub(super) fn let_grow() {
     with_top(|frame| frame.growing.get_or_insert_default().len());
+}
+
+/// Lets the evaluation on top look for its macros, which is no use of variables.
+pub(super) fn note_macros(source: &str) {
+    let names = scan::macros(source);
+    with_top(|frame| frame.macros.extend(names));
+}
+
+fn is_macro(name: &str) -> bool {
+    with_top(|frame| frame.macros.iter().any(|known| known == name)) == Some(true)
 }
 
 /// The list or mapping that stands for this one in the evaluation on top, if that may change it.
@@ -341,7 +354,7 @@ impl Object for Scope {
         match name {
             "omit" => Some(Engine::from_object(Omit)),
             "vars" => Some(sight::all(self)),
-            _ if engine::is_function(name) => None,
+            _ if engine::is_function(name) || is_macro(name) => None,
             _ => Some(missing(name.to_owned())),
         }
     }

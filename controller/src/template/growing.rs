@@ -601,7 +601,8 @@ fn text_method(text: &str, method: &str, args: &[Engine]) -> Option<Result<Engin
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Scope, evaluate, render, render_document};
+    use super::super::engine::render_document;
+    use super::super::{Scope, evaluate, render};
     use super::*;
     use serde_json::json;
 

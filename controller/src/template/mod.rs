@@ -11,6 +11,7 @@ mod error;
 mod filters;
 mod frame;
 mod growing;
+mod includes;
 mod lookups;
 mod minus;
 mod outside;
@@ -22,11 +23,12 @@ mod value;
 
 pub use engine::{
     References, condition, evaluate, inspect_expression, inspect_template, position_of, render,
-    render_document, render_document_as, resolve,
+    render_document_as, resolve,
 };
 pub use error::TemplateError;
 pub(crate) use filters::{is_found, normal_path};
 pub use frame::{met_secret, take_warnings, watch};
+pub use includes::{Shelves, Wanted, wanted as wanted_templates};
 pub use lookups::{check_name as check_lookup, loop_over};
 pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;

@@ -132,6 +132,21 @@ pub(super) fn code(source: &str) -> Vec<Range<usize>> {
     found
 }
 
+/// The names of the macros that a template defines.
+pub(super) fn macros(source: &str) -> Vec<String> {
+    if !source.contains("macro") {
+        return Vec::new();
+    }
+    let name = |range: Range<usize>| {
+        let code =
+            source.get(range)?.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+'));
+        let rest = code.strip_prefix("macro")?;
+        let name = rest.trim_start().split(|c: char| !(c.is_alphanumeric() || c == '_')).next()?;
+        (rest.starts_with(char::is_whitespace) && !name.is_empty()).then(|| name.to_owned())
+    };
+    code(source).into_iter().filter_map(name).collect()
+}
+
 /// Words after which `[` begins a list rather than a subscript.
 const OPERATORS: &[&str] = &[
     "in",

@@ -41,7 +41,7 @@ fn marks(
 
 impl Syntax {
     /// Whether the marks are Jinja's own.
-    pub(super) fn has_own_marks(&self) -> bool {
+    pub fn has_own_marks(&self) -> bool {
         [&self.block, &self.variable, &self.comment].iter().all(|pair| **pair == (None, None))
     }
 

@@ -256,7 +256,7 @@ fn backslashes_of_playbooks_stay() {
     let give = |source: &str| render(source, &scope).map(|value| value.to_json());
     assert_eq!(give(r"{{ 'gpu12' | regex_replace('([a-z]+)(\d+)', '\2-\1') }}"), Ok(json!("12-gpu")));
     assert_eq!(give(r"{{ 'it\'s' }}"), Ok(json!("it's")));
-    let file = render_document(r"{{ ['a', 'b'] | join('\n') }}", &scope).expect("fine");
+    let file = engine::render_document(r"{{ ['a', 'b'] | join('\n') }}", &scope).expect("fine");
     assert_eq!(file.as_deref(), Some("a\nb"));
 }
 

@@ -14,7 +14,7 @@ use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::report::{Status, TaskReport};
-use crate::template::Dict;
+use crate::template::{Dict, Value};
 
 impl Cursor {
     /// Takes the answer to the last step; gives the reports that are done with it.
@@ -165,7 +165,7 @@ impl Cursor {
             let host = action.delegate.as_deref().filter(|_| for_another);
             let given = Given { facts: found, set: Dict::default() };
             if !self.give(host, &given) {
-                self.vars.facts = Arc::new(given.facts);
+                self.read_facts(given.facts);
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
@@ -240,6 +240,34 @@ impl Cursor {
         self.activate(Disruption::Reboot, None);
     }
 
+    /// Takes facts over; as in Ansible, what tasks made facts of stays in `ansible_facts`.
+    fn read_facts(&mut self, fresh: Dict) {
+        let before = std::mem::replace(&mut self.vars.facts, Arc::new(fresh));
+        let Some(Value::Map(before)) = before.get("ansible_facts") else { return };
+        let now = match self.vars.facts.get("ansible_facts") {
+            Some(Value::Map(now)) => Arc::clone(now),
+            _ => Arc::default(),
+        };
+        let left = before.iter().filter(|(name, _)| !now.contains(name));
+        self.add_facts(left.map(|(name, value)| (Arc::clone(name), value.clone())).collect());
+    }
+
+    /// Puts these into `ansible_facts`.
+    pub(super) fn add_facts(&mut self, fresh: Vec<(Arc<str>, Value)>) {
+        if fresh.is_empty() {
+            return;
+        }
+        let facts = Arc::make_mut(&mut self.vars.facts);
+        let mut all = match facts.get("ansible_facts") {
+            Some(Value::Map(all)) => (**all).clone(),
+            _ => Dict::default(),
+        };
+        for (name, value) in fresh {
+            all.insert(name, value);
+        }
+        facts.insert("ansible_facts", Value::Map(Arc::new(all)));
+    }
+
     fn facts(&mut self, action: &Action, outcome: OpOutcome) {
         let facts = outcome.facts.clone();
         let warnings = outcome.warnings.clone();
@@ -248,7 +276,7 @@ impl Cursor {
         report.message = raw.message;
         report.warnings = warnings;
         if let Some(facts) = &facts {
-            self.vars.facts = Arc::new(fact_vars(facts));
+            self.read_facts(fact_vars(facts));
             report.status = Status::Ok;
         } else if report.status != Status::Failed {
             report.status = Status::Failed;

@@ -181,6 +181,8 @@ pub struct Cursor {
     play: Arc<Play>,
     index: u32,
     host: Arc<HostContext>,
+    /// What holds where nothing else says anything.
+    floor: Arc<Dict>,
     mode: Mode,
     tags: Arc<TagFilter>,
     files: Arc<dyn Files>,
@@ -289,8 +291,13 @@ impl Cursor {
         run_vars.insert("role_names", roles_of_play(|role| !role.is_dependency()));
         run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
         run_vars.insert("ansible_role_names", roles_of_play(|_| true));
+        // Why: as in Ansible, facts that were not read are no mistake to look for.
+        let floor = [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
+            .into_iter()
+            .collect();
         let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
         let mut cursor = Self {
+            floor: Arc::new(floor),
             program: Arc::clone(program),
             play,
             index,

@@ -310,16 +310,19 @@ impl Cursor {
                 return Some(Raw::because(Status::Possible, "brings files only in a run"));
             }
             Deed::Fetch(fetch) => Work::Fetch(fetch),
-            Deed::SetFacts(facts) if task.delegate_facts && self.sets_elsewhere(task, scope, &facts) => {
+            Deed::SetFacts { facts, .. }
+                if task.delegate_facts && self.sets_elsewhere(task, scope, &facts) =>
+            {
                 return Some(Raw::of(Status::Ok));
             }
-            Deed::SetFacts(facts) => {
+            Deed::SetFacts { facts, lasting } => {
                 // Why apart: as in Ansible, what tasks set stands above what files say.
                 let from_files = task.kind.name == "include_vars";
                 let place = if from_files { &mut self.vars.included } else { &mut self.vars.set };
                 let set = Arc::make_mut(place);
                 let sealed = self.sealed.contains(&task.path);
                 let mut told = Map::new();
+                let mut kept = Vec::new();
                 for (name, value) in facts {
                     if !value.has_unknown() {
                         told.insert(name.to_string(), value.to_json());
@@ -328,8 +331,12 @@ impl Cursor {
                     if let Some(latched) = self.latched.as_mut().filter(|_| task.run_once) {
                         latched.note(&name, &value);
                     }
+                    if lasting {
+                        kept.push((Arc::clone(&name), value.clone()));
+                    }
                     set.insert(name, value);
                 }
+                self.add_facts(kept);
                 let data = [("ansible_facts".to_owned(), Json::Object(told))].into_iter().collect();
                 return Some(Raw { data, ..Raw::of(Status::Ok) });
             }

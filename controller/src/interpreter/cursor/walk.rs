@@ -660,11 +660,12 @@ impl Cursor {
         layers.push(Arc::clone(&self.vars.included));
         layers.extend(task.vars.iter().rev().cloned());
         layers.extend(task.role.iter().map(|role| Arc::clone(&role.vars)));
-        if let [_, _, ..] = &*task.search {
-            let folders = task.search.iter().map(|folder| Value::str(self.files.playbook_dir(folder)));
-            let search = [("ansible_search_path", Value::list(folders.collect()))];
-            layers.push(Arc::new(search.into_iter().collect()));
-        }
+        let folders = task.search.iter().map(|folder| Value::str(self.files.playbook_dir(folder)));
+        let own = [
+            ("ansible_search_path", Value::list(folders.collect())),
+            ("environment", Value::list(task.environment.clone())),
+        ];
+        layers.push(Arc::new(own.into_iter().collect()));
         self.below(task.role.as_deref(), layers)
     }
 
@@ -691,6 +692,7 @@ impl Cursor {
         }));
         layers.push(Arc::clone(&self.peers));
         layers.push(Arc::clone(&self.host.magic));
+        layers.push(Arc::clone(&self.floor));
         layers.retain(|layer| !layer.is_empty());
         Scope::looking(layers, Arc::clone(&self.files) as Arc<dyn crate::template::Outside>)
     }

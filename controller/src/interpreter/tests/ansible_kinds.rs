@@ -83,7 +83,7 @@ fn content_may_be_data() {
 fn templates_are_written_in_several_ways() {
     let marks = "template: {src: marks.j2, dest: /f, variable_start_string: '<<', variable_end_string: '>>', block_start_string: '[%', block_end_string: '%]'}";
     assert_eq!(text(marks), "n1 {{ kept }}\n");
-    assert_eq!(text("template: {src: header.j2, dest: /f}"), "\nx\n\n");
+    assert_eq!(text("template: {src: header.j2, dest: /f}"), "\nx\n");
     assert_eq!(text("template: {src: managed.j2, dest: /f}"), "# Ansible managed: templates/managed.j2\n");
     let own = "{template: {src: managed.j2, dest: /f}, vars: {ansible_managed: ours, template_path: mine}}";
     assert_eq!(text(own), "# ours: templates/managed.j2\n");

@@ -199,6 +199,8 @@ struct Parser<'a> {
     role_handlers_behind: Vec<Arc<Task>>,
     /// Variables that files give which tasks of the play read.
     file_names: HashSet<String>,
+    /// Variables that have a value somewhere which asks for no other.
+    settled_names: HashSet<String>,
     /// Whether such a file is not known before the run.
     open_names: bool,
     /// Whether a template that tasks of the play render mentions facts.
@@ -231,6 +233,7 @@ impl<'a> Parser<'a> {
             imported_roles: Vec::new(),
             role_handlers_behind: Vec::new(),
             file_names: HashSet::new(),
+            settled_names: HashSet::new(),
             open_names: false,
             templates_ask: false,
             statics: Vec::new(),

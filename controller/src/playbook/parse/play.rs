@@ -187,6 +187,7 @@ impl Parser<'_> {
             var_references: references,
             block_references,
             file_names: std::mem::take(&mut self.file_names),
+            settled_names: std::mem::take(&mut self.settled_names),
             open_names: std::mem::take(&mut self.open_names),
             playbook: self.given_file,
         };

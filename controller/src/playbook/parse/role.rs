@@ -122,7 +122,8 @@ impl Parser<'_> {
                         .help(format!("did you mean `{near}`? Give variables with `vars`")),
                 );
             }
-            params.insert(text, self.value(value));
+            let value = self.definition(&text, &key.span, value);
+            params.insert(text, value);
         }
         let references = self.take_references();
         self.block_references(&references, &own);

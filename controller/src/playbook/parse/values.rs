@@ -8,7 +8,7 @@ use secrecy::ExposeSecret as _;
 
 use super::{Inherited, Parser};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::playbook::names::Reference;
+use crate::playbook::names::{Definition, Reference};
 use crate::playbook::program::{Amount, Condition, Flag, Wave};
 use crate::template::{
     Dict, References, Scope, TemplateError, Value, inspect_expression, inspect_template, is_template,
@@ -68,7 +68,7 @@ impl Parser<'_> {
             let at = position_of(text, &name).unwrap_or(0);
             let guarded = found.guarded.contains(&name);
             let span = part(node, at..at + name.len());
-            self.references.push(Reference { name, span, guarded });
+            self.references.push(Reference { name, span, guarded, local: false, within: None });
         }
     }
 
@@ -110,9 +110,25 @@ impl Parser<'_> {
                 );
                 continue;
             }
-            dict.insert(name, self.value(value));
+            let value = self.definition(&name, &key.span, value);
+            dict.insert(name, value);
         }
         Arc::new(dict)
+    }
+
+    /// The value of a variable; what it asks for counts where the variable is used.
+    pub(super) fn definition(&mut self, name: &str, span: &Span, value: &Node) -> Value {
+        let before = self.references.len();
+        let value = self.value(value);
+        let definition = Arc::new(Definition { name: name.to_owned(), span: span.clone() });
+        let asked = self.references.get_mut(before..).unwrap_or_default();
+        if asked.is_empty() {
+            self.settled_names.insert(name.to_owned());
+        }
+        for reference in asked {
+            reference.within = Some(Arc::clone(&definition));
+        }
+        value
     }
 
     /// One expression.
@@ -402,14 +418,15 @@ pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]
         .collect();
     references
         .into_iter()
-        .filter(|reference| {
-            !local.contains(&reference.name.as_str())
-                && !own.locals.iter().any(|name| **name == *reference.name)
-                && !own.vars.iter().any(|vars| vars.contains(&reference.name))
-        })
         .map(|mut reference| {
             reference.guarded |= tested.contains(&reference.name);
-            reference
+            let looped = local.contains(&reference.name.as_str())
+                || own.locals.iter().any(|name| **name == *reference.name);
+            reference.local |= looped || own.vars.iter().any(|vars| vars.contains(&reference.name));
+            (reference, looped)
         })
+        // Why not those in a variable's value: it would look as if that were undefined wherever else it is set.
+        .filter(|(reference, looped)| !looped || reference.within.is_some())
+        .map(|(reference, _)| reference)
         .collect()
 }

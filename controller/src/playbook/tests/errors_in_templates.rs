@@ -158,6 +158,50 @@ fn facts_that_were_not_gathered() {
 }
 
 #[test]
+fn facts_that_a_task_reads() {
+    for task in
+        ["setup:", "{gather_facts: {}, when: ansible_kernel is not defined}", "ansible.builtin.setup:"]
+    {
+        let text = format!(
+            "- hosts: all\n  gather_facts: false\n  pre_tasks:\n    - {task}\n- hosts: all\n  gather_facts: false\n  \
+             tasks:\n    - debug: {{msg: '{{{{ ansible_os_family }}}}'}}\n"
+        );
+        assert_eq!(errors_of(&text), "", "{task}");
+    }
+}
+
+#[test]
+fn a_variable_that_asks_for_another() {
+    let text = r#"- hosts: all
+  vars: {unused: "{{ nobody }}", url: "http://{{ host }}", deep: "{{ url }}/x", guarded: "{{ host }}"}
+  tasks:
+    - debug: {msg: "{{ deep }} {{ guarded | default('') }}"}
+    - debug: {msg: "{{ url }}"}
+      when: host is defined
+    - debug: {msg: "{{ own }}"}
+      vars: {own: "{{ gone }}"}
+"#;
+    insta::assert_snapshot!(errors_of(text), @r#"
+    error: the variable `host` is not defined
+      --> play.yml:4:24
+       |
+     4 |     - debug: {msg: "{{ deep }} {{ guarded | default('') }}"}
+       |                        ^^^^ `deep` needs it
+    note: play.yml:2:39 gives `url` a value with `host` in it
+    help: set it in the inventory or the play, give it with `-e host=…`, or use `host | default(…)`
+    error: the variable `gone` is not defined
+      --> play.yml:7:24
+       |
+     7 |     - debug: {msg: "{{ own }}"}
+       |                        ^^^ `own` needs it
+    note: play.yml:8:14 gives `own` a value with `gone` in it
+    help: set it in the inventory or the play, give it with `-e gone=…`, or use `gone | default(…)`
+    "#);
+    let elsewhere = format!("{text}    - debug: {{msg: x}}\n      vars: {{url: here, own: here}}\n");
+    assert_eq!(errors_of(&elsewhere), "", "another value may be the one that counts");
+}
+
+#[test]
 fn item_without_a_loop() {
     let text = r#"- hosts: all
   tasks:

@@ -9,7 +9,7 @@ use super::surroundings::words_and_options;
 use super::{Failure, Found, Lookup, Request, rendered, text, truth};
 use crate::template::outside::{Content, PathKind};
 use crate::template::value::{Dict, Value};
-use crate::template::{Syntax, engine, met_secret};
+use crate::template::{Shelves, Syntax, engine, met_secret};
 
 pub(super) const LOOKUPS: &[Lookup] = &[
     Lookup {
@@ -187,7 +187,8 @@ fn template(request: &Request) -> Found {
         let header = wanted.clone().from_header(&source);
         let (syntax, body) = header.map_err(|why| Failure::Because(format!("{path}:1: {why}")))?;
         let skipped = source.len() - body.len();
-        out.push(engine::render_file(body, &scope, &syntax).map_err(|error| {
+        let shelves = Shelves::of_lookup(&bases(request)?, &path);
+        out.push(engine::render_file(body, &scope, &syntax, &shelves).map_err(|error| {
             let line = error.range().map_or_else(String::new, |range| {
                 let before = source.get(..skipped + range.start).unwrap_or_default();
                 format!(":{}", before.matches('\n').count() + 1)
