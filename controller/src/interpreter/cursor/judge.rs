@@ -112,7 +112,11 @@ impl Cursor {
             let reason = report.message.as_deref().unwrap_or("not readable");
             self.unknown.push(format!("{}: {reason}", report.task));
         }
-        ItemEnd { report, result, failure }
+        let notify = match status {
+            Status::Changed | Status::Ok | Status::Possible => handlers_of(task, scope),
+            _ => Ok(Vec::new()),
+        };
+        ItemEnd { report, result, failure, notify }
     }
 
     /// What templates warned of by now.
@@ -164,6 +168,13 @@ impl Cursor {
         looped: bool,
         mut ends: Vec<ItemEnd>,
     ) -> Option<Failure> {
+        let named: Vec<_> = ends
+            .iter_mut()
+            .map(|end| {
+                let possible = end.report.status == Status::Possible;
+                (std::mem::replace(&mut end.notify, Ok(Vec::new())), possible)
+            })
+            .collect();
         let mut end = match (looped, ends.len()) {
             (false, _) => ends.pop()?,
             (true, _) => self.sum_up(task, round, ends),
@@ -184,15 +195,11 @@ impl Cursor {
         }
         let possible = end.report.status == Status::Possible;
         if end.report.status == Status::Changed || possible {
-            let names: Result<Vec<_>, _> = task
-                .notify
-                .iter()
-                .map(|name| template::resolve(name, &scope).map(|name| name.to_text()))
-                .collect();
-            let notified = match names {
-                Ok(names) => self.notify(&names, possible, &scope),
-                Err(error) => Err(format!("`notify`: {error}")),
-            };
+            // Why all of them: as in Ansible, one item that changed something notifies what any item names.
+            let notified = named.into_iter().try_for_each(|(names, perhaps)| match names {
+                Ok(names) => self.notify(&names, possible || perhaps, &scope),
+                Err(message) => Err(message),
+            });
             if let Err(message) = notified {
                 end.report.status = Status::Failed;
                 end.report.message = Some(message.clone());
@@ -282,7 +289,7 @@ impl Cursor {
         if task.no_log {
             hide(&mut report);
         }
-        ItemEnd { report, result, failure }
+        ItemEnd { report, result, failure, notify: Ok(Vec::new()) }
     }
 
     /// Another host ran the task: its variables come here too.
@@ -302,6 +309,19 @@ impl Cursor {
             self.fail(Failure { reach: Reach::Copied, ..failure });
         }
     }
+}
+
+/// The handlers that a task names, for the item whose variables are in `scope`.
+///
+/// # Errors
+/// Why a template of them has no value.
+pub(super) fn handlers_of(task: &Task, scope: &Arc<Scope>) -> Result<Vec<String>, String> {
+    let names = task.notify.iter().map(|name| match template::resolve(name, scope) {
+        Ok(Value::List(names)) => Ok(names.items().iter().map(Value::to_text).collect()),
+        Ok(name) => Ok(vec![name.to_text()]),
+        Err(error) => Err(format!("`notify`: {error}")),
+    });
+    Ok(names.collect::<Result<Vec<Vec<String>>, String>>()?.concat())
 }
 
 fn is_true(result: &Value, name: &str) -> bool {

@@ -144,6 +144,8 @@ pub(super) struct ItemEnd {
     pub result: Value,
     /// Failed, and not ignored.
     pub failure: Option<Failure>,
+    /// The handlers that it names, or why that has no value.
+    pub notify: Result<Vec<String>, String>,
 }
 
 /// A GPU group that is out.

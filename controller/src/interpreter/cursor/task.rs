@@ -6,6 +6,7 @@ use gpufleet_protocol::tasks::{Class, RebootWhen};
 use gpufleet_protocol::{Awaiting, Change};
 use serde_json::{Map, Value as Json};
 
+use super::judge::handlers_of;
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
 use super::{Cursor, Given};
@@ -244,6 +245,12 @@ impl Cursor {
             prepared = self.surroundings(hidden).prepare(hidden, &scope).0;
         }
         let task = sealed.as_ref().unwrap_or(task);
+        // Why before it is done: as in Ansible, a name without a value fails the item that is not done yet.
+        if matches!(prepared, Prepared::Do(_))
+            && let Err(message) = handlers_of(task, &scope)
+        {
+            prepared = Prepared::Fail(message);
+        }
         let raw = match prepared {
             // Why: as in Ansible, steering the play counts nowhere.
             Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
