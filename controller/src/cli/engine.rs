@@ -57,6 +57,7 @@ pub struct Request<'a> {
     pub documents: &'a Documents,
     pub yes: bool,
     pub diff: bool,
+    runs_commands: bool,
     /// One task on each node, shown as an answer of that node (`exec -m`).
     pub ad_hoc: Option<AdHocView>,
     step: bool,
@@ -87,6 +88,7 @@ impl<'a> Request<'a> {
             documents,
             yes: true,
             diff: false,
+            runs_commands: false,
             ad_hoc: None,
             step: false,
             node: None,
@@ -174,6 +176,7 @@ pub fn request_of(args: &RunArgs) -> Request<'_> {
     Request {
         yes: args.yes,
         diff: args.diff,
+        runs_commands: args.check,
         step: args.step,
         fail_on_change: args.fail_on_change,
         max_unavailable: args.bounds.max_unavailable,
@@ -407,6 +410,7 @@ pub fn carry_out(
             tags: Arc::new(tags(&request.source.choice)),
             stepper,
             diff: request.diff,
+            runs_commands: request.runs_commands,
             holder,
             resumed: !events.is_empty(),
             overrules: request.overrules,

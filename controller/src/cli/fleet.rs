@@ -212,6 +212,7 @@ impl Fleet {
             who: self.who.clone(),
             writes: purpose.writes,
             guest: purpose.guest,
+            commands: purpose.commands,
             login_uid: Some(session.login_uid()),
         };
         match session.open_lock(open).await.map_err(failed)? {

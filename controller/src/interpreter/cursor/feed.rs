@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::tasks::{self, Class};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
 
@@ -177,7 +178,13 @@ impl Cursor {
             outcome.data.entry("path").or_insert(dest);
         }
         let owner = self.owner();
-        let raw = self.raw_of(outcome);
+        let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        let raw = if command && outcome.status == OpStatus::Possible {
+            self.commands_ahead = true;
+            self.not_run()
+        } else {
+            self.raw_of(outcome)
+        };
         let mut place = None;
         // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
         // Nor one that nobody waits for: when it is done is not known.

@@ -188,7 +188,12 @@ impl Cursor {
                 latched.note(name, &end.result);
             }
             // Why a job's too: the result of the run has an id that a prediction does not know.
-            if self.mode == Mode::Predict && (end.report.status == Status::Changed || task.job.is_some()) {
+            // Why not of a command that a check has run: all of its result is known.
+            let ran = matches!(self.mode_of(task, &scope), Ok(Mode::Apply));
+            if !ran
+                && self.mode == Mode::Predict
+                && (end.report.status == Status::Changed || task.job.is_some())
+            {
                 self.foretold.insert(Arc::clone(name));
             }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
