@@ -91,6 +91,7 @@ impl Cursor {
             task: title.clone(),
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
             reach: Reach::of(task),
+            by: Some(Arc::clone(task)),
             result: (!task.no_log).then(|| result.clone()),
         });
         let index = item.as_ref().map(|(index, _)| *index);
@@ -209,7 +210,7 @@ impl Cursor {
                 end.report.status = Status::Failed;
                 end.report.message = Some(message.clone());
                 let failure = Failure::of(end.report.task.clone(), message);
-                end.failure = Some(Failure { reach: Reach::of(task), ..failure });
+                end.failure = Some(Failure { reach: Reach::of(task), by: Some(Arc::clone(task)), ..failure });
                 end.report.rescued = self.will_rescue();
             }
         }

@@ -64,13 +64,15 @@ pub(super) struct Failure {
     pub task: String,
     pub message: String,
     pub reach: Reach,
+    /// What failed, for `ansible_failed_task`; none where it was no task of this host.
+    pub by: Option<Arc<Task>>,
     /// What the task gave, for `ansible_failed_result`.
     pub result: Option<Value>,
 }
 
 impl Failure {
     pub(super) fn of(task: String, message: String) -> Self {
-        Self { task, message, reach: Reach::Here, result: None }
+        Self { task, message, reach: Reach::Here, by: None, result: None }
     }
 }
 
