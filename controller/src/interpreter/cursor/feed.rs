@@ -177,6 +177,11 @@ impl Cursor {
         {
             outcome.data.entry("path").or_insert(dest);
         }
+        if let Some(Frame::Task(active)) = self.frames.last()
+            && let Some(period) = active.task.timeout_s
+        {
+            ran_into(period, action.kind, &mut outcome);
+        }
         let owner = self.owner();
         let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         let raw = if command && outcome.status == OpStatus::Possible {
@@ -434,4 +439,17 @@ fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
     };
     let wanted = |name: &str| name.starts_with("ansible_") && name != "ansible_facts" && fits(name);
     facts.to_json().into_iter().filter(|(name, _)| wanted(name)).collect()
+}
+
+/// What Ansible says of a task that its `timeout` ended, in seconds.
+fn ran_into(period: u64, kind: &str, outcome: &mut OpOutcome) {
+    // Why not then: its own `timeout` may have ended it, of which the task is told otherwise.
+    if kind == "wait_for" {
+        return;
+    }
+    let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status else { return };
+    *message = format!("Task failed: Timed out after {period} second(s).");
+    outcome.data.remove("rc");
+    outcome.data.insert("msg".to_owned(), Json::from(message.as_str()));
+    outcome.data.insert("timedout".to_owned(), json!({ "period": period }));
 }
