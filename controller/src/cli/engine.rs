@@ -58,6 +58,7 @@ pub struct Request<'a> {
     pub documents: &'a Documents,
     pub yes: bool,
     pub diff: bool,
+    runs_commands: bool,
     /// One task on each node, shown as an answer of that node (`exec -m`).
     pub ad_hoc: Option<AdHocView>,
     step: bool,
@@ -88,6 +89,7 @@ impl<'a> Request<'a> {
             documents,
             yes: true,
             diff: false,
+            runs_commands: false,
             ad_hoc: None,
             step: false,
             node: None,
@@ -176,6 +178,7 @@ pub fn request_of(args: &RunArgs) -> Request<'_> {
     Request {
         yes: args.yes,
         diff: args.diff,
+        runs_commands: args.check,
         step: args.step,
         fail_on_change: args.fail_on_change,
         max_unavailable: args.bounds.max_unavailable,
@@ -417,6 +420,7 @@ pub fn carry_out(
             tags: Arc::new(tags(&request.source.choice)),
             stepper,
             diff: request.diff,
+            runs_commands: request.runs_commands,
             holder,
             resumed: !events.is_empty(),
             overrules: request.overrules,

@@ -214,6 +214,7 @@ impl Fleet {
             who: self.who.clone(),
             writes: purpose.writes,
             guest: purpose.guest,
+            commands: purpose.commands,
             login_uid: Some(session.login_uid()),
         };
         match session.open_lock(open).await.map_err(failed)? {
@@ -234,7 +235,7 @@ fn without_name(host: &str, message: &str) -> String {
 
 /// The variables of a host that say how it is reached, rendered, and the play's `remote_user`.
 ///
-/// As in Ansible the play's variables win over the inventory's, and any variable over `remote_user`.
+/// As in Ansible the play's variables win over the inventory's, and any variable over `remote_user` and `port`.
 fn connection_vars(
     way: &Way<'_>,
     host: &str,
@@ -291,6 +292,12 @@ fn connection_vars(
         match (name, rendered) {
             (_, template::Value::Omit | template::Value::Null) => {}
             ("remote_user", rendered) => user = Some(rendered.to_text()),
+            // Why only there: as in Ansible, any variable wins over it.
+            ("port", rendered) => {
+                if !wanted.contains_key("ansible_ssh_port") {
+                    wanted.entry("ansible_port").or_insert(rendered.to_json());
+                }
+            }
             (name, rendered) => {
                 wanted.insert(name.to_owned(), rendered.to_json());
             }

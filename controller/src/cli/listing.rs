@@ -39,7 +39,11 @@ pub fn listing(
     let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
     let extra = sources::extra_vars(&source.choice.extra_vars, &keyring)?;
     let extra = Arc::new(Dict::trusted(&extra));
-    let tags = loading::tags(&source.choice);
+    let mut tags = loading::tags(&source.choice);
+    // Why: as in Ansible, a list of tags is to show also those that have to be asked for.
+    if listing.list_tags && tags.only.is_empty() {
+        tags.only = ["never", "all"].map(str::to_owned).into();
+    }
     let mut text = String::new();
     let mut index = 0;
     for playbook in &source.playbooks {

@@ -30,8 +30,8 @@ pub struct AnsibleLines {
     /// What was said of nodes before that.
     early: String,
     banner: Option<Key>,
-    /// Hosts whose items were told, with their task: the whole task follows.
-    looping: HashMap<String, Key>,
+    /// Hosts whose items were told, with their task and whether one failed: the whole task follows.
+    looping: HashMap<String, (Key, bool)>,
     /// Hosts whose end was told.
     told: HashSet<String>,
     /// Reports of a reading, until all nodes are read.
@@ -180,10 +180,12 @@ impl AnsibleLines {
 
     fn report(&mut self, host: &str, report: &TaskReport, out: &mut String) {
         self.task_banner(report, out);
-        let whole = self.looping.get(host) == Some(&key(report)) && report.item.is_none();
-        match report.item.is_some() {
-            true => _ = self.looping.insert(host.to_owned(), key(report)),
-            false => _ = self.looping.remove(host),
+        let before = self.looping.remove(host).filter(|(task, _)| *task == key(report));
+        let whole = before.is_some() && report.item.is_none();
+        let item_failed = before.is_some_and(|(_, failed)| failed);
+        if report.item.is_some() {
+            let failed = item_failed || report.status == TaskStatus::Failed;
+            self.looping.insert(host.to_owned(), (key(report), failed));
         }
         for warning in &report.warnings {
             out.push_str(&self.line(Role::Warning, &format!("[WARNING]: {}", clean(warning))));
@@ -223,7 +225,8 @@ impl AnsibleLines {
                         format!("failed: [{host}] (item={}) => {}", clean(item), json_line(&result(report)));
                     out.push_str(&self.line(Role::Bad, &text));
                 }
-                None if whole => {}
+                // Why only then: what failed behind the items has no line of an item that says so.
+                None if item_failed => {}
                 None => out.push_str(&self.line(Role::Bad, &bad("FAILED!"))),
             },
             TaskStatus::Unreachable => out.push_str(&self.line(Role::Bad, &bad("UNREACHABLE!"))),
@@ -631,6 +634,17 @@ mod tests {
         gpu002                     : ok=2    changed=0    unreachable=0    failed=1    skipped=1    rescued=0    ignored=1
         gpu003                     : ok=0    changed=0    unreachable=1    failed=0    skipped=0    rescued=0    ignored=0
         "#);
+    }
+
+    #[test]
+    fn a_loop_that_fails_behind_its_items_is_told_too() {
+        let mut s = Stream::new();
+        s.started(Verb::Run, &["a".to_owned()]).play(&["a".to_owned()], &[("1", 1)]);
+        s.task("a", TaskReport { item: Some("1".to_owned()), ..command(7, TaskStatus::Changed) });
+        s.task("a", sample::failed("command", 7, "no handler is called `h1`"));
+        let text = told(&s.events, 0, false);
+        let line = r#"fatal: [a]: FAILED! => {"changed": false, "msg": "no handler is called `h1`"}"#;
+        assert!(text.ends_with(line), "{text}");
     }
 
     #[test]

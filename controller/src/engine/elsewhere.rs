@@ -25,13 +25,13 @@ impl Delegates {
         connector: &dyn Connector,
         host: &str,
         r#become: bool,
-        Purpose { writes, login, .. }: Purpose,
+        Purpose { writes, login, commands, .. }: Purpose,
     ) -> Result<Arc<dyn Link>, ConnectFailure> {
         let place = {
             let mut links = self.links.lock().await;
             Arc::clone(links.entry((host.to_owned(), r#become, login)).or_default())
         };
-        let purpose = Purpose { writes, r#become, guest: true, local: false, login };
+        let purpose = Purpose { writes, r#become, guest: true, commands, local: false, login };
         place.get_or_try_init(|| connector.connect(host, purpose)).await.cloned()
     }
 

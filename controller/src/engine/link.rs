@@ -46,6 +46,8 @@ pub struct Purpose {
     pub local: bool,
     /// Does single tasks for other nodes, without a lock.
     pub guest: bool,
+    /// Commands may run although nothing is changed otherwise.
+    pub commands: bool,
     /// By which of the connector's ways it logs in: plays may say who does.
     pub login: u16,
 }

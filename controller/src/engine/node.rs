@@ -1,6 +1,6 @@
 //! One node's task: drives its cursor, talks to the node, and asks the dispatcher before it disturbs anything.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request, RunEpoch,
@@ -73,6 +73,8 @@ pub(super) struct NodeTask {
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
+    /// What commands gave that a reading ran: it may go through a play twice, and they run once.
+    pub(super) ran: HashMap<String, OpOutcome>,
     /// When the node was last proven to be ours and idle.
     pub(super) proven: Option<tokio::time::Instant>,
     /// What the wanted permit is for.
@@ -611,8 +613,13 @@ impl NodeTask {
         Ok(())
     }
 
-    async fn operate(&mut self, action: &Action, op: &NodeOp, blobs: &[BlobNeed]) -> Result<Fed, Cut> {
-        let timeout_s = action.timeout_s.unwrap_or(self.task_timeout_s);
+    pub(super) async fn operate_now(
+        &mut self,
+        action: &Action,
+        op: &NodeOp,
+        blobs: &[BlobNeed],
+        timeout_s: u64,
+    ) -> Result<Fed, Cut> {
         if let Some(host) = &action.delegate {
             return Ok(match self.on_another(action, host, op, blobs, timeout_s).await {
                 Ok(outcome) => Fed::Outcome(Box::new(outcome)),

@@ -403,6 +403,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             delegates: Arc::clone(&self.context.delegates),
             forks: Arc::clone(&self.forks),
             place: None,
+            ran: HashMap::new(),
             proven: None,
             reason: String::new(),
             acted,

@@ -1,9 +1,12 @@
 //! A task's operation as a node is asked for it: on the node itself, or on another one that does it in its place.
 
-use gpufleet_protocol::{NodeOp, OpOutcome, OpRequest, message::LOGIN_USER};
+use gpufleet_protocol::{
+    NodeOp, OpOutcome, OpRequest,
+    message::{LOGIN_USER, Mode},
+};
 
-use super::node::NodeTask;
-use crate::interpreter::{Action, BlobNeed, RunAs};
+use super::node::{Cut, NodeTask};
+use crate::interpreter::{Action, BlobNeed, Fed, RunAs};
 
 impl NodeTask {
     /// The user for one operation, given whom the helper runs as.
@@ -28,6 +31,29 @@ impl NodeTask {
             secret: action.no_log,
             environment: action.environment.clone(),
         }
+    }
+
+    /// Has the node do it; what a reading runs is run once, however often the reading goes through the play.
+    pub(super) async fn operate(
+        &mut self,
+        action: &Action,
+        op: &NodeOp,
+        blobs: &[BlobNeed],
+    ) -> Result<Fed, Cut> {
+        let timeout_s = action.timeout_s.unwrap_or(self.task_timeout_s);
+        let runs = action.mode == Mode::Apply && !self.verb.writes() && matches!(op, NodeOp::Exec(_));
+        if !runs {
+            return self.operate_now(action, op, blobs, timeout_s).await;
+        }
+        let id = action.id.to_string();
+        if let Some(outcome) = self.ran.get(&id) {
+            return Ok(Fed::Outcome(Box::new(outcome.clone())));
+        }
+        let fed = self.operate_now(action, op, blobs, timeout_s).await?;
+        if let Fed::Outcome(outcome) = &fed {
+            self.ran.insert(id, OpOutcome::clone(outcome));
+        }
+        Ok(fed)
     }
 
     /// Asks another host, which is not disturbed by it: it gives no permit. The error is why there is no answer.

@@ -79,6 +79,8 @@ pub struct Options {
     pub winds_up: bool,
     /// Whether tasks see that differences are wanted (`ansible_diff_mode`).
     pub diff: bool,
+    /// Whether a reading runs commands that say `check_mode: false`, as a person asked for (`run --check`).
+    pub runs_commands: bool,
     /// Asked before each task, where a person wants that.
     pub stepper: Option<Arc<dyn Stepper>>,
     /// Nodes that a run whose journal is lost left drained, with its markers: theirs is this run's now.
@@ -651,6 +653,7 @@ impl Engine {
                     .and_then(Value::as_str)
                     .is_some_and(|text| text.rsplit('.').next() == Some("local")),
                 guest: false,
+                commands: self.options.runs_commands,
                 login: self.logins.get(index).copied().unwrap_or_default(),
             },
             linear: play.strategy == Strategy::Linear,
@@ -751,6 +754,7 @@ impl Engine {
             let mut cursor = Cursor::new(&program, play, context, slot.vars.clone(), mode, tags, files)?;
             cursor.set_defer_to_reboot(defer_to_reboot);
             cursor.set_diff_mode(options.diff);
+            cursor.set_runs_commands(options.runs_commands);
             cursor.set_stepping(options.stepper.is_some() && mode == Mode::Apply);
             cursor.set_peers(peers.get(&slot.name), Some(Arc::clone(&of_cursors)));
             Some(cursor)

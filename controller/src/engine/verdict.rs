@@ -50,7 +50,10 @@ pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
     let forgiven = report.ignored || report.rescued;
     match report.status {
-        TaskStatus::Failed if forgiven && verb.writes() => (NodeState::Compliant, None),
+        // Why a command's also in a reading: one that a check ran is no reading that failed.
+        TaskStatus::Failed if forgiven && (verb.writes() || is_command(&report.kind)) => {
+            (NodeState::Compliant, None)
+        }
         // Why: an audit that could not read something does not know it, whatever the playbook forgives.
         TaskStatus::Failed if forgiven => (NodeState::Unknown, because()),
         TaskStatus::Failed => (NodeState::Failed, because()),
@@ -67,6 +70,10 @@ pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
         }
         TaskStatus::Ok | TaskStatus::Skipped | TaskStatus::Possible => (NodeState::Compliant, None),
     }
+}
+
+fn is_command(kind: &str) -> bool {
+    tasks::find(kind).is_some_and(|kind| kind.class == Class::Command)
 }
 
 fn is_declared(kind: &str) -> bool {

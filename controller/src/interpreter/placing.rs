@@ -213,7 +213,7 @@ impl Surroundings<'_> {
         let name = params.src.rsplit('/').next().unwrap_or_default();
         let put = PutFile {
             dest: params.dest.clone(),
-            name: name.strip_suffix(".j2").unwrap_or(name).to_owned(),
+            name: name.to_owned(),
             blob: None,
             remote_src: None,
             preview: None,

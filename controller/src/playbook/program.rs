@@ -63,6 +63,7 @@ pub struct Play {
     pub ignore_unreachable: bool,
     pub force_handlers: bool,
     pub remote_user: Option<Value>,
+    pub port: Option<Value>,
     pub privilege: Privilege,
     pub sections: Vec<Section>,
     pub handlers: Vec<Arc<Task>>,
@@ -623,12 +624,13 @@ impl Play {
         self.tasks().iter().any(|task| task.kind.name == "reboot")
     }
 
-    /// What it says of how nodes are reached, beside the inventory: `remote_user`, then variables, later ones winning.
+    /// What it says of how nodes are reached, beside the inventory: `remote_user` and `port`, then variables, later ones winning.
     pub fn connection_words(&self) -> impl Iterator<Item = (&str, &Value)> {
         let says = |(name, _): &(&str, &Value)| super::parse::CONNECTION.contains(name);
         let user = self.remote_user.as_ref().map(|user| ("remote_user", user));
+        let port = self.port.as_ref().map(|port| ("port", port));
         let vars = self.vars.iter().chain(self.file_vars.iter()).map(|(name, value)| (&**name, value));
-        user.into_iter().chain(vars.filter(says))
+        user.into_iter().chain(port).chain(vars.filter(says))
     }
 
     /// Whether it says anything of how nodes are reached.

@@ -40,6 +40,7 @@ async fn commands_run_and_content_arrives() {
             who: "test".to_owned(),
             writes: true,
             guest: false,
+            commands: false,
             login_uid: Some(session.login_uid()),
         };
         let LockOutcome::Opened(_) = session.open_lock(open).await.unwrap() else { panic!("locked") };

@@ -333,6 +333,7 @@ async fn the_lock_is_taken_or_its_holder_named() {
         who: "ops@admin 1".to_owned(),
         writes: true,
         guest: false,
+        commands: false,
         login_uid: None,
     };
     let opened = Opened { state_dir: "/var/lib/gpufleet".to_owned() };

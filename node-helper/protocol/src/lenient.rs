@@ -198,6 +198,17 @@ pub fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Resu
     d.deserialize_any(OneOrMany(std::marker::PhantomData))
 }
 
+/// Words in a list, each as it stands, or one text with commas between them, as Ansible reads lists.
+///
+/// # Errors
+/// Those of a word.
+pub fn split_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::String(text) => Ok(text.split(',').map(str::to_owned).collect()),
+        other => one_or_many(other).map_err(de::Error::custom),
+    }
+}
+
 /// A list of words, also given as one text with commas between them, as Ansible reads lists.
 ///
 /// # Errors

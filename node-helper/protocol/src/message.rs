@@ -77,6 +77,9 @@ pub struct Open {
     /// Whether it does single tasks for other nodes: it takes no lock, so that it keeps nobody away, and may disturb nobody.
     #[serde(default)]
     pub guest: bool,
+    /// Whether commands may run although nothing else may: `check_mode: false` under `--check`.
+    #[serde(default)]
+    pub commands: bool,
     /// Login user's uid, to which tasks without `become` drop.
     pub login_uid: Option<u32>,
 }

@@ -402,7 +402,10 @@ impl Session {
         deadline: &Deadline,
         began: &AtomicBool,
     ) -> Result<OpOutcome, Trouble> {
-        if request.mode == Mode::Apply && !opening.open.writes && !request.op.reads_only() {
+        let may_act = opening.open.writes
+            || request.op.reads_only()
+            || opening.open.commands && matches!(request.op, NodeOp::Exec(_));
+        if request.mode == Mode::Apply && !may_act {
             return Err(Trouble::failed(FailureKind::Refused, "the session was opened for reading only"));
         }
         let received = Instant::now();

@@ -278,6 +278,7 @@ mod tests {
             who: "test".into(),
             writes: true,
             guest: true,
+            commands: false,
             login_uid: None,
         };
         let request = OpRequest {

@@ -202,6 +202,7 @@ mod tests {
             who: format!("{run}@host"),
             writes,
             guest: false,
+            commands: false,
             login_uid: None,
         }
     }

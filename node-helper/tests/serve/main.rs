@@ -114,6 +114,7 @@ impl Helper {
             who: format!("{run}@test"),
             writes,
             guest: false,
+            commands: false,
             login_uid: None,
         }))
     }

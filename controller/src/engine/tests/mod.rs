@@ -131,6 +131,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
         runner: Arc::new(Switches(Arc::clone(world))),
         options: Options {
             stepper: None,
+            runs_commands: false,
             diff: false,
             verb: Verb::Run,
             forks: 64,

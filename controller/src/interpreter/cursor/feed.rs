@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::tasks::{self, Class};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
 
@@ -176,8 +177,19 @@ impl Cursor {
         {
             outcome.data.entry("path").or_insert(dest);
         }
+        if let Some(Frame::Task(active)) = self.frames.last()
+            && let Some(period) = active.task.timeout_s
+        {
+            ran_into(period, action.kind, &mut outcome);
+        }
         let owner = self.owner();
-        let raw = self.raw_of(outcome);
+        let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        let raw = if command && outcome.status == OpStatus::Possible {
+            self.commands_ahead = true;
+            self.not_run()
+        } else {
+            self.raw_of(outcome)
+        };
         let mut place = None;
         // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
         // Nor one that nobody waits for: when it is done is not known.
@@ -451,4 +463,17 @@ fn chosen_facts(facts: &Dict, filter: &[String]) -> Map<String, Json> {
     };
     let wanted = |name: &str| name.starts_with("ansible_") && name != "ansible_facts" && fits(name);
     facts.to_json().into_iter().filter(|(name, _)| wanted(name)).collect()
+}
+
+/// What Ansible says of a task that its `timeout` ended, in seconds.
+fn ran_into(period: u64, kind: &str, outcome: &mut OpOutcome) {
+    // Why not then: its own `timeout` may have ended it, of which the task is told otherwise.
+    if kind == "wait_for" {
+        return;
+    }
+    let OpStatus::Failed { kind: FailureKind::TimedOut, message } = &mut outcome.status else { return };
+    *message = format!("Task failed: Timed out after {period} second(s).");
+    outcome.data.remove("rc");
+    outcome.data.insert("msg".to_owned(), Json::from(message.as_str()));
+    outcome.data.insert("timedout".to_owned(), json!({ "period": period }));
 }

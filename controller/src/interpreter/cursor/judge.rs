@@ -91,6 +91,7 @@ impl Cursor {
             task: title.clone(),
             message: if task.no_log { "failed; `no_log` hides why".to_owned() } else { text },
             reach: Reach::of(task),
+            by: Some(Arc::clone(task)),
             result: (!task.no_log).then(|| result.clone()),
         });
         let index = item.as_ref().map(|(index, _)| *index);
@@ -112,7 +113,11 @@ impl Cursor {
             let reason = report.message.as_deref().unwrap_or("not readable");
             self.unknown.push(format!("{}: {reason}", report.task));
         }
-        ItemEnd { report, result, failure }
+        let notify = match status {
+            Status::Changed | Status::Ok | Status::Possible => handlers_of(task, scope),
+            _ => Ok(Vec::new()),
+        };
+        ItemEnd { report, result, failure, notify }
     }
 
     /// What templates warned of by now.
@@ -164,6 +169,13 @@ impl Cursor {
         looped: bool,
         mut ends: Vec<ItemEnd>,
     ) -> Option<Failure> {
+        let named: Vec<_> = ends
+            .iter_mut()
+            .map(|end| {
+                let possible = end.report.status == Status::Possible;
+                (std::mem::replace(&mut end.notify, Ok(Vec::new())), possible)
+            })
+            .collect();
         let mut end = match (looped, ends.len()) {
             (false, _) => ends.pop()?,
             (true, _) => self.sum_up(task, round, ends),
@@ -177,27 +189,28 @@ impl Cursor {
                 latched.note(name, &end.result);
             }
             // Why a job's too: the result of the run has an id that a prediction does not know.
-            if self.mode == Mode::Predict && (end.report.status == Status::Changed || task.job.is_some()) {
+            // Why not of a command that a check has run: all of its result is known.
+            let ran = matches!(self.mode_of(task, &scope), Ok(Mode::Apply));
+            if !ran
+                && self.mode == Mode::Predict
+                && (end.report.status == Status::Changed || task.job.is_some())
+            {
                 self.foretold.insert(Arc::clone(name));
             }
             Arc::make_mut(&mut self.vars.set).insert(Arc::clone(name), end.result.clone());
         }
         let possible = end.report.status == Status::Possible;
         if end.report.status == Status::Changed || possible {
-            let names: Result<Vec<_>, _> = task
-                .notify
-                .iter()
-                .map(|name| template::resolve(name, &scope).map(|name| name.to_text()))
-                .collect();
-            let notified = match names {
-                Ok(names) => self.notify(&names, possible, &scope),
-                Err(error) => Err(format!("`notify`: {error}")),
-            };
+            // Why all of them: as in Ansible, one item that changed something notifies what any item names.
+            let notified = named.into_iter().try_for_each(|(names, perhaps)| match names {
+                Ok(names) => self.notify(&names, possible || perhaps, &scope),
+                Err(message) => Err(message),
+            });
             if let Err(message) = notified {
                 end.report.status = Status::Failed;
                 end.report.message = Some(message.clone());
                 let failure = Failure::of(end.report.task.clone(), message);
-                end.failure = Some(Failure { reach: Reach::of(task), ..failure });
+                end.failure = Some(Failure { reach: Reach::of(task), by: Some(Arc::clone(task)), ..failure });
                 end.report.rescued = self.will_rescue();
             }
         }
@@ -282,7 +295,7 @@ impl Cursor {
         if task.no_log {
             hide(&mut report);
         }
-        ItemEnd { report, result, failure }
+        ItemEnd { report, result, failure, notify: Ok(Vec::new()) }
     }
 
     /// Another host ran the task: its variables come here too.
@@ -302,6 +315,19 @@ impl Cursor {
             self.fail(Failure { reach: Reach::Copied, ..failure });
         }
     }
+}
+
+/// The handlers that a task names, for the item whose variables are in `scope`.
+///
+/// # Errors
+/// Why a template of them has no value.
+pub(super) fn handlers_of(task: &Task, scope: &Arc<Scope>) -> Result<Vec<String>, String> {
+    let names = task.notify.iter().map(|name| match template::resolve(name, scope) {
+        Ok(Value::List(names)) => Ok(names.items().iter().map(Value::to_text).collect()),
+        Ok(name) => Ok(vec![name.to_text()]),
+        Err(error) => Err(format!("`notify`: {error}")),
+    });
+    Ok(names.collect::<Result<Vec<Vec<String>>, String>>()?.concat())
 }
 
 fn is_true(result: &Value, name: &str) -> bool {

@@ -206,6 +206,8 @@ pub struct Cursor {
     defer_to_reboot: bool,
     /// A person is asked before each task.
     stepping: bool,
+    /// A prediction runs commands that say `check_mode: false`.
+    runs_commands: bool,
     stage: Stage,
     frames: Vec<Frame>,
     pending: Option<Pending>,
@@ -316,6 +318,7 @@ impl Cursor {
             roles,
             defer_to_reboot: false,
             stepping: false,
+            runs_commands: false,
             stage: Stage::Facts,
             frames: Vec::new(),
             pending: None,
@@ -439,6 +442,11 @@ impl Cursor {
     /// What `ansible_diff_mode` is.
     pub fn set_diff_mode(&mut self, diff: bool) {
         Arc::make_mut(&mut self.run_vars).insert("ansible_diff_mode", Value::Bool(diff));
+    }
+
+    /// Whether a prediction runs commands that say `check_mode: false`.
+    pub fn set_runs_commands(&mut self, runs: bool) {
+        self.runs_commands = runs;
     }
 
     /// Whether a person is asked before each task (`--step`).

@@ -83,6 +83,7 @@ impl Cursor {
             task: end.report.task.clone(),
             message: why,
             reach: Reach::of(task),
+            by: Some(Arc::clone(task)),
             result: (!task.no_log).then(|| end.result.clone()),
         });
         end.report.rescued = end.failure.is_some() && self.will_rescue();

@@ -68,13 +68,15 @@ pub(super) struct Failure {
     pub task: String,
     pub message: String,
     pub reach: Reach,
+    /// What failed, for `ansible_failed_task`; none where it was no task of this host.
+    pub by: Option<Arc<Task>>,
     /// What the task gave, for `ansible_failed_result`.
     pub result: Option<Value>,
 }
 
 impl Failure {
     pub(super) fn of(task: String, message: String) -> Self {
-        Self { task, message, reach: Reach::Here, result: None }
+        Self { task, message, reach: Reach::Here, by: None, result: None }
     }
 }
 
@@ -149,6 +151,8 @@ pub(super) struct ItemEnd {
     pub result: Value,
     /// Failed, and not ignored.
     pub failure: Option<Failure>,
+    /// The handlers that it names, or why that has no value.
+    pub notify: Result<Vec<String>, String>,
 }
 
 impl ItemEnd {

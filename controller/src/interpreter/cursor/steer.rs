@@ -5,6 +5,8 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::MetaAction;
 use serde_json::{Map, Value as Json};
 
+use gpufleet_protocol::tasks::Class;
+
 use super::Cursor;
 use super::state::{Brought, Frame, Stage};
 use super::task::Raw;
@@ -14,12 +16,17 @@ use crate::playbook::{Task, Wanted};
 use crate::template::{self, Scope, Truth, Value, normal_path};
 
 impl Cursor {
-    /// `check_mode` makes a task predict in a run.
+    /// `check_mode` makes a task predict in a run, and a command run in a check that a person asked for so.
     pub(super) fn mode_of(&self, task: &Task, scope: &Arc<Scope>) -> Result<Mode, String> {
         let Some(flag) = &task.check_mode else { return Ok(self.mode) };
         match flag.holds(scope) {
             Ok(Truth::True) => Ok(Mode::Predict),
-            // Why not in a prediction: a plan and an audit touch nothing, whatever a playbook says.
+            // Why not otherwise: a plan and an audit touch nothing, whatever a playbook says, and a check declares nothing.
+            Ok(Truth::False)
+                if self.runs_commands && task.kind.class == Class::Command && task.job.is_none() =>
+            {
+                Ok(Mode::Apply)
+            }
             Ok(_) => Ok(self.mode),
             Err(error) => Err(format!("`check_mode`: {error}")),
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::tasks::{Class, RebootWhen};
-use gpufleet_protocol::{Awaiting, Change};
+use gpufleet_protocol::{Awaiting, Change, NodeOp};
 use serde_json::{Map, Value as Json};
 
+use super::judge::handlers_of;
 use super::retry::whole;
 use super::state::{Active, Brought, Frame, Pending, Purpose};
 use super::{Cursor, Given};
@@ -245,6 +246,12 @@ impl Cursor {
             prepared = self.surroundings(hidden).prepare(hidden, &scope).0;
         }
         let task = sealed.as_ref().unwrap_or(task);
+        // Why before it is done: as in Ansible, a name without a value fails the item that is not done yet.
+        if matches!(prepared, Prepared::Do(_))
+            && let Err(message) = handlers_of(task, &scope)
+        {
+            prepared = Prepared::Fail(message);
+        }
         let raw = match prepared {
             // Why: as in Ansible, steering the play counts nowhere.
             Prepared::Skip(_) | Prepared::Unmet(_) if matches!(task.kind.name, "meta") => {
@@ -345,12 +352,11 @@ impl Cursor {
                 self.include(task, &wanted, scope);
                 return None;
             }
-            Deed::Node { .. } if mode == Mode::Predict && task.kind.class == Class::Command => {
+            Deed::Node { ref op, .. }
+                if mode == Mode::Predict && task.kind.class == Class::Command && !may_be_spared(op) =>
+            {
                 self.commands_ahead = true;
-                return Some(match self.mode {
-                    Mode::Predict => Raw::because(Status::Possible, "runs only in a run"),
-                    Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
-                });
+                return Some(self.not_run());
             }
             Deed::Node { op, blobs } => Work::Node { op, blobs },
             Deed::Gpu(gpu) => {
@@ -358,7 +364,7 @@ impl Cursor {
                 let members = vec![gpufleet_protocol::op::GpuMember { task: gpu }];
                 let group =
                     gpufleet_protocol::op::GpuGroup { members, defer_to_reboot: self.defer_to_reboot };
-                Work::Node { op: Box::new(gpufleet_protocol::NodeOp::GpuGroup(group)), blobs: Vec::new() }
+                Work::Node { op: Box::new(NodeOp::GpuGroup(group)), blobs: Vec::new() }
             }
             Deed::Reboot { when, timeout_s } => {
                 let reasons = self.pending();
@@ -374,6 +380,14 @@ impl Cursor {
         };
         self.ask(task, scope, work, ready.run_as, ready.environment, round, item);
         None
+    }
+
+    /// What becomes of a command that is not run.
+    pub(super) fn not_run(&self) -> Raw {
+        match self.mode {
+            Mode::Predict => Raw::because(Status::Possible, "runs only in a run"),
+            Mode::Apply => Raw::because(Status::Skipped, "`check_mode: true`: it runs only in a run"),
+        }
     }
 
     /// Whether what a task sets is another host's, which has it then.
@@ -523,11 +537,16 @@ impl Cursor {
     }
 }
 
+/// Whether the node may have what makes a command needless.
+fn may_be_spared(op: &NodeOp) -> bool {
+    matches!(op, NodeOp::Exec(exec) if exec.creates.is_some() || exec.removes.is_some())
+}
+
 /// How long work that waits has to be let, in seconds.
 fn own_timeout(work: &Work) -> Option<u64> {
     let Work::Node { op, .. } = work else { return None };
     match &**op {
-        gpufleet_protocol::NodeOp::WaitFor(wait) => {
+        NodeOp::WaitFor(wait) => {
             Some(wait.delay.saturating_add(wait.timeout).saturating_add(wait.connect_timeout + 30))
         }
         _ => None,

@@ -323,7 +323,10 @@ impl Cursor {
     /// `ansible_failed_task` and `ansible_failed_result` for the rescue.
     fn note_failure(&mut self, failure: &Failure) {
         let name = failure.task.rsplit(" : ").next().unwrap_or(&failure.task);
-        let task = Value::map([("name", Value::str(name))]);
+        let task = match &failure.by {
+            Some(task) => self.failed_task(task, name),
+            None => Value::map([("name", Value::str(name))]),
+        };
         let result = failure.result.clone().unwrap_or_else(|| {
             Value::map([
                 ("failed", Value::Bool(true)),
@@ -334,6 +337,51 @@ impl Cursor {
         let vars = Arc::make_mut(&mut self.run_vars);
         vars.insert("ansible_failed_task", task);
         vars.insert("ansible_failed_result", result);
+    }
+
+    /// The words of a task as Ansible tells a rescue of it; those that nobody wrote are left out but for the first ones.
+    fn failed_task(&self, task: &Task, name: &str) -> Value {
+        let scope = self.scope(task, None);
+        let rendered =
+            |value: &Value| crate::template::resolve(value, &scope).unwrap_or_else(|_| value.clone());
+        let words = |words: &[String]| Value::list(words.iter().map(Value::str).collect());
+        let args: Dict = match task.no_log {
+            true => Dict::default(),
+            false => {
+                let entries = task.params.entries.iter();
+                entries.map(|entry| (Arc::clone(&entry.name), rendered(&entry.value))).collect()
+            }
+        };
+        let vars: Dict = task
+            .vars
+            .iter()
+            .flat_map(|vars| vars.iter())
+            .map(|(k, v)| (Arc::clone(k), rendered(v)))
+            .collect();
+        let when = task.when.iter().map(|condition| match &*condition.text {
+            "true" | "True" => Value::Bool(true),
+            text => Value::str(text),
+        });
+        let optional = |value: Option<Value>| value.unwrap_or(Value::Null);
+        Value::map([
+            ("name", Value::str(name)),
+            ("action", Value::str(task.kind.name)),
+            ("args", Value::Map(Arc::new(args))),
+            ("tags", words(&task.tags)),
+            ("vars", Value::Map(Arc::new(vars))),
+            ("when", Value::list(when.collect())),
+            ("register", optional(task.register.as_deref().map(Value::str))),
+            ("loop", optional(task.looped.as_ref().map(|looped| rendered(&looped.items)))),
+            ("notify", optional((!task.notify.is_empty()).then(|| Value::list(task.notify.clone())))),
+            ("delegate_to", optional(task.delegate_to.as_ref().map(rendered))),
+            ("no_log", Value::Bool(task.no_log)),
+            ("run_once", if task.run_once { Value::Bool(true) } else { Value::Null }),
+            ("any_errors_fatal", Value::Bool(task.any_errors_fatal)),
+            (
+                "timeout",
+                Value::Int(task.timeout_s.and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0)),
+            ),
+        ])
     }
 
     pub(super) fn flush_handlers(&mut self) {

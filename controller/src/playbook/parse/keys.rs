@@ -6,7 +6,11 @@ pub(super) const PLAY: &[&str] = &[
     "become",
     "become_user",
     "become_method",
+    "become_flags",
+    "become_exe",
     "remote_user",
+    "port",
+    "debugger",
     "vars",
     "vars_files",
     "serial",
@@ -68,7 +72,11 @@ pub(super) const SHARED: &[&str] = &[
     "become",
     "become_user",
     "become_method",
+    "become_flags",
+    "become_exe",
     "remote_user",
+    "port",
+    "debugger",
     "environment",
     "no_log",
     "timeout",
@@ -108,18 +116,14 @@ pub(super) const TASK: &[&str] = &[
 
 /// Ansible's keys that gpufleet does not have, and what to do instead.
 pub(super) const NOT_YET: &[(&str, &str)] = &[
-    ("port", "set `ansible_port` in the inventory"),
     ("include", "use `import_tasks` or `include_tasks`"),
     ("vars_prompt", "give the variables with `-e`"),
-    ("debugger", "leave it out"),
-    ("fact_path", "leave it out"),
+    ("fact_path", "leave it out: facts of files on the nodes (`ansible_local`) are not read"),
     ("sudo", "write `become: true`"),
     ("sudo_user", "write `become: true` and `become_user`"),
     ("su", "write `become: true`"),
     ("su_user", "write `become: true` and `become_user`"),
     ("always_run", "write `check_mode: false`"),
-    ("become_flags", "leave it out"),
-    ("become_exe", "leave it out"),
 ];
 
 /// Variables that say how a node is reached; a play may set them too.

@@ -6,6 +6,7 @@ mod keys;
 mod looping;
 mod parameters;
 mod play;
+mod reach;
 mod role;
 mod rollout;
 mod task;
@@ -15,12 +16,13 @@ mod words;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use self::reach::LogsIn;
 use super::library::{Library, names_below};
 use super::names::Reference;
 use super::program::{Condition, Play, Program, Task};
 use super::role::Role;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
-use crate::template::{Dict, Value};
+use crate::template::Dict;
 use crate::vault::{self, Keyring};
 use crate::yaml::{self, Node};
 
@@ -210,7 +212,7 @@ struct Parser<'a> {
     /// What is read may not be what is meant: nothing in it has to be there.
     doubtful: bool,
     /// `remote_user` and `connection` of the play.
-    logs_in: (Option<Value>, Option<Value>),
+    logs_in: LogsIn,
     /// The first play of the playbook that the command line names.
     given_file: usize,
 }
@@ -238,7 +240,7 @@ impl<'a> Parser<'a> {
             templates_ask: false,
             statics: Vec::new(),
             doubtful: false,
-            logs_in: (None, None),
+            logs_in: LogsIn::default(),
             given_file: 0,
         }
     }

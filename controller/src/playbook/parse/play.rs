@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
 
+use super::reach::{LogsIn, plain};
 use super::task::Inherited;
 use super::{Base, Parser, join, keys};
 use crate::diagnostic::{Diagnostic, suggest};
 use crate::playbook::program::{
-    Amount, Flag, Item, Items, LateFile, Order, Play, Privilege, Section, SectionName, Strategy, Wave,
+    Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Wave,
 };
 use crate::template::{Dict, Value, is_template};
 use crate::yaml::Node;
@@ -78,7 +79,9 @@ impl Parser<'_> {
         let force_handlers = fixed(self, "force_handlers");
         let remote_user = self.remote_user(node);
         let connection = node.get("connection").and_then(|value| self.connection(value));
-        self.logs_in = (remote_user.clone(), connection.clone());
+        let port = self.port(node);
+        self.logs_in =
+            LogsIn { user: remote_user.clone(), connection: connection.clone(), port: port.clone() };
         let privilege = self.privilege(node);
         let environment = node.get("environment").map(|value| self.value(value)).into_iter().collect();
 
@@ -179,6 +182,7 @@ impl Parser<'_> {
             ignore_unreachable,
             force_handlers,
             remote_user,
+            port,
             privilege,
             sections,
             handlers,
@@ -280,52 +284,11 @@ impl Parser<'_> {
         (Arc::new(merged), late)
     }
 
-    /// `remote_user`, where anything is said.
-    pub(super) fn remote_user(&mut self, node: &Node) -> Option<Value> {
-        let user = node.get("remote_user").filter(|user| !user.is_null())?;
-        if user.as_map().is_some() || user.as_seq().is_some() {
-            self.error(user.wrong_type("`remote_user`", "the name of a user"));
-            return None;
-        }
-        Some(self.value(user))
-    }
-
-    /// How a task is reached, which is how its play is.
-    ///
-    /// Why not otherwise: a node has one connection and one helper behind it, which holds the node's lock; who else logs in
-    /// would be a second one beside it.
-    pub(super) fn reached_as_the_play(&mut self, node: &Node) {
-        if let Some(user) = self.remote_user(node)
-            && self.logs_in.0.as_ref() != Some(&user)
-            && let Some(value) = node.get("remote_user")
-        {
-            self.error(
-                Diagnostic::error("a task logs in as its play does")
-                    .at(&value.span)
-                    .label("another user than the play's")
-                    .help("say `remote_user` for the whole play, put the tasks into a play of their own, or have them become that user: `become: true` and `become_user`"),
-            );
-        }
-        let Some(value) = node.get("connection").filter(|value| !value.is_null()) else { return };
-        let Some(wanted) = self.connection(value) else { return };
-        let local = |value: &Value| value.as_str().map(|text| super::task::plain(text) == "local");
-        match local(&wanted) {
-            Some(true) => {}
-            Some(false) if self.logs_in.1.as_ref().is_none_or(|play| local(play) == Some(false)) => {}
-            _ => self.error(
-                Diagnostic::error("a task is done where its play is, or on this machine")
-                    .at(&value.span)
-                    .label("`local`, or what the play says")
-                    .help("put the task into a play of its own"),
-            ),
-        }
-    }
-
     /// `connection` of a play.
-    fn connection(&mut self, node: &Node) -> Option<Value> {
+    pub(super) fn connection(&mut self, node: &Node) -> Option<Value> {
         let text = self.text("connection", node)?;
         if !is_template(&text)
-            && !matches!(super::task::plain(&text), "ssh" | "local" | "smart" | "paramiko" | "paramiko_ssh")
+            && !matches!(plain(&text), "ssh" | "local" | "smart" | "paramiko" | "paramiko_ssh")
         {
             self.error(
                 Diagnostic::error(format!("`connection: {text}` is not available"))
@@ -391,21 +354,6 @@ impl Parser<'_> {
                 return None;
             }
         })
-    }
-
-    pub(super) fn privilege(&mut self, node: &Node) -> Privilege {
-        if let Some(method) = node.get("become_method")
-            && !matches!(method.as_str(), Some("sudo" | "ansible.builtin.sudo"))
-        {
-            self.error(
-                Diagnostic::error("`become_method` is `sudo` here; others are not available yet")
-                    .at(&method.span),
-            );
-        }
-        Privilege {
-            escalate: node.get("become").map(|value| self.flag("become", value)),
-            user: node.get("become_user").map(|value| self.value(value)),
-        }
     }
 
     /// Handlers are tasks; blocks of them are flattened.

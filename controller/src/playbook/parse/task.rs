@@ -6,6 +6,7 @@ use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
 
 use super::include::Around;
 use super::play::said;
+use super::reach::{LogsIn, plain};
 use super::values::settle;
 use super::{Parser, join, keys};
 use crate::diagnostic::{Diagnostic, Span, suggest};
@@ -57,7 +58,7 @@ pub(in crate::playbook) struct Inherited {
     /// Variables of the play that are known before any host, those that win first.
     pub statics: Vec<Arc<Dict>>,
     /// `remote_user` and `connection` of the play.
-    pub logs_in: (Option<Value>, Option<Value>),
+    pub logs_in: LogsIn,
 }
 
 impl Default for Inherited {
@@ -90,7 +91,7 @@ impl Default for Inherited {
             notify: Vec::new(),
             defaults: Vec::new(),
             statics: Vec::new(),
-            logs_in: (None, None),
+            logs_in: LogsIn::default(),
         }
     }
 }
@@ -722,7 +723,9 @@ impl Parser<'_> {
                 if lookup.is_some() {
                     return None;
                 }
-                if let Some((key, _)) = node.entry("loop_control") {
+                if let Some((key, control)) = node.entry("loop_control")
+                    && control.as_map().is_none_or(|words| !words.is_empty())
+                {
                     self.error(Diagnostic::error("`loop_control` without `loop`").at(&key.span));
                 }
                 return None;
@@ -792,11 +795,6 @@ fn mistyped_task(text: &str) -> Option<String> {
 /// A list, or the one thing in its place.
 fn items_of(node: &Node) -> &[Node] {
     node.as_seq().unwrap_or(std::slice::from_ref(node))
-}
-
-/// A key without the collection that Ansible has it in.
-pub(super) fn plain(key: &str) -> &str {
-    key.strip_prefix("ansible.builtin.").or_else(|| key.strip_prefix("ansible.legacy.")).unwrap_or(key)
 }
 
 /// The kind that a name was meant to be; namespaces do not count, or all of one would look alike.

@@ -51,19 +51,20 @@ pub struct Find {
     /// Absolute paths of directories to look in.
     #[serde(alias = "name", alias = "path", deserialize_with = "lenient::names")]
     pub paths: Vec<String>,
-    /// Globs of names, of which one has to match; `*` when left out. Regular expressions with `use_regex`.
+    /// Globs of names, of which one has to match, in a list or in one text with commas between them; `*` when left out.
+    /// Regular expressions with `use_regex`.
     #[serde(
         default,
         alias = "pattern",
-        deserialize_with = "lenient::one_or_many",
+        deserialize_with = "lenient::split_text",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub patterns: Vec<String>,
-    /// Globs of names that do not count.
+    /// Globs of names that do not count, in a list or in one text with commas between them.
     #[serde(
         default,
         alias = "exclude",
-        deserialize_with = "lenient::one_or_many",
+        deserialize_with = "lenient::split_text",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub excludes: Vec<String>,
