@@ -187,7 +187,7 @@ fn a_variable_that_asks_for_another() {
        |
      4 |     - debug: {msg: "{{ deep }} {{ guarded | default('') }}"}
        |                        ^^^^ `deep` needs it
-    note: play.yml:2:39 gives `url` a value with `host` in it
+    note: play.yml:2:34 gives `url` a value with `host` in it
     help: set it in the inventory or the play, give it with `-e host=…`, or use `host | default(…)`
     error: the variable `gone` is not defined
       --> play.yml:7:24
