@@ -166,7 +166,7 @@ fn bits_are_kept_where_a_task_says_so() {
     let (two, text) = put("template: {src: two.j2, dest: /etc/}", &disk());
     assert_eq!(
         (two.name.as_str(), text.as_str(), two.preview.as_deref()),
-        ("two", "limit=5\n", Some("limit=5\n"))
+        ("two.j2", "limit=5\n", Some("limit=5\n"))
     );
 }
 

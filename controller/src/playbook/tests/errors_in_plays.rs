@@ -33,12 +33,12 @@ fn a_key_that_is_not_there_yet() {
      2 |   vars_prompt: [common]
        |   ^^^^^^^^^^^
     help: give the variables with `-e`
-    error: `debugger` is not available yet
-      --> play.yml:5:7
+    error: there is no `debugger` here; only `never` is understood
+      --> play.yml:5:17
        |
      5 |       debugger: always
-       |       ^^^^^^^^
-    help: leave it out
+       |                 ^^^^^^
+    help: `gpufleet run --step` asks before each task
     ");
 }
 
