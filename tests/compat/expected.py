@@ -67,7 +67,7 @@ def outcome(code, text, folder):
     for parent, _, names in os.walk(os.path.join(folder, "out")):
         for name in names:
             path = os.path.join(parent, name)
-            with open(path, encoding="utf-8") as stream:
+            with open(path, encoding="utf-8", newline="") as stream:
                 name = os.path.relpath(path, folder).replace(folder, "[HERE]")
                 files[name] = stream.read().replace(folder, "[HERE]")
     if files:

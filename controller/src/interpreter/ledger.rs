@@ -208,7 +208,9 @@ fn supersede(earlier: &mut NodeOp, owners: &mut Vec<Owner>, later: &NodeOp, sear
                 old.masked = None;
             }
         }
-        (NodeOp::PutFile(old), NodeOp::PutFile(new)) if old.dest == new.dest && old.name == new.name => {
+        (NodeOp::PutFile(old), NodeOp::PutFile(new))
+            if old.dest == new.dest && (old.name == new.name || !old.dest.ends_with('/')) =>
+        {
             void(earlier);
         }
         (NodeOp::PutFile(old), NodeOp::File(new)) if old.dest == new.path => {

@@ -183,6 +183,7 @@ impl Cursor {
             ran_into(period, action.kind, &mut outcome);
         }
         let owner = self.owner();
+        let placed = outcome.data.get("dest").and_then(Json::as_str).map(str::to_owned);
         let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
         let raw = if command && outcome.status == OpStatus::Possible {
             self.commands_ahead = true;
@@ -195,7 +196,11 @@ impl Cursor {
         // Nor one that nobody waits for: when it is done is not known.
         let waited = action.job.is_none_or(|job| job.poll_s > 0);
         let here = action.delegate.is_none() && action.mode == self.mode && waited;
-        if let (true, Some(owner), Work::Node { op, blobs }) = (lasting && here, owner, action.work) {
+        if let (true, Some(owner), Work::Node { mut op, blobs }) = (lasting && here, owner, action.work) {
+            // Why: only the node knows whether a file was put there, or into a folder of that name.
+            if let (NodeOp::PutFile(put), Some(dest)) = (&mut *op, placed) {
+                put.dest = dest;
+            }
             place = self.ledger.declare(Entry {
                 owners: vec![owner],
                 op: *op,
