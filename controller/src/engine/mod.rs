@@ -38,6 +38,7 @@ mod slot;
 mod start;
 #[cfg(test)]
 mod tests;
+mod together;
 mod turn;
 mod verdict;
 mod waiting;

@@ -13,7 +13,7 @@ use crate::diagnostic::{Diagnostic, Span, suggest};
 use crate::playbook::names::{OF_OTHERS, Reference, mentions_fact};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
-    Block, Condition, Flag, Item, Items, Loop, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
+    Block, Condition, Flag, Item, Items, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
 };
 use crate::playbook::role::Role;
 use crate::template::{Dict, Value};
@@ -707,76 +707,6 @@ impl Parser<'_> {
                 None
             }
         }
-    }
-
-    fn looped(&mut self, node: &Node) -> Option<Loop> {
-        let (lookup, with) = self.loop_lookup(node);
-        let (items, flatten) = match (node.entry("loop"), node.entry("with_items").or(with)) {
-            (Some(_), Some((key, _))) => {
-                let other = key.key_text();
-                self.error(Diagnostic::error(format!("`loop` and `{other}` are two loops")).at(&key.span));
-                return None;
-            }
-            (Some((_, items)), None) => (items, false),
-            (None, Some((_, items))) => (items, true),
-            (None, None) => {
-                if lookup.is_some() {
-                    return None;
-                }
-                if let Some((key, control)) = node.entry("loop_control")
-                    && control.as_map().is_none_or(|words| !words.is_empty())
-                {
-                    self.error(Diagnostic::error("`loop_control` without `loop`").at(&key.span));
-                }
-                return None;
-            }
-        };
-        let single = items.as_str().is_some_and(|text| !crate::template::is_template(text));
-        if !flatten && (single || (items.as_seq().is_none() && items.as_str().is_none())) {
-            self.error(
-                items
-                    .wrong_type("`loop`", "a list or a template that gives one")
-                    .help("write a list, or `loop: \"{{ name }}\"`"),
-            );
-        }
-        let mut looped = Loop {
-            items: self.value(items),
-            span: items.span.clone(),
-            flatten: flatten && lookup.is_none(),
-            lookup,
-            variable: Arc::from("item"),
-            index_variable: None,
-            label: None,
-            extended: false,
-            pause: None,
-            break_when: Vec::new(),
-        };
-        if let Some(control) = node.get("loop_control") {
-            if control.as_map().is_none() {
-                self.error(control.wrong_type("`loop_control`", "a mapping"));
-                return Some(looped);
-            }
-            let unknown = control.refuse_unknown_keys(
-                "`loop_control`",
-                &["loop_var", "index_var", "label", "extended", "extended_allitems", "pause", "break_when"],
-            );
-            self.errors.append(unknown);
-            looped.extended = control.get("extended").is_some_and(|value| self.fixed_flag("extended", value));
-            looped.pause = control.get("pause").map(|value| self.value(value));
-            // Why not with the others: it sees the task's own result.
-            let kept = self.take_references();
-            looped.break_when = control
-                .get("break_when")
-                .map(|value| self.conditions("break_when", value))
-                .unwrap_or_default();
-            self.references = kept;
-            if let Some(name) = control.get("loop_var").and_then(|value| self.name("loop_var", value)) {
-                looped.variable = name;
-            }
-            looped.index_variable = control.get("index_var").and_then(|value| self.name("index_var", value));
-            looped.label = control.get("label").map(|value| self.value(value));
-        }
-        Some(looped)
     }
 }
 
