@@ -165,14 +165,15 @@ impl Meeting {
             first.as_ref().is_none_or(|first| waiter.at <= *first) || !counted.contains(&waiter.host)
         };
         let going: Vec<Waiter> = self.at_barrier.extract_if(.., goes).map(|(_, waiter)| waiter).collect();
-        let failed: HashMap<usize, Option<Position>> =
-            self.failed.extract_if(|host, _| !self.at_barrier.contains_key(host)).collect();
-        self.halts.extend(std::mem::take(&mut self.halting).then_some(None));
+        // Why all of them: one that waits further on is heard here too.
+        let failed = std::mem::take(&mut self.failed);
         if !failed.is_empty() {
             // Why: where one of them is new to all, all hear of it.
             let known: Option<Vec<Position>> = failed.values().cloned().collect();
             self.halts.push(known.and_then(|known| known.into_iter().max()));
+            self.told.extend(failed.keys().map(|host| (*host, self.halts.len())));
         }
+        self.halts.extend(std::mem::take(&mut self.halting).then_some(None));
         let hear = |waiter: Waiter| {
             let word = self.word(&waiter, failed.contains_key(&waiter.host));
             (waiter, word)

@@ -97,6 +97,8 @@ pub(super) struct Leftover {
     pub(super) boot_id: Option<String>,
     /// Reports to come that people have seen already.
     pub(super) reported: usize,
+    /// The task for all that this host was at.
+    pub(super) latch: Option<Arc<str>>,
 }
 
 impl NodeTask {
@@ -313,7 +315,7 @@ impl NodeTask {
 
     async fn drive(&mut self, cursor: &mut Cursor, silent: bool) -> Result<Seen, Cut> {
         let mut seen = Seen::default();
-        let mut latch: Option<Arc<str>> = None;
+        let mut latch = self.left.latch.take_if(|_| !silent);
         loop {
             let reports = match cursor.next() {
                 Step::Report(reports) => reports,

@@ -120,6 +120,8 @@ pub(super) struct Resumed {
     pub(super) latches: Vec<(Arc<str>, Option<Copied>)>,
     /// It failed where any failure is everybody's, and the others may not have heard of it.
     pub(super) raised: Option<Position>,
+    /// The task that it came to where the journal has the answer of another one.
+    pub(super) astray: Option<String>,
     /// Where in the journal it failed so last.
     pub(super) raised_at: Option<usize>,
     /// Where in the journal it last heard of such a failure elsewhere, or of a bound.
@@ -383,7 +385,7 @@ impl PastPlay {
         let seen = known.reported;
         let mut moments = known.moments.into_iter().peekable();
         let (mut raised, mut raised_at, mut halted) = (None, None, None);
-        let mut place = 0;
+        let (mut place, mut astray) = (0, None);
         loop {
             if let Some(until) = cursor.raised() {
                 (raised, raised_at) = (Some(until), Some(place));
@@ -424,9 +426,15 @@ impl PastPlay {
                     break;
                 }
                 step @ (Step::Run(_) | Step::Latch { .. } | Step::Ask { .. }) => {
-                    let Some(Moment::Fed(Told { fed: Some(fed), place: at, .. })) = moments.next() else {
+                    let Some(Moment::Fed(Told { fed: Some(fed), to, place: at, .. })) = moments.next() else {
                         break;
                     };
+                    if let Step::Run(action) = &step
+                        && action.id.to_string() != to
+                    {
+                        astray = Some(action.task.clone());
+                        break;
+                    }
                     place = at;
                     if let Step::Latch { key } = &step {
                         latches.push((Arc::clone(key), None));
@@ -463,6 +471,7 @@ impl PastPlay {
             unproven,
             latches,
             raised,
+            astray,
             raised_at,
             halted,
         };

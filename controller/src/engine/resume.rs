@@ -25,7 +25,26 @@ use crate::{
 impl NodeTask {
     /// Goes on where the earlier process was.
     pub(super) async fn take_up(&mut self, resumed: Resumed) -> Result<(), Cut> {
-        let Resumed { mut cursor, unreported, already, reboot, boot_id, unproven, raised, .. } = resumed;
+        let Resumed {
+            mut cursor,
+            unreported,
+            already,
+            reboot,
+            boot_id,
+            unproven,
+            raised,
+            latches,
+            astray,
+            ..
+        } = resumed;
+        if let Some(task) = astray {
+            return Err(Cut::Held(format!(
+                "what the journal says of it is of other tasks than it comes to now, at {task}: nobody can tell what it has done; look at it, \
+                 and run the playbook anew"
+            )));
+        }
+        self.left.latch =
+            latches.into_iter().next_back().filter(|(_, gave)| gave.is_none()).map(|(key, _)| key);
         self.left.reboot = reboot;
         self.left.boot_id = boot_id;
         // Why assumed: what was done under the permit may be what got lost.

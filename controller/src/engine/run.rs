@@ -553,6 +553,9 @@ impl Engine {
         let lost: Vec<String> =
             slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
         let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
+        let ended_badly =
+            |slot: &&Slot| matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable));
+        slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
         // Why before: what one host saw of another hangs on what that one did.
         for batch in begun.batches(&slots) {
             let cursor = |slot: &Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
@@ -560,9 +563,6 @@ impl Engine {
                 batch.into_iter().filter_map(|slot| Some((cursor(slot)?, slot.name.as_str()))).collect(),
             );
         }
-        let ended_badly =
-            |slot: &&Slot| matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable));
-        slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
         let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
         let mut again = Vec::new();
         let mut latches = Vec::new();
@@ -584,7 +584,10 @@ impl Engine {
             if any_error && end.as_ref().is_some_and(|end| end.fatal) {
                 bound = bound.min(resumed.raised_at).or(bound);
             }
-            latches.push((host, resumed.latches.clone()));
+            // Why not always: whoever is at its end gives nothing any more.
+            let goes_on = retried || unfinished.contains(&host);
+            let gave = resumed.latches.iter().filter(|(_, gave)| goes_on || gave.is_some());
+            latches.push((host, gave.cloned().collect()));
             if retried && !unfinished.contains(&host) {
                 again.push(host);
             }

@@ -50,8 +50,10 @@ pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<S
     let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
     let forgiven = report.ignored || report.rescued;
     match report.status {
-        // Why a command's also in a reading: one that a check ran is no reading that failed.
-        TaskStatus::Failed if forgiven && (verb.writes() || is_command(&report.kind)) => {
+        // Why a command's also in a check: one that it ran is no reading that failed. An audit runs none.
+        TaskStatus::Failed
+            if forgiven && (verb.writes() || verb == Verb::Plan && is_command(&report.kind)) =>
+        {
             (NodeState::Compliant, None)
         }
         // Why: an audit that could not read something does not know it, whatever the playbook forgives.

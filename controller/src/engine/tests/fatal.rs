@@ -17,6 +17,10 @@ const RESCUED_THEN_STOPPED: &str = "- hosts: all\n  gather_facts: false\n  max_f
                                     - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n    \
                                     - command: /bin/never\n";
 
+/// A task that one host does for all.
+const ONCE: &str = "- hosts: all\n  gather_facts: false\n  strategy: linear\n  tasks:\n    - command: /bin/first\n    \
+                    - {command: /bin/once, run_once: true}\n    - command: /bin/after\n";
+
 /// One host has more tasks behind it than the other when a failure is everybody's.
 const UNEVEN: &str = "- hosts: all\n  gather_facts: false\n  tasks:\n    - block:\n        \
                       - {command: /bin/ill, when: inventory_hostname == 'gpu001'}\n      rescue:\n        \
@@ -139,7 +143,7 @@ fn killed_at_any_step_the_others_end_where_they_would_have() {
     let always =
         RESCUED.replace("      rescue:\n        - command: /bin/rescue\n        - command: /bin/more\n", "");
     let share = LAST.replace("any_errors_fatal: true", "max_fail_percentage: 10");
-    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED, UNEVEN, LAST, &share] {
+    for playbook in [RESCUED, &always, RESCUED_THEN_STOPPED, UNEVEN, LAST, &share, ONCE] {
         let expected = run(playbook, 2, None);
         for step in 0..40 {
             for (records, torn) in [(0, 0), (1, 7), (4, 0)] {

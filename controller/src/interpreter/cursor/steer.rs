@@ -23,7 +23,11 @@ impl Cursor {
             Ok(Truth::True) => Ok(Mode::Predict),
             // Why not otherwise: a plan and an audit touch nothing, whatever a playbook says, and a check declares nothing.
             Ok(Truth::False)
-                if self.runs_commands && task.kind.class == Class::Command && task.job.is_none() =>
+                if self.runs_commands
+                    && task.kind.class == Class::Command
+                    && task.job.is_none()
+                    // Why: in a check no host tells another what such a task gave, so that each would run it.
+                    && !task.run_once =>
             {
                 Ok(Mode::Apply)
             }

@@ -130,7 +130,7 @@ impl Cursor {
                     None
                 }
                 None => match self.end_of_part() {
-                    Some(end) if self.passed_barrier.as_ref() != Some(&end) => {
+                    Some(end) if self.passed != at => {
                         self.passed_barrier = Some(Arc::clone(&end));
                         self.passed.clone_from(&at);
                         Some(Step::Barrier { task: end, at })
@@ -222,7 +222,7 @@ impl Cursor {
         waits
             .then(|| items.iter().rev().find_map(Item::first_task))
             .flatten()
-            .map(|task| format!("{}.end", task.path).into())
+            .map(|task| format!("{}.end.{}", task.path, self.frames.len()).into())
     }
 
     /// The name of the place before a section's handlers, where hosts wait for each other: in a linear play, while a failure

@@ -1,5 +1,6 @@
 //! Tasks and blocks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
@@ -16,7 +17,7 @@ use crate::playbook::program::{
     Block, Condition, Flag, Item, Items, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
 };
 use crate::playbook::role::Role;
-use crate::template::{Dict, Value};
+use crate::template::{Dict, Value, wanted_templates};
 use crate::yaml::{Entries, Node, Str, Value as Yaml};
 
 /// What tasks get from the play and their blocks.
@@ -564,9 +565,22 @@ impl Parser<'_> {
         Some(Retry { until, retries, delay })
     }
 
-    /// The text of a task's template, where its name is known and it can be read before the run.
+    /// The text of a task's template and of those that it takes in, where their names are known and they can be read before
+    /// the run.
     fn template_text(&self, params: &Parameters, own: &Inherited) -> Option<String> {
         let name = params.get("src").and_then(|entry| entry.value.as_str())?;
+        let mut text = self.template_named(name, own)?;
+        let (mut known, mut open) = (HashSet::from([name.to_owned()]), taken_in(&text));
+        while let Some(name) = open.pop() {
+            if let Some(more) = self.template_named(&name, own).filter(|_| known.insert(name)) {
+                open.extend(taken_in(&more));
+                text.push_str(&more);
+            }
+        }
+        Some(text)
+    }
+
+    fn template_named(&self, name: &str, own: &Inherited) -> Option<String> {
         let folders = own.search.iter();
         let mut paths =
             folders.flat_map(|folder| [join(&join(folder, "templates"), name), join(folder, name)]);
@@ -708,6 +722,11 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// The names of the templates that a text takes in.
+fn taken_in(text: &str) -> Vec<String> {
+    wanted_templates(text).into_iter().map(|wanted| wanted.name).collect()
 }
 
 /// What is probably wrong with a task that is only text.
