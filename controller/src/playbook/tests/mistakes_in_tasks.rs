@@ -363,6 +363,19 @@ fn a_handler_that_nobody_can_notify() {
 }
 
 #[test]
+fn a_parameter_as_text_and_as_a_word() {
+    let text = "- hosts: all\n  tasks:\n    - debug: msg={{ a }} {{ b }}\n";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: `debug` has `msg` twice
+      --> play.yml:3:14
+       |
+     3 |     - debug: msg={{ a }} {{ b }}
+       |              ^^^^^^^^^^^^^^^^^^^ as `msg=…`, and as the text `{{ b }}`
+    help: put quotes around the value: `msg='…'`, or write a mapping: `debug: {msg: 'hello'}`
+    ");
+}
+
+#[test]
 fn a_block_that_is_no_list() {
     let text = r"- hosts: all
   tasks:
