@@ -363,6 +363,25 @@ fn a_handler_that_nobody_can_notify() {
 }
 
 #[test]
+fn a_handler_in_a_block_that_nobody_can_notify_is_told_once() {
+    let text = r"- hosts: all
+  tasks: []
+  handlers:
+    - block:
+        - service: {name: x, state: restarted}
+      rescue:
+        - debug: {msg: x}
+";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: a handler without `name` and `listen` can never be notified
+      --> play.yml:5:11
+       |
+     5 |         - service: {name: x, state: restarted}
+       |           ^^^^^^^
+    ");
+}
+
+#[test]
 fn a_parameter_as_text_and_as_a_word() {
     let text = "- hosts: all\n  tasks:\n    - debug: msg={{ a }} {{ b }}\n";
     insta::assert_snapshot!(errors_of(text), @r"
