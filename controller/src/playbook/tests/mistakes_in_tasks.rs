@@ -395,6 +395,35 @@ fn a_parameter_as_text_and_as_a_word() {
 }
 
 #[test]
+fn a_module_that_is_left_out_on_purpose_says_what_to_do() {
+    for (module, instead) in [
+        (
+            "add_host",
+            "put the host into the inventory: who takes part is settled before the first node is touched",
+        ),
+        (
+            "group_by",
+            "make the groups in the inventory with `plugin: constructed`, and take a part of them with `--limit`",
+        ),
+        (
+            "getent",
+            "use `command: getent passwd NAME` with `register`, `changed_when: false` and `check_mode: false`",
+        ),
+        (
+            "service_facts",
+            "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
+        ),
+        ("uri", "use `command: curl …` with `register`, `changed_when: false` and `check_mode: false`"),
+    ] {
+        for name in [module.to_owned(), format!("ansible.builtin.{module}")] {
+            let told = errors_of(&format!("- hosts: all\n  tasks:\n    - {name}: {{name: x}}\n"));
+            assert!(told.contains(&format!("unknown task `{name}`")), "{told}");
+            assert!(told.contains(&format!("help: {instead}")), "{told}");
+        }
+    }
+}
+
+#[test]
 fn a_block_that_is_no_list() {
     let text = r"- hosts: all
   tasks:
