@@ -48,6 +48,7 @@ struct Target<'a> {
 fn on_each<T, F, Fut>(
     target: &Target<'_>,
     environment: &Environment,
+    output: &Output,
     act: F,
 ) -> Result<Vec<(String, T)>, CommandError>
 where
@@ -55,7 +56,8 @@ where
     Fut: Future<Output = T>,
 {
     // Why: to Ansible the current folder is where a playbook would lie, with its variable files.
-    let inventory = sources::inventory(target.inventory, Some(".".into()), environment)?;
+    let inventory =
+        sources::inventory(target.inventory, target.pattern, Some(".".into()), environment, output)?;
     let limit = sources::limit(target.inventory, environment)?;
     let hosts: Vec<String> =
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
@@ -126,7 +128,7 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
         escalation: &args.escalation,
         purpose: Purpose { writes: false, r#become: args.escalation.r#become, ..Purpose::default() },
     };
-    let read = on_each(&target, environment, |link| async move {
+    let read = on_each(&target, environment, output, |link| async move {
         let request = request(NodeOp::Facts(FactsRequest { gpus: true, ..FactsRequest::default() }), FACTS_S);
         let outcome = call(link, request).await.map_err(|(_, why)| why)?;
         match (outcome.facts, outcome.status) {
@@ -178,7 +180,8 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
 
 pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     if args.list_hosts {
-        let inventory = sources::inventory(&args.inventory, Some(".".into()), environment)?;
+        let inventory =
+            sources::inventory(&args.inventory, &args.pattern, Some(".".into()), environment, output)?;
         let limit = sources::limit(&args.inventory, environment)?;
         let hosts = inventory.select(&args.pattern, limit.as_deref())?;
         let lines: String = hosts.iter().map(|host| format!("    {host}\n")).collect();
@@ -203,7 +206,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
     let (run, timeout) = (&run, args.connection.task_timeout_s());
     let become_user = args.escalation.become_user.as_ref().filter(|_| args.escalation.r#become);
     let run_as = &become_user.filter(|user| *user != "root").cloned();
-    let results = on_each(&target, environment, |link| async move {
+    let results = on_each(&target, environment, output, |link| async move {
         let op = NodeOp::Exec(Exec { run: run.clone(), ..Exec::default() });
         let request = OpRequest { run_as: run_as.clone(), ..request(op, timeout) };
         call(link, request).await
@@ -318,7 +321,7 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
         escalation: &args.escalation,
         purpose: Purpose { writes: true, r#become: args.escalation.r#become, ..Purpose::default() },
     };
-    let results = on_each(&target, environment, |link| async move {
+    let results = on_each(&target, environment, output, |link| async move {
         let link = link.map_err(|error| error.to_string())?;
         let answer = tokio::time::timeout(Duration::from_secs(FACTS_S), link.request(Request::Clean)).await;
         match answer {

@@ -245,7 +245,7 @@ fn connection_vars(
     let inventory = way.inventory;
     let Some(vars) = inventory.host_vars(host) else {
         // Why: as in Ansible, this machine needs no entry.
-        let here = matches!(host, "localhost" | "127.0.0.1" | "::1");
+        let here = Inventory::is_this_machine(host);
         let local = ("ansible_connection".to_owned(), Value::from("local"));
         return Ok((here.then_some(local).into_iter().collect(), None));
     };

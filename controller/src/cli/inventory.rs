@@ -25,6 +25,7 @@ pub fn inventory(
         implied,
         extra_vars: sources::extra_vars(&args.extra_vars, &keyring)?,
         keyring,
+        only_here: false,
     };
     let inventory = sources::inventory_in(&args.inventory, around)?;
     let limit = sources::limit(&args.inventory, environment)?;
@@ -45,7 +46,7 @@ pub fn inventory(
 }
 
 pub fn hosts(args: &HostsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let inventory = sources::inventory(&args.inventory, None, environment)?;
+    let inventory = sources::inventory(&args.inventory, &args.pattern, None, environment, output)?;
     let limit = sources::limit(&args.inventory, environment)?;
     output.data(&inventory.hosts_text(&args.pattern, limit.as_deref())?)?;
     Ok(0)

@@ -59,17 +59,30 @@ pub fn load(
     let directory = first.map(|dir| if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir });
     let keyring = vault_passwords::keyring(&source.inventory.vault, environment)?;
     let extra = sources::extra_vars(&source.choice.extra_vars, &keyring)?;
+    let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
+    let extra_dict = Arc::new(Dict::trusted(&extra));
+    let read = || program(source, &names, &keyring, &extra_dict, environment);
+    // Why not always: mistakes in the inventory are told first.
+    let (program, only_here) = match sources::has_inventory(&source.inventory) {
+        true => (None, false),
+        false => {
+            let program = read()?;
+            let patterns = patterns(&program, &extra_dict)?;
+            let patterns = patterns.iter().map(String::as_str);
+            let only_here = sources::only_here(&source.inventory, patterns, output);
+            (Some(program), only_here)
+        }
+    };
     let around = sources::Around {
         playbook_dir: directory,
         extra_vars: extra.clone(),
         keyring: Arc::clone(&keyring),
+        only_here,
         ..sources::Around::default()
     };
     let mut inventory = sources::inventory_in(&source.inventory, around)?;
     let limit = sources::limit(&source.inventory, environment)?;
-    let names: Vec<String> = source.playbooks.iter().map(|path| path.display().to_string()).collect();
-    let extra_dict = Arc::new(Dict::trusted(&extra));
-    let program = program(source, &names, &keyring, &extra_dict, environment)?;
+    let program = program.map_or_else(read, Ok)?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
@@ -165,6 +178,15 @@ pub fn load(
     })
 }
 
+/// What the plays ask for.
+fn patterns(program: &Program, extra: &Arc<Dict>) -> Result<Vec<String>, Diagnostics> {
+    let mut all = Vec::new();
+    for play in &program.plays {
+        all.extend(play.host_parts(extra)?.into_iter().map(|(pattern, _)| pattern));
+    }
+    Ok(all)
+}
+
 /// The inventory as plays see it that stand in other folders than the first playbook, by folder; nothing of those that
 /// see the same.
 fn seen_from_elsewhere(
@@ -241,7 +263,7 @@ pub fn delegates(loaded: &Loaded) -> Result<Vec<String>, CommandError> {
 }
 
 fn is_known(inventory: &Inventory, host: &str) -> bool {
-    matches!(host, "localhost" | "127.0.0.1" | "::1") || inventory.host_vars(host).is_some()
+    Inventory::is_this_machine(host) || inventory.host_vars(host).is_some()
 }
 
 /// Where roles are looked for, beside `roles/` at the playbook: what the settings say, else as in Ansible.

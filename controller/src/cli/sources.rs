@@ -19,7 +19,9 @@ use gpufleet::{
 };
 use serde_json::{Map, Value};
 
-use super::{args::InventorySource, environment::Environment, error::CommandError, vault_passwords};
+use super::{
+    args::InventorySource, environment::Environment, error::CommandError, output::Output, vault_passwords,
+};
 
 /// Where an inventory is looked for when none is named.
 const DEFAULTS: [&str; 2] = ["inventory", "/etc/gpufleet/inventory"];
@@ -32,15 +34,35 @@ pub struct Around {
     pub implied: bool,
     pub extra_vars: Map<String, Value>,
     pub keyring: Arc<Keyring>,
+    /// Whether no source is needed, since only this machine is asked for.
+    pub only_here: bool,
 }
 
+/// The inventory that a pattern of the command line selects from.
 pub fn inventory(
     source: &InventorySource,
+    pattern: &str,
     playbook_dir: Option<PathBuf>,
     environment: &Environment,
+    output: &Output,
 ) -> Result<Inventory, CommandError> {
     let keyring = vault_passwords::keyring(&source.vault, environment)?;
-    inventory_in(source, Around { playbook_dir, keyring, ..Around::default() })
+    let only_here = only_here(source, [pattern], output);
+    inventory_in(source, Around { playbook_dir, keyring, only_here, ..Around::default() })
+}
+
+/// Whether there is no inventory and none is needed, since all patterns are names of this machine; says so, as Ansible
+/// does.
+pub fn only_here<'a>(
+    source: &InventorySource,
+    patterns: impl IntoIterator<Item = &'a str>,
+    output: &Output,
+) -> bool {
+    let only_here = !has_inventory(source) && patterns.into_iter().all(Inventory::is_this_machine);
+    if only_here {
+        output.warning("no inventory was given: the only host is this machine");
+    }
+    only_here
 }
 
 /// Whether there is any inventory: named, or where one is looked for.
@@ -52,6 +74,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
     let sources = match source.inventory.as_slice() {
         [] => match DEFAULTS.into_iter().find(|path| Path::new(path).exists()) {
             Some(path) => vec![path.to_owned()],
+            None if around.only_here => Vec::new(),
             None => {
                 return Err(CommandError::user("no inventory was given")
                     .hint("name one with -i: a file, a folder, or `host1,host2,`"));
@@ -64,7 +87,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
         playbook_dir: around.playbook_dir,
         playbook_dir_implied: around.implied,
         extra_vars: around.extra_vars,
-        allow_empty: source.allow_empty,
+        allow_empty: source.allow_empty || around.only_here,
         script_timeout: Duration::from_secs(source.script_timeout_s()),
         keyring: around.keyring,
     };

@@ -1,6 +1,6 @@
 //! What a role is given, against its `argument_specs`.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use gpufleet_protocol::tasks::ValidateArgumentSpec;
 use serde_json::{Map, Value as Json};
@@ -26,78 +26,177 @@ pub(super) fn check(spec: &ValidateArgumentSpec, scope: &Arc<Scope>) -> Result<D
             }
         }
     }
-    let mut wrong = Vec::new();
-    options(&spec.argument_spec, &given, "", &mut wrong);
-    if wrong.is_empty() {
-        let message = Some("The arg spec validation passed".to_owned());
-        return Ok(Deed::Told { failed: false, message, data: Map::new() });
-    }
-    Err(fail(format!("Validation of arguments failed: {}", wrong.join("; "))))
+    let others = spec.provided_arguments.iter().filter(|(name, _)| !spec.argument_spec.contains_key(*name));
+    given.extend(others.map(|(name, value)| (name.clone(), value.clone())));
+    let mut found = Found::default();
+    options(&spec.argument_spec, &given, &[], &mut found);
+    let wrong = found.all();
+    let (failed, message, data) = match wrong.is_empty() {
+        true => (false, "The arg spec validation passed".to_owned(), Map::new()),
+        false => {
+            let message = format!("Validation of arguments failed:\n{}", wrong.join("\n"));
+            (true, message, Map::from_iter([("argument_errors".to_owned(), Json::from(wrong))]))
+        }
+    };
+    Ok(Deed::Told { failed, message: Some(message), data })
 }
 
-fn options(spec: &Map<String, Json>, given: &Map<String, Json>, below: &str, wrong: &mut Vec<String>) {
-    let within = |below: &str| if below.is_empty() { String::new() } else { format!(" found in {below}") };
+/// What is wrong, in the words of ansible-core 2.19's `module_utils/common/parameters.py`.
+#[derive(Default)]
+struct Found {
+    errors: Vec<String>,
+    /// Options that nobody asked for, with the path to them.
+    unsupported: BTreeSet<String>,
+    /// Those that there are beside the last of them.
+    supported: BTreeSet<String>,
+}
+
+impl Found {
+    fn all(mut self) -> Vec<String> {
+        if !self.unsupported.is_empty() {
+            let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+            let (names, known) = (list(self.unsupported), list(self.supported));
+            self.errors.push(format!("{names}. Supported parameters include: {known}."));
+        }
+        self.errors
+    }
+
+    fn error(&mut self, message: &str, within: &[&str]) {
+        self.errors.push(match within {
+            [] => message.to_owned(),
+            within => format!("{message} found in {}", within.join(" -> ")),
+        });
+    }
+}
+
+fn options(spec: &Map<String, Json>, given: &Map<String, Json>, within: &[&str], found: &mut Found) {
+    for name in given.keys().filter(|name| !spec.contains_key(*name)) {
+        let path: Vec<&str> = within.iter().copied().chain([name.as_str()]).collect();
+        found.unsupported.insert(path.join("."));
+        found.supported = spec.keys().cloned().collect();
+    }
     let yes = |option: &Json, key: &str| option.get(key).is_some_and(|value| *value == Json::Bool(true));
-    let missing: Vec<&str> = spec
+    let missing: BTreeSet<&str> = spec
         .iter()
         .filter(|(name, option)| yes(option, "required") && given.get(*name).is_none_or(Json::is_null))
         .map(|(name, _)| name.as_str())
         .collect();
     if !missing.is_empty() {
-        wrong.push(format!("missing required arguments: {}{}", missing.join(", "), within(below)));
+        let names = missing.into_iter().collect::<Vec<_>>().join(", ");
+        found.error(&format!("missing required arguments: {names}"), within);
     }
-    for (name, value) in given {
-        let Some(option) = spec.get(name) else {
-            let known: Vec<&str> = spec.keys().map(String::as_str).collect();
-            wrong.push(format!(
-                "unsupported parameter: {name}{}; known are {}",
-                within(below),
-                known.join(", ")
-            ));
-            continue;
-        };
-        if value.is_null() {
-            continue;
+    let given: Vec<(&str, &Json, Cow<'_, Json>)> = spec
+        .iter()
+        .filter_map(|(name, option)| Some((name, option, given.get(name).filter(|value| !value.is_null())?)))
+        .map(|(name, option, value)| (name.as_str(), option, taken_as(wanted(option), value)))
+        .collect();
+    for (name, option, value) in &given {
+        of_type(name, option, value, within, found);
+    }
+    for (name, option, value) in &given {
+        among_choices(name, option, value, within, found);
+    }
+    for (name, option, value) in &given {
+        let Some(below) = option.get("options").and_then(Json::as_object) else { continue };
+        let within: Vec<&str> = within.iter().copied().chain([*name]).collect();
+        let maps = value.as_array().map_or_else(|| std::slice::from_ref(&**value), Vec::as_slice);
+        for map in maps {
+            match map.as_object() {
+                Some(map) => options(below, map, &within, found),
+                None => {
+                    found.errors.push(format!("value of '{name}' must be of type dict or list of dicts"));
+                }
+            }
         }
-        let path = if below.is_empty() { name.clone() } else { format!("{below} -> {name}") };
-        one(option, value, &path, wrong);
     }
 }
 
-fn one(option: &Json, value: &Json, path: &str, wrong: &mut Vec<String>) {
-    let wanted = option.get("type").and_then(Json::as_str).unwrap_or("str");
-    if !fits(wanted, value) {
-        wrong.push(format!("argument '{path}' is {} and cannot be taken as {wanted}", kind(value)));
-        return;
-    }
-    if let Some(choices) = option.get("choices").and_then(Json::as_array) {
-        let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        let among = |value: &Json| choices.iter().any(|choice| text(choice) == text(value));
-        let ok = value.as_array().map_or_else(|| among(value), |list| list.iter().all(among));
-        if !ok {
-            let shown: Vec<String> = choices.iter().map(text).collect();
-            wrong.push(format!("value of {path} must be one of: {}, got: {}", shown.join(", "), text(value)));
-        }
-    }
-    if let (Some(elements), Some(list)) = (option.get("elements").and_then(Json::as_str), value.as_array()) {
-        for element in list.iter().filter(|element| !fits(elements, element)) {
-            wrong.push(format!(
-                "an element of '{path}' is {} and cannot be taken as {elements}",
-                kind(element)
-            ));
-        }
-    }
-    let Some(below) = option.get("options").and_then(Json::as_object) else { return };
+fn wanted(option: &Json) -> &str {
+    option.get("type").and_then(Json::as_str).unwrap_or("str")
+}
+
+/// A text as the list that it stands for, where one is wanted.
+fn taken_as<'a>(wanted: &str, value: &'a Json) -> Cow<'a, Json> {
     match value {
-        Json::Object(map) => options(below, map, path, wrong),
-        Json::Array(list) => {
-            for map in list.iter().filter_map(Json::as_object) {
-                options(below, map, path, wrong);
-            }
-        }
-        _ => {}
+        Json::String(text) if wanted == "list" => Cow::Owned(text.split(',').collect()),
+        Json::Number(number) if wanted == "list" => Cow::Owned(Json::from_iter([number.to_string()])),
+        value => Cow::Borrowed(value),
     }
 }
+
+fn of_type(name: &str, option: &Json, value: &Json, within: &[&str], found: &mut Found) {
+    let wanted = wanted(option);
+    if !fits(wanted, value) {
+        let place = match within {
+            [] => String::new(),
+            within => format!(" found in '{}'.", within.join(" -> ")),
+        };
+        let (kind, why) = (kind(value), why_not(wanted, value));
+        found.errors.push(format!(
+            "argument '{name}' is of type {kind}{place} and we were unable to convert to {wanted}: {why}"
+        ));
+        return;
+    }
+    let Some(wanted) = option.get("elements").and_then(Json::as_str) else { return };
+    for element in value.as_array().into_iter().flatten().filter(|element| !fits(wanted, element)) {
+        let place = match within {
+            [] => String::new(),
+            within => format!(" found in '{}'", within.join(" -> ")),
+        };
+        let (kind, why) = (kind(element), why_not(wanted, element));
+        found.errors.push(format!(
+            "Elements value for option '{name}'{place} is of type {kind} and we were unable to convert to {wanted}: {why}"
+        ));
+    }
+}
+
+fn among_choices(name: &str, option: &Json, value: &Json, within: &[&str], found: &mut Found) {
+    let Some(choices) = option.get("choices").and_then(Json::as_array) else { return };
+    let among = |value: &Json| choices.iter().any(|choice| text(choice) == text(value));
+    let shown = choices.iter().map(text).collect::<Vec<_>>().join(", ");
+    match value.as_array() {
+        Some(list) => {
+            let others: Vec<String> = list.iter().filter(|item| !among(item)).map(text).collect();
+            if !others.is_empty() {
+                let others = others.join(", ");
+                let message =
+                    format!("value of {name} must be one or more of: {shown}. Got no match for: {others}");
+                found.error(&message, within);
+            }
+        }
+        None if !among(value) => {
+            let message = format!("value of {name} must be one of: {shown}, got: {}", text(value));
+            found.error(&message, within);
+        }
+        None => {}
+    }
+}
+
+fn text(value: &Json) -> String {
+    Value::literal(value).to_text()
+}
+
+/// Why a value does not fit; where Ansible names a class of its own, Python's takes its place.
+fn why_not(wanted: &str, value: &Json) -> String {
+    let class = || format!("<class '{}'> cannot be converted to a {wanted}", kind(value));
+    match (wanted, value) {
+        ("int", value) => {
+            format!("\"{}\" cannot be converted to an int", Value::literal(value).python_repr())
+        }
+        ("bool", Json::String(_) | Json::Number(_)) => format!(
+            "The value '{}' is not a valid boolean. Valid booleans include: {}",
+            text(value),
+            BOOLEANS.map(|word| format!("'{word}'")).join(", ")
+        ),
+        ("dict", Json::String(text)) if text.starts_with('{') => {
+            "unable to evaluate string as dictionary".to_owned()
+        }
+        ("dict", Json::String(_)) => "dictionary requested, could not parse JSON or key=value".to_owned(),
+        _ => class(),
+    }
+}
+
+const BOOLEANS: [&str; 12] = ["yes", "no", "true", "false", "on", "off", "y", "n", "t", "f", "1", "0"];
 
 /// Whether a value is of a type, or can be read as one, as Ansible's modules read their parameters.
 fn fits(wanted: &str, value: &Json) -> bool {
@@ -108,12 +207,7 @@ fn fits(wanted: &str, value: &Json) -> bool {
         "bool" => {
             value.is_boolean()
                 || matches!(value.as_i64(), Some(0 | 1))
-                || text.is_some_and(|text| {
-                    matches!(
-                        text.to_ascii_lowercase().as_str(),
-                        "yes" | "no" | "true" | "false" | "on" | "off" | "y" | "n" | "t" | "f" | "1" | "0"
-                    )
-                })
+                || text.is_some_and(|text| BOOLEANS.contains(&&*text.to_ascii_lowercase()))
         }
         "list" => value.is_array() || text.is_some() || value.is_number(),
         "dict" => {
@@ -125,13 +219,15 @@ fn fits(wanted: &str, value: &Json) -> bool {
     }
 }
 
+/// The name of its type in Python.
 fn kind(value: &Json) -> &'static str {
     match value {
-        Json::Null => "nothing",
-        Json::Bool(_) => "a boolean",
-        Json::Number(_) => "a number",
-        Json::String(_) => "a string",
-        Json::Array(_) => "a list",
-        Json::Object(_) => "a mapping",
+        Json::Null => "NoneType",
+        Json::Bool(_) => "bool",
+        Json::Number(number) if number.is_f64() => "float",
+        Json::Number(_) => "int",
+        Json::String(_) => "str",
+        Json::Array(_) => "list",
+        Json::Object(_) => "dict",
     }
 }

@@ -192,11 +192,12 @@ impl Surroundings<'_> {
             block: (params.block_start_string.clone(), params.block_end_string.clone()),
             variable: (params.variable_start_string.clone(), params.variable_end_string.clone()),
             comment: (params.comment_start_string.clone(), params.comment_end_string.clone()),
+            line_end: params.newline_sequence.as_str(),
         };
         let (syntax, text) =
             syntax.from_header(text).map_err(|why| fail(format!("{}:1: {why}", source.path)))?;
         let shelves = Shelves::of_task(&self.search, &source.path);
-        let mut rendered = match template::render_document_as(text, scope, &syntax, &shelves) {
+        let rendered = match template::render_document_as(text, scope, &syntax, &shelves) {
             Ok(Some(text)) => text,
             Ok(None) => return Err(unknown()),
             Err(error) => {
@@ -206,10 +207,6 @@ impl Surroundings<'_> {
                 return Err(fail(format!("{}{line}: {error}", source.path)));
             }
         };
-        let line_end = params.newline_sequence.as_str();
-        if line_end != "\n" {
-            rendered = rendered.replace("\r\n", "\n").replace('\n', line_end);
-        }
         let name = params.src.rsplit('/').next().unwrap_or_default();
         let put = PutFile {
             dest: params.dest.clone(),

@@ -348,6 +348,11 @@ impl Inventory {
         self.implicit.iter().find(|(host, _)| &*host.name == name).map(|(host, vars)| (host, vars))
     }
 
+    /// Whether a name means the controller where no source says otherwise.
+    pub fn is_this_machine(name: &str) -> bool {
+        LOCALHOST.contains(&name)
+    }
+
     /// What a name of the controller stands for: itself, or the one of these names that a source defines.
     pub(super) fn localhost(&self, name: &str) -> Option<HostName> {
         if !LOCALHOST.contains(&name) {

@@ -23,7 +23,10 @@ impl ModuleAdvice {
 
 /// By the last part of the module's name, in the order of the letters.
 const INSTEAD: &[(&str, &str)] = &[
-    ("add_host", "put the host into the inventory"),
+    (
+        "add_host",
+        "put the host into the inventory: who takes part is settled before the first node is touched",
+    ),
     ("alternatives", "use `command: update-alternatives --set …` with `changed_when`"),
     ("apt_key", "put the key into /etc/apt/keyrings with `copy`"),
     ("apt_repository", "write the file below /etc/apt/sources.list.d with `copy`"),
@@ -39,9 +42,15 @@ const INSTEAD: &[(&str, &str)] = &[
     ("filesystem", "use `command: mkfs …` with `creates`"),
     ("firewalld", "use `command: firewall-cmd …` with `changed_when`"),
     ("flatpak", "use `command`"),
-    ("getent", "use `command: getent …` with `changed_when: false`"),
+    (
+        "getent",
+        "use `command: getent passwd NAME` with `register`, `changed_when: false` and `check_mode: false`",
+    ),
     ("git", "use `command: git clone …` with `creates`"),
-    ("group_by", "make the groups in the inventory: `keyed_groups` of a constructed source"),
+    (
+        "group_by",
+        "make the groups in the inventory with `plugin: constructed`, and take a part of them with `--limit`",
+    ),
     ("helm", "use `command: helm upgrade --install …` with `delegate_to: localhost`"),
     ("include", "write `include_tasks` or `import_tasks`: `include` was taken out of Ansible too"),
     ("ini_file", "use `lineinfile` with `insertafter` for the section"),
@@ -64,7 +73,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("rpm_key", "use `command: rpm --import …` with `creates`"),
     ("seboolean", "use `command: setsebool -P …` with `changed_when`"),
     ("selinux", "use `lineinfile` on /etc/selinux/config and `reboot`"),
-    ("service_facts", "use `command: systemctl is-active …` with `changed_when: false`"),
+    (
+        "service_facts",
+        "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
+    ),
     ("set_fact_cacheable", "use `set_fact`"),
     ("slack", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
     ("snap", "use `command: snap install …` with `changed_when`"),
@@ -73,7 +85,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("sysvinit", "use `service`"),
     ("timezone", "use `command: timedatectl set-timezone …` with `changed_when`"),
     ("ufw", "use `command: ufw …` with `changed_when`"),
-    ("uri", "use `command: curl …` with `changed_when: false`"),
+    ("uri", "use `command: curl …` with `register`, `changed_when: false` and `check_mode: false`"),
     ("xattr", "use `command: setfattr …` with `changed_when`"),
     ("yum_repository", "write the file below /etc/yum.repos.d with `copy`"),
     ("zypper", "use `command: zypper --non-interactive install …` with `changed_when`"),

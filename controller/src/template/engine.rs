@@ -329,6 +329,20 @@ pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// The text, whose lines end with `\n`, with another end.
+pub(super) fn ended<'a>(text: &'a str, line_end: &str) -> Cow<'a, str> {
+    match line_end {
+        "\n" => Cow::Borrowed(text),
+        other => Cow::Owned(text.replace('\n', other)),
+    }
+}
+
+/// Where a place of a text that [`ended`] made lies in the text that it was made of.
+fn unended(text: &str, line_end: &str, at: usize) -> usize {
+    let before = text.get(..at).unwrap_or(text);
+    at - before.matches(line_end).count() * (line_end.len() - 1)
+}
+
 /// A template file as text, written in some way, which takes in others from these shelves; none when it depends on
 /// something unknown.
 ///
@@ -346,7 +360,8 @@ pub fn render_document_as(
     }
     let source = &*line_breaks(source);
     // Why: as in Ansible, a statement before the last line break takes it not away; what the text lacks is added again.
-    let body = source.strip_suffix('\n').unwrap_or(source);
+    let line_end = syntax.line_end;
+    let body = &*ended(source.strip_suffix('\n').unwrap_or(source), line_end);
     let takes_in = includes::takes_in(body);
     let document = Document::of(body, own_marks, takes_in || growing::grows(body));
     let marks = match *syntax == Syntax::default() {
@@ -359,7 +374,7 @@ pub fn render_document_as(
         let own = environment.to_mut();
         own.set_syntax(marks.clone());
         if let Some(outside) = scope.outside() {
-            taken.open(own, outside, shelves, own_marks, &marks);
+            taken.open(own, outside, shelves, syntax, &marks);
         }
     }
     let rendered = frame::evaluate(scope, |root| {
@@ -373,11 +388,13 @@ pub fn render_document_as(
             .map(as_value)
             .map_err(|error| taken.error(&error).unwrap_or_else(|| document.error(&error, body)))
     });
-    match rendered.map_err(|error| taken.located(error.located(body)))? {
+    let located =
+        |error: TemplateError| taken.located(error.located(body)).moved(|at| unended(body, line_end, at));
+    match rendered.map_err(located)? {
         Value::Unknown => Ok(None),
         Value::Str(text) => {
             let missing = breaks(source).saturating_sub(breaks(&text));
-            Ok(Some(format!("{text}{}", "\n".repeat(missing))))
+            Ok(Some(format!("{text}{}", line_end.repeat(missing))))
         }
         other => Ok(Some(other.to_text())),
     }

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind};
 
-use super::engine::{Document, line_breaks, whole};
+use super::engine::{Document, ended, line_breaks, whole};
 use super::outside::{Content, Outside};
-use super::{TemplateError, frame, scan};
+use super::{Syntax, TemplateError, frame, scan};
 
 /// Where a template looks for those that it takes in.
 #[derive(Clone, Debug, Default)]
@@ -115,11 +115,11 @@ impl TakenIn {
         environment: &mut Environment<'static>,
         outside: &Arc<dyn Outside>,
         shelves: &Shelves,
-        own_marks: bool,
+        syntax: &Syntax,
         marks: &SyntaxConfig,
     ) {
         let (notes, outside, shelves) = (Arc::clone(&self.0), Arc::clone(outside), shelves.clone());
-        let marks = marks.clone();
+        let (own_marks, line_end, marks) = (syntax.has_own_marks(), syntax.line_end, marks.clone());
         environment.set_loader(move |name| {
             let found = shelves.find(&*outside, name).map_err(|why| TemplateError::new(why).into_engine())?;
             let Ok(mut notes) = notes.lock() else { return Ok(None) };
@@ -137,7 +137,7 @@ impl TakenIn {
                 .map_err(|_| TemplateError::new(format!("{path} is not UTF-8 text")).into_engine())?;
             // Why: as in Ansible, the last line break of a file that is taken in goes.
             let source = line_breaks(source);
-            let source = source.strip_suffix('\n').unwrap_or(&source).to_owned();
+            let source = ended(source.strip_suffix('\n').unwrap_or(&source), line_end).into_owned();
             frame::note_macros(&source);
             let document = Document::of(&source, own_marks, own_marks);
             let text = document.text().to_owned();

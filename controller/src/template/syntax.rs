@@ -14,6 +14,8 @@ pub struct Syntax {
     pub block: (Option<String>, Option<String>),
     pub variable: (Option<String>, Option<String>),
     pub comment: (Option<String>, Option<String>),
+    /// What the line breaks of the template's own text become.
+    pub line_end: &'static str,
 }
 
 impl Default for Syntax {
@@ -25,6 +27,7 @@ impl Default for Syntax {
             block: (None, None),
             variable: (None, None),
             comment: (None, None),
+            line_end: "\n",
         }
     }
 }

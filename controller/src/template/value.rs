@@ -349,7 +349,7 @@ impl Value {
     }
 
     /// As Python's `repr`: text in quotes.
-    pub(super) fn python_repr(&self) -> String {
+    pub(crate) fn python_repr(&self) -> String {
         let mut out = String::new();
         self.repr(&mut out);
         out

@@ -205,8 +205,11 @@ fn arguments_of_a_role_are_checked() {
     "#);
     let wrong = of_files(&files("- hosts: all\n  roles:\n  - {role: one, count: x, mode: c}\n"), json!({}));
     insta::assert_snapshot!(wrong.lines(), @r#"
-    one : validating arguments against arg spec 'main' - installs: failed "Validation of arguments failed: missing required arguments: version; argument 'count' is a string and cannot be taken as int; value of mode must be one of: a, b, got: c"
-    end: Failed { task: "one : Validating arguments against arg spec 'main' - Installs", message: "Validation of arguments failed: missing required arguments: version; argument 'count' is a string and cannot be taken as int; value of mode must be one of: a, b, got: c" }
+    one : validating arguments against arg spec 'main' - installs: failed "Validation of arguments failed:
+    missing required arguments: version
+    argument 'count' is of type str and we were unable to convert to int: "'x'" cannot be converted to an int
+    value of mode must be one of: a, b, got: c"
+    end: Failed { task: "one : Validating arguments against arg spec 'main' - Installs", message: "Validation of arguments failed:\nmissing required arguments: version\nargument 'count' is of type str and we were unable to convert to int: \"'x'\" cannot be converted to an int\nvalue of mode must be one of: a, b, got: c" }
     "#);
 }
 
@@ -351,7 +354,7 @@ fn what_an_included_role_shows_and_checks_is_up_to_the_task() {
             story.reports.iter().skip(1).filter_map(|report| report.message.as_deref()).collect();
         said.join(", ")
     };
-    assert_eq!(said(""), "Validation of arguments failed: missing required arguments: needed");
+    assert_eq!(said(""), "Validation of arguments failed:\nmissing required arguments: needed");
     assert_eq!(said(", rolespec_validate: false"), "in it, unseen");
     assert_eq!(said(", rolespec_validate: false, public: true"), "in it, of r");
 }

@@ -165,6 +165,17 @@ impl Parser<'_> {
             return;
         }
         match kind.free_form {
+            Some(name) if !runs && entries.iter().any(|entry| *entry.name == *name) => {
+                self.error(
+                    Diagnostic::error(format!("`{}` has `{name}` twice", kind.name))
+                        .at(&node.span)
+                        .label(format!("as `{name}=…`, and as the text `{free}`"))
+                        .help(format!(
+                            "put quotes around the value: `{name}='…'`, or write a mapping: `{}`",
+                            kind.example
+                        )),
+                );
+            }
             Some(name) => {
                 let inner = Node {
                     value: Yaml::Str(crate::yaml::Str { text: free.to_owned(), plain: plain(node) }),

@@ -356,33 +356,29 @@ impl Parser<'_> {
         })
     }
 
-    /// Handlers are tasks; blocks of them are flattened.
+    /// Handlers are tasks, each by itself also where a block holds them.
+    ///
+    /// As in Ansible, what a block has beside `block` is never notified.
     pub(super) fn handlers(&mut self, items: &Items) -> Vec<Arc<crate::playbook::Task>> {
         let mut handlers = Vec::new();
         for item in items.iter() {
             match item {
-                Item::Task(task) => handlers.push(Arc::clone(task)),
-                Item::GpuGroup(tasks) => handlers.extend(tasks.iter().cloned()),
-                Item::Block(block) => {
-                    if !block.rescue.is_empty() || !block.always.is_empty() {
-                        self.error(
-                            Diagnostic::error("`rescue` and `always` are not available in handlers yet")
-                                .at(&block.span),
-                        );
-                    }
-                    handlers.extend(self.handlers(&block.body));
-                }
-            }
-        }
-        for task in &handlers {
-            if task.name.is_none() && task.listen.is_empty() {
-                self.error(
-                    Diagnostic::error("a handler without `name` and `listen` can never be notified")
-                        .at(&task.span),
-                );
+                Item::Task(task) => self.handler(task, &mut handlers),
+                Item::GpuGroup(tasks) => tasks.iter().for_each(|task| self.handler(task, &mut handlers)),
+                Item::Block(block) => handlers.extend(self.handlers(&block.body)),
             }
         }
         handlers
+    }
+
+    fn handler(&mut self, task: &Arc<crate::playbook::Task>, handlers: &mut Vec<Arc<crate::playbook::Task>>) {
+        if task.name.is_none() && task.listen.is_empty() {
+            self.error(
+                Diagnostic::error("a handler without `name` and `listen` can never be notified")
+                    .at(&task.span),
+            );
+        }
+        handlers.push(Arc::clone(task));
     }
 
     fn notified_handlers_exist(&mut self, play: &Play) {

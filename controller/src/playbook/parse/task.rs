@@ -662,13 +662,14 @@ impl Parser<'_> {
         for (text, key) in &unknown {
             let near_key = suggest(text, keys::SHARED.iter().chain(keys::TASK).copied());
             let near_kind = suggest_kind(text);
+            let advice = crate::playbook::module_advice(text);
             let error = if let Some(hint) = keys::not_yet(text) {
                 Diagnostic::error(format!("`{text}` is not available yet")).at(&key.span).help(hint)
-            } else if kinds.is_empty() && (near_key.is_none() || near_kind.is_some()) {
+            } else if kinds.is_empty() && (near_key.is_none() || near_kind.is_some() || advice.is_some()) {
                 let error = Diagnostic::error(format!("unknown task `{text}`"))
                     .at(&key.span)
                     .label("no task kind of this name");
-                match (crate::playbook::module_advice(text), near_kind) {
+                match (advice, near_kind) {
                     (Some(advice), _) => error.help(advice.text()),
                     (None, Some(name)) => {
                         error.help(format!("did you mean `{name}`? `gpufleet doc` lists all kinds"))

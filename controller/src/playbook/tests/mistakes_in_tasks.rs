@@ -363,6 +363,67 @@ fn a_handler_that_nobody_can_notify() {
 }
 
 #[test]
+fn a_handler_in_a_block_that_nobody_can_notify_is_told_once() {
+    let text = r"- hosts: all
+  tasks: []
+  handlers:
+    - block:
+        - service: {name: x, state: restarted}
+      rescue:
+        - debug: {msg: x}
+";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: a handler without `name` and `listen` can never be notified
+      --> play.yml:5:11
+       |
+     5 |         - service: {name: x, state: restarted}
+       |           ^^^^^^^
+    ");
+}
+
+#[test]
+fn a_parameter_as_text_and_as_a_word() {
+    let text = "- hosts: all\n  tasks:\n    - debug: msg={{ a }} {{ b }}\n";
+    insta::assert_snapshot!(errors_of(text), @r"
+    error: `debug` has `msg` twice
+      --> play.yml:3:14
+       |
+     3 |     - debug: msg={{ a }} {{ b }}
+       |              ^^^^^^^^^^^^^^^^^^^ as `msg=…`, and as the text `{{ b }}`
+    help: put quotes around the value: `msg='…'`, or write a mapping: `debug: {msg: 'hello'}`
+    ");
+}
+
+#[test]
+fn a_module_that_is_left_out_on_purpose_says_what_to_do() {
+    for (module, instead) in [
+        (
+            "add_host",
+            "put the host into the inventory: who takes part is settled before the first node is touched",
+        ),
+        (
+            "group_by",
+            "make the groups in the inventory with `plugin: constructed`, and take a part of them with `--limit`",
+        ),
+        (
+            "getent",
+            "use `command: getent passwd NAME` with `register`, `changed_when: false` and `check_mode: false`",
+        ),
+        (
+            "service_facts",
+            "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
+        ),
+        ("uri", "use `command: curl …` with `register`, `changed_when: false` and `check_mode: false`"),
+    ] {
+        for name in [module.to_owned(), format!("ansible.builtin.{module}")] {
+            let told = errors_of(&format!("- hosts: all\n  tasks:\n    - {name}: {{name: x}}\n"));
+            assert!(told.contains(&format!("unknown task `{name}`")), "{told}");
+            assert!(told.contains(&format!("help: {instead}")), "{told}");
+        }
+    }
+}
+
+#[test]
 fn a_block_that_is_no_list() {
     let text = r"- hosts: all
   tasks:
