@@ -74,6 +74,8 @@ enum Latch {
         owner: usize,
         waiting: Vec<usize>,
     },
+    /// Its host is held, for this reason: whether it did it is for a person to find out.
+    Held(String),
     Value(Box<LatchValue>),
 }
 
@@ -207,6 +209,7 @@ impl Meeting {
                 waiting.push(host);
                 None
             }
+            Some(Latch::Held(why)) => Some(ToNode::Deny(why.clone())),
             Some(Latch::Value(value)) => Some(ToNode::LatchValue(value.clone())),
         }
     }
@@ -226,7 +229,7 @@ impl Meeting {
             .values()
             .flat_map(|latch| match latch {
                 Latch::Expected { waiting, .. } | Latch::Running { waiting, .. } => waiting.clone(),
-                Latch::Value(_) => Vec::new(),
+                Latch::Held(_) | Latch::Value(_) => Vec::new(),
             })
             .chain(self.at_barrier.keys().copied())
             .collect();
@@ -243,21 +246,31 @@ impl Meeting {
         heirs
     }
 
-    /// A latch whose owner is gone goes to the first of those who wait, or to whoever comes next.
-    pub(super) fn pass_on(&mut self, gone: usize) -> Vec<usize> {
-        let mut heirs = Vec::new();
+    /// A latch whose owner is gone goes to the first of those who wait, or to whoever comes next; to nobody where the owner
+    /// is held, which is then said of it: what it began may go on.
+    pub(super) fn pass_on(&mut self, gone: usize, held: Option<&str>) -> Vec<(usize, ToNode)> {
+        let mut answers = Vec::new();
+        for latch in self.latches.values_mut() {
+            if let Latch::Running { owner, waiting } = latch
+                && *owner == gone
+                && let Some(why) = held
+            {
+                answers.extend(waiting.drain(..).map(|host| (host, ToNode::Deny(why.to_owned()))));
+                *latch = Latch::Held(why.to_owned());
+            }
+        }
         self.latches.retain(|_, latch| match latch {
             Latch::Expected { owner, waiting } | Latch::Running { owner, waiting } if *owner == gone => {
                 let heir = first_of(waiting);
                 if let Some(heir) = heir {
                     *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };
-                    heirs.push(heir);
+                    answers.push((heir, ToNode::LatchYours));
                 }
                 heir.is_some()
             }
             _ => true,
         });
-        heirs
+        answers
     }
 
     /// Takes up whose failures others have heard of.
@@ -289,4 +302,32 @@ impl Meeting {
 fn first_of(waiting: &mut Vec<usize>) -> Option<usize> {
     let at = waiting.iter().enumerate().min_by_key(|(_, host)| **host)?.0;
     Some(waiting.swap_remove(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(answers: &[(usize, ToNode)]) -> Vec<(usize, &str)> {
+        let word = |answer: &ToNode| match answer {
+            ToNode::LatchYours => "yours",
+            ToNode::Deny(_) => "held",
+            _ => "something else",
+        };
+        let mut told: Vec<_> = answers.iter().map(|(host, answer)| (*host, word(answer))).collect();
+        told.sort_unstable();
+        told
+    }
+
+    #[test]
+    fn a_task_for_all_goes_to_another_host_but_where_its_own_is_held() {
+        let key = || Arc::from("tasks.1");
+        let mut meeting = Meeting::default();
+        assert!(matches!(meeting.latch(0, key(), Some(0)), Some(ToNode::LatchYours)));
+        assert!(meeting.latch(1, key(), Some(0)).is_none());
+        assert!(meeting.latch(2, key(), Some(0)).is_none());
+        assert_eq!(told(&meeting.pass_on(0, None)), [(1, "yours")], "it is gone and has done nothing");
+        assert_eq!(told(&meeting.pass_on(1, Some("it is held"))), [(2, "held")], "what it began may go on");
+        assert!(matches!(meeting.latch(3, key(), Some(3)), Some(ToNode::Deny(_))), "who comes later, too");
+    }
 }

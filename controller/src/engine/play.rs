@@ -571,8 +571,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         if fatal {
             self.meeting.no_news(host, halting);
         }
-        for heir in self.meeting.pass_on(host) {
-            self.answer(heir, ToNode::LatchYours);
+        let held = format!("{} is held at a task that it does for all hosts (`run_once`)", self.name(host));
+        let held = (state == NodeState::Held).then_some(held.as_str());
+        for (waiting, answer) in self.meeting.pass_on(host, held) {
+            self.answer(waiting, answer);
         }
         self.open_barrier()
     }

@@ -43,6 +43,7 @@ impl NodeTask {
         match answer {
             Some(ToNode::LatchYours) => Ok(None),
             Some(ToNode::LatchValue(value)) => Ok(Some(*value)),
+            Some(ToNode::Deny(why)) => Err(Cut::Held(why)),
             _ => Err(Cut::Stopped),
         }
     }
