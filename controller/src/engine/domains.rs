@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::{convert, recorder::Recorder, run::EngineError};
 use crate::{
     drain::{Labelled, Scheduler},
-    event::{Level, What},
+    event::{Level, PlayStarted, What},
     interpreter::HostContext,
     playbook::Play,
 };
@@ -40,6 +40,27 @@ impl Domains<'_> {
     }
 }
 
+/// What a linear play would wait for without end, if it may disturb: the nodes that are out wait for the others of their batch
+/// at the next task, and of these some wait for a place in their domain.
+pub(super) fn waits_for_itself(shape: &PlayStarted) -> Option<String> {
+    let policy = shape.policy.as_ref()?;
+    let most = policy.max_per_domain?;
+    shape.waves.iter().find_map(|wave| {
+        let of_wave = |hosts: &[String]| hosts.iter().filter(|host| wave.hosts.contains(host)).count();
+        let (domain, hosts) = policy
+            .domains
+            .iter()
+            .map(|domain| (domain, of_wave(&domain.hosts)))
+            .find(|(_, hosts)| *hosts > most)?;
+        Some(format!(
+            "a linear play with {hosts} nodes of `{}` in the batch `{}` and `max_unavailable_per_domain` {most} would wait for itself: the \
+             nodes that are out wait for the others at the next task, and these wait for their domain\nhelp: leave out `strategy`, so that \
+             each node goes through alone (host_pinned), or make the batches smaller",
+            domain.name, wave.label
+        ))
+    })
+}
+
 /// The domains of these hosts; a scheduler that does not tell is asked for a while.
 pub(super) async fn domains<'a>(
     play: &Play,
@@ -61,4 +82,35 @@ pub(super) async fn domains<'a>(
             Labelled { hosts, ..Labelled::default() }
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{DomainShape, PolicyShape, WaveShape};
+
+    #[test]
+    fn a_batch_with_more_of_a_domain_than_may_be_out_waits_for_itself() {
+        let names = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let domain = |name: &str, hosts| DomainShape { name: name.to_owned(), hosts: names(hosts) };
+        let wave = |hosts| WaveShape { label: "2".to_owned(), hosts: names(hosts) };
+        let policy = |most| PolicyShape {
+            max_per_domain: Some(most),
+            domains: vec![domain("rack1", "a b"), domain("rack2", "c d")],
+            ..PolicyShape::default()
+        };
+        let shape = |most, waves| PlayStarted {
+            play: 0,
+            name: String::new(),
+            hosts: names("a b c d"),
+            waves,
+            max_unavailable: 2,
+            policy: Some(policy(most)),
+            work: None,
+        };
+        let text = waits_for_itself(&shape(1, vec![wave("a c"), wave("b d c")])).unwrap();
+        assert!(text.starts_with("a linear play with 2 nodes of `rack2` in the batch `2` and"), "{text}");
+        assert_eq!(waits_for_itself(&shape(1, vec![wave("a c"), wave("b d")])), None);
+        assert_eq!(waits_for_itself(&shape(2, vec![wave("a b c d")])), None);
+    }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::{
     approval::{Approval, Confirm, Forecast, Refusal, Stepper},
     convert,
-    domains::{Domains, domains},
+    domains::{Domains, domains, waits_for_itself},
     elsewhere::{Delegates, Throttles},
     ending::{RunResult, Stop},
     hooks::Hooks,
@@ -46,6 +46,8 @@ pub enum EngineError {
     Journal(#[from] WriteError),
     #[error("play `{play}`: {cause}")]
     Budget { play: String, cause: BudgetError },
+    #[error("play `{play}`: {why}")]
+    WaitsForItself { play: String, why: String },
     #[error("the rollout was told something impossible: {0}")]
     Rollout(#[from] RolloutError),
     #[error("the journal's window cannot be read: {0}")]
@@ -488,6 +490,12 @@ impl Engine {
             policy: Some(convert::policy(play, &self.options.overrides, &names, &domains, learned)),
             work: Some(learned::work_of(play)),
         };
+        if disrupts
+            && play.strategy == Strategy::Linear
+            && let Some(why) = waits_for_itself(&shape)
+        {
+            return Err(EngineError::WaitsForItself { play: play.name.clone(), why });
+        }
         let hostvars = self.hostvars(index, play, dispatcher.slots().flatten(), elsewhere);
         let lost: Vec<String> = (dispatcher.slots().flatten())
             .filter(|slot| !slot.is_alive())
