@@ -81,13 +81,7 @@ async fn a_budget_without_room_is_named_and_waited_for() {
         );
     }
     assert_eq!(site.evictions(), vec![(pod.clone(), 429); 3]);
-    site.command(
-        json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "default", "name": "web"}}),
-    );
-    site.seconds(1);
-    assert!(busy(&drainer).await.ends_with("(was asked to end)"));
-    site.seconds(31);
-    assert_eq!(step(&drainer).await, Ok(Activity::Idle));
+    drains_without_its_budget(&site, &drainer).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,13 +33,7 @@ async fn a_node_goes_there_and_back() {
     assert!(said.ends_with(blocked), "{said}");
     let said = drainer.preflight(&target()).await.unwrap().unwrap().join("; ");
     assert!(said.contains(blocked), "{said}");
-    site.command(
-        json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "default", "name": "web"}}),
-    );
-    site.seconds(1);
-    assert!(busy(&drainer).await.ends_with("(was asked to end)"));
-    site.seconds(31);
-    assert_eq!(step(&drainer).await, Ok(Activity::Idle));
+    drains_without_its_budget(&site, &drainer).await;
     for entry in site.entries("evict") {
         assert!(entry.detail["deleteOptions"]["preconditions"]["uid"].is_string(), "{entry:?}");
     }

@@ -157,6 +157,17 @@ pub async fn busy(drainer: &KubernetesDrainer) -> String {
     }
 }
 
+/// Takes away the budget of `web` that is in the way; then the node drains.
+pub async fn drains_without_its_budget(site: &Site, drainer: &KubernetesDrainer) {
+    site.command(
+        json!({"delete": {"resource": "poddisruptionbudgets", "namespace": "default", "name": "web"}}),
+    );
+    site.seconds(1);
+    assert!(busy(drainer).await.ends_with("(was asked to end)"));
+    site.seconds(31);
+    assert_eq!(step(drainer).await, Ok(Activity::Idle));
+}
+
 pub async fn stuck(drainer: &KubernetesDrainer) -> String {
     match step(drainer).await {
         Ok(Activity::Stuck { why }) => why.join("; "),

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use gpufleet::drain::{Call, LocalRunner, Output, RunError, Runner};
+use gpufleet_ports::{Ports, ReservedPort};
 use tempfile::TempDir;
 
 /// How long the cluster may take for anything.
@@ -40,6 +40,8 @@ pub struct Cluster {
     controller: Mutex<Option<Child>>,
     /// Why locked: a test restarts them while others look on.
     nodes: Vec<Mutex<Option<Child>>>,
+    /// Why as long as the cluster: its daemons come and go, and nobody may take their place meanwhile.
+    _ports: Vec<ReservedPort>,
 }
 
 impl Cluster {
@@ -66,7 +68,10 @@ impl Cluster {
         .expect("random bytes");
         std::fs::write(&key, random).expect("the key");
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("the key's mode");
-        configure(path, options);
+        let mut free = Ports::default();
+        let ports: Vec<ReservedPort> =
+            (0..=options.nodes).map(|_| free.reserve().expect("a free port")).collect();
+        configure(path, options, &ports);
         let file = |name: &str| path.join("munge").join(name).display().to_string();
         let munged = daemon(
             "munged",
@@ -86,6 +91,7 @@ impl Cluster {
             munged,
             controller: Mutex::default(),
             nodes: (0..options.nodes).map(|_| Mutex::default()).collect(),
+            _ports: ports,
         };
         let socket = cluster.path().join("munge/sock");
         cluster.wait("munged's socket", || socket.exists());
@@ -323,14 +329,10 @@ fn end(child: &mut Option<Child>) {
     let _ = child.wait();
 }
 
-fn configure(folder: &Path, options: ClusterOptions) {
+/// Writes the configuration; the first port is slurmctld's.
+fn configure(folder: &Path, options: ClusterOptions, ports: &[ReservedPort]) {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the host's name");
     let host = host.trim().split('.').next().unwrap_or_default().to_owned();
-    // Why all at once: each listener keeps its port from being given out twice.
-    let listeners: Vec<TcpListener> =
-        (0..=options.nodes).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    let ports: Vec<u16> =
-        listeners.iter().map(|listener| listener.local_addr().expect("an address").port()).collect();
     let path = folder.display();
     let mut conf = format!(
         "ClusterName=gpufleet
@@ -366,9 +368,10 @@ MinJobAge=300
 RebootProgram={path}/reboot
 TreeWidth=64
 ",
-        ports[0], options.return_to_service
+        ports[0].number(),
+        options.return_to_service
     );
-    for (index, port) in ports.iter().enumerate().skip(1) {
+    for (index, port) in ports.iter().map(ReservedPort::number).enumerate().skip(1) {
         let _ = writeln!(
             conf,
             "NodeName=gpu{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1024 State=UNKNOWN"

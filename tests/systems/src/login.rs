@@ -1,17 +1,18 @@
 //! A login node: an sshd on loopback in whose sessions Slurm's programs find one cluster.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gpufleet_ports::{Ports, ReservedPort};
 use tempfile::TempDir;
 
 /// The running sshd. It ends with this value.
 pub struct LoginNode {
     folder: TempDir,
-    port: u16,
+    port: ReservedPort,
     child: Child,
 }
 
@@ -33,10 +34,8 @@ impl LoginNode {
                 .status();
             assert!(made.is_ok_and(|status| status.success()), "ssh-keygen: install openssh-client");
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a free port")
-            .port();
+        let reserved = Ports::default().reserve().expect("a free port");
+        let port = reserved.number();
         let shown = path.display();
         let text = format!(
             "Port {port}\nListenAddress 127.0.0.1\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\n\
@@ -59,7 +58,7 @@ impl LoginNode {
             .stderr(log)
             .spawn()
             .expect("sshd starts: install openssh-server");
-        let node = Self { folder, port, child };
+        let node = Self { folder, port: reserved, child };
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < deadline, "sshd does not listen: {}", node.log());
@@ -75,7 +74,7 @@ impl LoginNode {
             "logins:\n  hosts:\n    {name}:\n      ansible_host: 127.0.0.1\n      ansible_port: {}\n      ansible_user: root\n      \
              ansible_ssh_private_key_file: {path}/client\n      \
              ansible_ssh_common_args: \"-o UserKnownHostsFile={path}/known_hosts\"\n",
-            self.port
+            self.port.number()
         )
     }
 

@@ -26,6 +26,8 @@ impl Cursor {
                 if self.runs_commands
                     && task.kind.class == Class::Command
                     && task.job.is_none()
+                    // Why: a check tries once, and that says nothing of what a later try would find.
+                    && task.retry.is_none()
                     // Why: in a check no host tells another what such a task gave, so that each would run it.
                     && !task.run_once =>
             {

@@ -195,3 +195,22 @@ fn the_host_that_does_a_task_may_be_told_by_a_variable() {
         Some("`delegate_to`: `nope` is undefined")
     );
 }
+
+#[test]
+fn a_check_runs_only_commands_that_one_try_on_one_host_tells_of() {
+    for (more, runs) in
+        [("", true), (", until: r.rc == 0", false), (", run_once: true", false), (", async: 9", false)]
+    {
+        let text = format!(
+            "- hosts: all\n  tasks:\n    - {{name: t, command: a, check_mode: false, register: r{more}}}\n"
+        );
+        let mut cursor = cursor(&text, json!({}), Mode::Predict);
+        cursor.set_runs_commands(true);
+        let mut ran = false;
+        run(&mut cursor, |action| {
+            ran |= action.mode == Mode::Apply;
+            Ok.fed(action)
+        });
+        assert_eq!(ran, runs, "{more}");
+    }
+}
