@@ -7,7 +7,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started,
     virtual_time,
-    world::{boot_id, lock},
+    world::{Machine, boot_id, lock},
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
@@ -417,19 +417,24 @@ fn what_a_lost_run_left_drained_is_adopted_and_given_back() {
     });
 }
 
+/// Ends the process as soon as gpu001 has come so far.
+fn crashes_when(world: &Arc<World>, come_so_far: impl Fn(&mut Machine) -> bool + Send + 'static) {
+    let crash = Arc::clone(world);
+    tokio::spawn(async move {
+        while !crash.with("gpu001", &come_so_far) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        crash.crashed.notify_one();
+    });
+}
+
 #[test]
 fn winding_up_leads_to_a_safe_point_and_begins_nothing() {
     virtual_time(async {
         let world = world();
         let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
         let dir = RunDir::new(state.path(), &RunId::generate());
-        let crash = Arc::clone(&world);
-        tokio::spawn(async move {
-            while !crash.with("gpu001", |machine| machine.down) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            crash.crashed.notify_one();
-        });
+        crashes_when(&world, |machine| machine.down);
         assert!(process(&world, &hosts, &dir, 1).await.is_none());
         let past = read_for_resume(&dir).unwrap();
         let journal = Journal::reopen(&dir).unwrap();
@@ -454,13 +459,7 @@ fn a_node_is_given_back_only_under_the_lock() {
         let world = world();
         let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
         let dir = RunDir::new(state.path(), &RunId::generate());
-        let crash = Arc::clone(&world);
-        tokio::spawn(async move {
-            while !crash.with("gpu001", |machine| machine.ran.iter().any(|line| line.contains("handler"))) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            crash.crashed.notify_one();
-        });
+        crashes_when(&world, |machine| machine.ran.iter().any(|line| line.contains("handler")));
         assert!(process(&world, &hosts, &dir, 1).await.is_none());
         *lock(&world.queue.lock) = Some("OTHER".to_owned());
         lock(&world.queue.log).clear();
