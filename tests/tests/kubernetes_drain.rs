@@ -370,7 +370,7 @@ fn a_server_that_is_gone_for_a_minute_costs_a_minute() {
     let mut running = site.run().start();
     waits(&mut running, "gpu001", "pod default/web-");
     site.order(json!({"reach": {"reach": "refused", "during": "60s"}}));
-    waits(&mut running, "gpu001", "its effect is unknown");
+    waits(&mut running, "gpu001", "check that the API server answers");
     let done = running.wait().expect(0);
     assert_eq!(done.document().state("gpu001"), "done", "{done}");
     site.assert_back("gpu001");

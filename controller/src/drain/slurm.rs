@@ -115,9 +115,14 @@ impl SlurmDrainer {
             "LC_ALL=C",
         ];
         let call = Call::new(wrapper.iter().chain(argv).copied(), timeout + Duration::from_secs(5));
+        let asks = matches!(
+            argv,
+            ["squeue" | "sinfo", ..] | ["scontrol", "show", ..] | ["scontrol", "-a", "show", ..]
+        );
+        let effect = if asks { "" } else { "its effect is unknown: " };
         let unknown = |what: String| {
             DrainError(format!(
-                "{shown} {what}; its effect is unknown: check that slurmctld answers (`scontrol ping`), then resume the run"
+                "{shown} {what}; {effect}check that slurmctld answers (`scontrol ping`), then resume the run"
             ))
         };
         match self.runner.run(call).await {

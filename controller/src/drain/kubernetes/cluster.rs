@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::DrainError;
 use super::{
-    api::{Api, Reply, Request, escaped},
+    api::{Api, Method, Reply, Request, escaped},
     eviction::said,
     objects::{DaemonSet, Lease, List, Node, Pod, Status},
     standing::MANAGER,
@@ -44,10 +44,11 @@ impl Cluster {
 
     pub(super) async fn send(&self, request: Request) -> Result<Reply, DrainError> {
         let shown = format!("{} {}", request.method, bare(&request.path));
+        let effect = if request.method == Method::Get { "" } else { "its effect is unknown: " };
         let reply = self.api.send(request).await;
         reply.map_err(|error| {
             DrainError(format!(
-                "`{shown}`{}: {error}; its effect is unknown: check that the API server answers (`kubectl get --raw /readyz`)",
+                "`{shown}`{}: {error}; {effect}check that the API server answers (`kubectl get --raw /readyz`)",
                 self.place()
             ))
         })

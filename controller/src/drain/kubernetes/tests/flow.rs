@@ -392,7 +392,7 @@ async fn silence_is_neither_yes_nor_no() {
     cordoned(&drainer).await;
     stage.state().gone = true;
     let error = drainer.ownership(&target(), &marker()).await.unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"`GET /api/v1/nodes/n1` at https://stage: connection refused; its effect is unknown: check that the API server answers (`kubectl get --raw /readyz`)");
+    insta::assert_snapshot!(error, @"`GET /api/v1/nodes/n1` at https://stage: connection refused; check that the API server answers (`kubectl get --raw /readyz`)");
     assert!(drainer.activity(&target()).await.is_err() && drainer.survey(&[target()]).await.is_err());
     assert!(drainer.lock("R1").await.is_err() && drainer.locked("R1").await.is_err());
 }
