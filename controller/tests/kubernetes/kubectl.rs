@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gpufleet::drain::{Activity, Drainer as _, KubectlApi, LocalRunner, Ownership};
+use gpufleet::drain::{Drainer as _, KubectlApi, LocalRunner, Ownership};
 
 use super::*;
 
