@@ -297,6 +297,9 @@ pub struct ChangeRecord {
     pub to: String,
     pub disruption: Disruption,
     pub certainty: Certainty,
+    /// The host that was changed, where `delegate_to` names another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated_to: Option<String>,
 }
 
 impl ChangeRecord {
@@ -309,6 +312,7 @@ impl ChangeRecord {
             to: change.to.clone(),
             disruption: change.disruption,
             certainty: change.certainty,
+            delegated_to: report.delegated_to.clone(),
         }
     }
 }
