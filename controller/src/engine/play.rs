@@ -465,9 +465,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     self.answer(host, ToNode::Deny(reason));
                     return Ok(());
                 }
-                self.input(Input::WantsPermit { host, class })
+                self.input(Input::WantsPermit { host, class })?;
+                self.open_barrier()
             }
-            FromNode::Tell(input) => self.input(input),
+            FromNode::Tell(input) => {
+                self.input(input)?;
+                self.open_barrier()
+            }
             FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why: why.to_string() }),
             FromNode::Surveyed(Ok(mut out)) => {
                 let hosts = self.context.names.len();
@@ -475,7 +479,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 out.retain(|place| *place < hosts);
                 let (elsewhere, domains) = self.context.neighbours.taken(&beside);
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
-                self.input(Input::Surveyed { out, elsewhere, domains })
+                self.input(Input::Surveyed { out, elsewhere, domains })?;
+                self.open_barrier()
             }
             FromNode::Barrier { host, task, at, is_out } => {
                 self.at_barrier(Waiter { host, task, at, is_out })

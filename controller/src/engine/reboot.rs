@@ -114,12 +114,17 @@ impl NodeTask {
         let issued = What::RebootIssued {
             host: name.clone(),
             boot_id: before.clone(),
-            why,
+            why: why.clone(),
             deadline: wall_clock_after(limit),
         };
         self.durable(issued).await?;
-        self.slot.rebooted_at = Some(jiff::Timestamp::now());
-        self.order_reboot().await?;
+        let earlier = self.slot.rebooted_at.replace(jiff::Timestamp::now());
+        if let Err(refused) = self.order_reboot().await {
+            self.slot.rebooted_at = earlier;
+            self.slot.rebooted_for.retain(|reason| !why.contains(reason));
+            self.durable(What::RebootRefused { host: name, why }).await?;
+            return Err(refused);
+        }
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
         let mut awaited = Awaited { before, since: begin, limit, gone: false, settles: begin };

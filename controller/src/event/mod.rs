@@ -141,6 +141,12 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
+    /// A reboot that was issued and refused: nothing was asked of the node that may still come.
+    RebootRefused {
+        host: String,
+        /// What it was to be for.
+        why: Vec<String>,
+    },
     Rebooted {
         host: String,
         boot_id: String,
