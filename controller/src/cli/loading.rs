@@ -86,7 +86,7 @@ pub fn load(
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
-    check_tags(&program, &source.choice)?;
+    check_tags(&program, &source.choice, output)?;
     let whole = program;
     let program = chosen(&whole, &source.choice)?;
     let (mut play_hosts, mut neighbours) = (Vec::new(), Vec::new());
@@ -305,8 +305,9 @@ pub fn chosen(program: &Program, choice: &TaskChoice) -> Result<Program, Command
     Ok(chosen)
 }
 
-/// A tag that no task has would leave everything out, and nothing out of order is found where nothing is looked at.
-fn check_tags(program: &Program, choice: &TaskChoice) -> Result<(), CommandError> {
+/// Tags that no task has would leave everything out, and nothing out of order is found where nothing is looked at. A word
+/// beside others, or one to skip, is only told: one command line may serve several playbooks.
+fn check_tags(program: &Program, choice: &TaskChoice, output: &Output) -> Result<(), CommandError> {
     let tags: BTreeSet<&str> = program
         .plays
         .iter()
@@ -315,12 +316,12 @@ fn check_tags(program: &Program, choice: &TaskChoice) -> Result<(), CommandError
         })
         .collect();
     let special = ["all", "always", "never", "tagged", "untagged"];
-    let unknown = choice
-        .tags
-        .iter()
-        .chain(&choice.skip_tags)
-        .find(|tag| !tags.contains(tag.as_str()) && !special.contains(&tag.as_str()));
-    let Some(tag) = unknown else { return Ok(()) };
+    let is_unknown = |tag: &&String| !tags.contains(tag.as_str()) && !special.contains(&tag.as_str());
+    let leaves_nothing = choice.tags.iter().all(|tag| is_unknown(&tag));
+    for tag in choice.tags.iter().filter(|_| !leaves_nothing).chain(&choice.skip_tags).filter(is_unknown) {
+        output.warning(&format!("no task has the tag `{tag}`"));
+    }
+    let Some(tag) = choice.tags.first().filter(|_| leaves_nothing) else { return Ok(()) };
     let error = CommandError::user(format!("no task has the tag `{tag}`"));
     let known = tags.iter().copied().collect::<Vec<_>>();
     Err(match (gpufleet::diagnostic::suggest(tag, known.iter().copied()), known.is_empty()) {

@@ -150,6 +150,13 @@ impl Board {
         told.insert(at.clone(), had.map(|(vars, taken)| Had { vars: vars.clone(), taken: taken.clone() }));
     }
 
+    /// A host has come to the end of the play, with what it has: later batches may ask for it.
+    pub(super) fn ended(&self, host: &Arc<str>, vars: &HostVars, taken: &Taken) {
+        if self.base.is_some() && self.batches.len() > 1 {
+            self.tell(host, &Position::end(), Some((vars, taken)));
+        }
+    }
+
     /// `hostvars` and the lists of hosts for a task that nobody of a batch is before any more.
     pub(super) fn at(&self, place: &Position, host: &str) -> Dict {
         let batch = self.batch_of(host);
@@ -177,10 +184,14 @@ impl Board {
     fn everybody(&self, base: &Dict, at: &(usize, Position), state: &State) -> Dict {
         let mut all = base.clone();
         let nothing = Taken::default();
+        let earlier: HashSet<&Arc<str>> = self.batches.iter().take(at.0).flatten().collect();
         for host in state.told.keys().chain(state.given.keys()) {
             let Some(Value::Map(known)) = base.get(host) else { continue };
             let mut own = (**known).clone();
-            let had = state.told.get(host).and_then(|told| had_at(told, &at.1));
+            // Why: a batch that went before has all of the play behind it.
+            let end = Position::end();
+            let until = if earlier.contains(host) { &end } else { &at.1 };
+            let had = state.told.get(host).and_then(|told| had_at(told, until));
             if let Some(Had { vars, .. }) = had {
                 own.extend(&vars.facts);
                 own.extend(&vars.included);

@@ -286,7 +286,14 @@ impl Surroundings<'_> {
             }
             Params::Debug(debug) => return self.debug(task, debug, scope),
             Params::Assert(assert) => return check(assert, scope),
-            Params::Fail(params) => return Err(fail(params.msg.clone())),
+            Params::Fail(params) => match &params.msg {
+                Json::String(message) => return Err(fail(message.clone())),
+                message => Deed::Told {
+                    failed: true,
+                    message: Some(shown(&Value::literal(message))),
+                    data: [("msg".to_owned(), message.clone())].into_iter().collect(),
+                },
+            },
             Params::SetFact(facts) => lasting_or_not(
                 facts
                     .facts
@@ -314,10 +321,6 @@ impl Surroundings<'_> {
         if debug.verbosity > self.verbosity {
             return Err(Stop(Prepared::Skip(format!("shown from {} times -v on", debug.verbosity))));
         }
-        let shown = |value: &Value| match value {
-            Value::Str(text) => text.to_string(),
-            other => other.to_json().to_string(),
-        };
         if let Some(source) = &debug.var {
             let found = match template::is_template(source) {
                 true => template::render(source, scope),
@@ -349,6 +352,14 @@ impl Surroundings<'_> {
             None => Value::str("Hello world!"),
         };
         Ok(told(shown(&message), "msg", message.to_json()))
+    }
+}
+
+/// A value as a person reads it in a message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Str(text) => text.to_string(),
+        other => other.to_json().to_string(),
     }
 }
 
@@ -515,11 +526,13 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
             Truth::Unknown => open = true,
             Truth::False => {
                 let why = format!("`{text}` does not hold");
-                let told = assert.fail_msg.clone().unwrap_or_else(|| "Assertion failed".to_owned());
-                let message =
-                    assert.fail_msg.as_ref().map_or(why.clone(), |message| format!("{message} ({why})"));
+                let message = match &assert.fail_msg {
+                    Some(message) => format!("{} ({why})", shown(&Value::literal(message))),
+                    None => why,
+                };
                 let mut data = Map::new();
-                data.insert("msg".to_owned(), told.into());
+                let told = assert.fail_msg.clone().unwrap_or_else(|| "Assertion failed".into());
+                data.insert("msg".to_owned(), told);
                 data.insert("assertion".to_owned(), text.into());
                 data.insert("evaluated_to".to_owned(), false.into());
                 return Ok(Deed::Told { failed: true, message: Some(message), data });
@@ -529,9 +542,10 @@ fn check(assert: &Assert, scope: &Arc<Scope>) -> Result<Deed, Stop> {
     if open {
         return Err(unknown());
     }
-    let message = assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".to_owned());
-    let data = [("msg".to_owned(), Json::from(message.as_str()))].into_iter().collect();
-    Ok(Deed::Told { failed: false, message: (!assert.quiet).then_some(message), data })
+    let told = assert.success_msg.clone().unwrap_or_else(|| "All assertions passed".into());
+    let message = (!assert.quiet).then(|| shown(&Value::literal(&told)));
+    let data = [("msg".to_owned(), told)].into_iter().collect();
+    Ok(Deed::Told { failed: false, message, data })
 }
 
 fn environment(task: &Task, scope: &Arc<Scope>) -> Result<Vec<(String, String)>, Stop> {

@@ -12,7 +12,7 @@ pub struct Position(Vec<u32>);
 
 impl Position {
     /// Behind everything.
-    pub(super) fn end() -> Self {
+    pub(in crate::interpreter) fn end() -> Self {
         Self(vec![u32::MAX])
     }
 }

@@ -31,6 +31,10 @@ impl Cursor {
             }
         };
         let retries = number(&retry.retries, "retries", 3.0)?;
+        if whole(retries) == 0 {
+            // Why: as in Ansible, what is tried once is not asked whether it is to be tried again.
+            return Ok(None);
+        }
         let delay = number(&retry.delay, "delay", 5.0)?;
         Ok(Some(Tries { most: whole(retries).saturating_add(1), delay_s: whole(delay).into() }))
     }
@@ -66,6 +70,15 @@ impl Cursor {
             let result = Arc::make_mut(result);
             result.insert("failed", Value::Bool(true));
             result.insert("attempts", Value::Int(attempts.into()));
+        }
+        let verdict = |name| match &end.result {
+            Value::Map(result) => result.get(name).cloned(),
+            _ => None,
+        };
+        if matches!(verdict("failed_when_result"), Some(Value::Bool(false))) {
+            // Why: as in Ansible, the task's own word on what is a failure is the last one.
+            end.report.data.insert("attempts".to_owned(), Json::from(attempts));
+            return;
         }
         if task.no_log {
             // Why again: what `until` says of itself may name what it looked at.

@@ -147,6 +147,10 @@ impl Cursor {
             MetaAction::EndHost | MetaAction::EndPlay | MetaAction::EndBatch => {
                 self.end_play |= action == MetaAction::EndPlay;
                 self.end_batch |= action == MetaAction::EndBatch;
+                if let (MetaAction::EndHost, Some(board)) = (action, &self.board) {
+                    // Why: as in Ansible, it is not among `ansible_play_hosts` from here on.
+                    board.lose(&self.host.host);
+                }
                 self.end_here();
                 return None;
             }

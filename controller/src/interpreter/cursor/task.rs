@@ -228,6 +228,11 @@ impl Cursor {
                     &active.task,
                     Some(Self::item_layer(looped, active.next, value, active.items.as_deref())),
                 );
+                // Why: as in Ansible, an item sees what the one before it gave.
+                let scope = match active.reports.last() {
+                    Some(before) => self.with_result(&active.task, &scope, &before.result),
+                    None => scope,
+                };
                 let label = Self::item_label(&active.task, value, &scope);
                 (scope, Some(label))
             }

@@ -39,6 +39,9 @@ impl Cursor {
                 return Step::Run(Box::new(pending.action.clone()));
             }
             if let Some(state) = &self.end {
+                if let Some(board) = &self.board {
+                    board.ended(&self.host.host, &self.vars, &self.taken);
+                }
                 return Step::End(End {
                     state: state.clone(),
                     fatal: self.fatal,

@@ -129,7 +129,9 @@ impl Parser<'_> {
         self.block_references(&references, &own);
         let call = RoleCall { given, params: Arc::new(params), ..RoleCall::named(&name) };
         let conditions: Vec<&str> = own.when.iter().map(|condition| &*condition.text).collect();
-        let key = format!("{name} {:?} {:?} {conditions:?} {:?}", call.given, call.params, entry.get("tags"));
+        // Why as JSON: two calls are the same only where their values are, too.
+        let values = (call.given.to_json(), call.params.to_json());
+        let key = format!("{name} {values:?} {conditions:?} {:?}", entry.get("tags"));
         let parsed = self.role_of(&call, Some(&name_node.span), &own, parents, path, Some(key));
         self.references = kept;
         parsed

@@ -228,6 +228,10 @@ impl Parser<'_> {
         if let Some(value) = node.get("diff") {
             self.flag("diff", value);
         }
+        if node.get("notify").is_some() {
+            // Why: as in Ansible, a task's own handlers take the place of its block's.
+            own.notify.clear();
+        }
         for item in node.get("notify").map(items_of).unwrap_or_default() {
             if item.as_str().is_none() {
                 self.error(item.wrong_type("`notify`", "the name of a handler or a list of them"));

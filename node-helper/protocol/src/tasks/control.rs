@@ -39,12 +39,12 @@ pub struct Assert {
     /// Conditions, as in `when`.
     #[serde(deserialize_with = "lenient::one_or_many")]
     pub that: Vec<Value>,
-    /// Text when one does not hold.
+    /// Text when one does not hold, or a list of texts.
     #[serde(default, alias = "msg", skip_serializing_if = "Option::is_none")]
-    pub fail_msg: Option<String>,
-    /// Text when all hold.
+    pub fail_msg: Option<Value>,
+    /// Text when all hold, or a list of texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub success_msg: Option<String>,
+    pub success_msg: Option<Value>,
     /// Says nothing when all hold.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub quiet: bool,
@@ -55,22 +55,30 @@ impl Checked for Assert {
         if self.that.is_empty() {
             return Err(ParamError::new("that", "at least one condition is needed"));
         }
+        for (name, told) in [("fail_msg", &self.fail_msg), ("success_msg", &self.success_msg)] {
+            // Why only lists: of a single value that is no text the run tells in Ansible's words.
+            if let Some(Value::Array(texts)) = told
+                && !texts.iter().all(Value::is_string)
+            {
+                return Err(ParamError::new(name, format!("`{name}` wants a text or a list of texts")));
+            }
+        }
         Ok(())
     }
 }
 
 /// Fails with a message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fail {
-    /// Text.
+    /// Text, or any value.
     #[serde(default = "asked_to_fail")]
-    pub msg: String,
+    pub msg: Value,
 }
 
-fn asked_to_fail() -> String {
-    "Failed as requested from task".to_owned()
+fn asked_to_fail() -> Value {
+    Value::from("Failed as requested from task")
 }
 impl Checked for Fail {}
 
