@@ -9,6 +9,8 @@ use gpufleet::{
     template::{Dict, Value},
 };
 
+use super::args::{Connection, ConnectionKind};
+
 /// What is known of hosts, by name.
 pub type Contexts = HashMap<String, Arc<HostContext>>;
 
@@ -21,8 +23,7 @@ pub struct Shared<'a> {
     /// Whom `become` means where nobody says.
     pub become_user: Option<&'a str>,
     pub verbosity: u32,
-    /// How many nodes are worked on at once.
-    pub forks: usize,
+    pub connection: &'a Connection,
     /// `--limit`, as it was given.
     pub limit: Option<&'a str>,
     /// Where the inventory comes from.
@@ -45,13 +46,30 @@ fn common(shared: &Shared<'_>) -> Dict {
     ]);
     let mut common = Dict::default();
     common.insert("ansible_version", version);
-    common.insert("ansible_forks", Value::Int(i64::try_from(shared.forks).unwrap_or(i64::MAX)));
+    common.insert("ansible_forks", Value::Int(i64::try_from(shared.connection.forks()).unwrap_or(i64::MAX)));
     common.insert("ansible_inventory_sources", Value::list(shared.sources.iter().map(Value::str).collect()));
     common.insert("ansible_playbook_python", Value::str("/usr/bin/python3"));
     if let Some(limit) = shared.limit {
         common.insert("ansible_limit", Value::str(limit));
     }
     common
+}
+
+/// How a host is reached where neither its variables nor a play say.
+fn reached(shared: &Shared<'_>, host: &str) -> Dict {
+    let kind = match shared.connection.kind {
+        Some(ConnectionKind::Local) => "local",
+        Some(ConnectionKind::Ssh) | None => "ssh",
+    };
+    let mut reached = Dict::default();
+    reached.insert("ansible_connection", Value::str(kind));
+    if let Some(user) = &shared.connection.user {
+        reached.insert("ansible_user", Value::str(user));
+    }
+    if Inventory::is_this_machine(host) && !shared.inventory.hosts().iter().any(|name| **name == *host) {
+        reached.insert("ansible_host", Value::str("127.0.0.1"));
+    }
+    reached
 }
 
 /// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
@@ -89,6 +107,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
             host: host.as_str().into(),
             vars: vars.unwrap_or_default(),
             magic: Arc::new(magic),
+            reached: Arc::new(reached(shared, host)),
             extra: Arc::clone(&extra),
             verbosity: shared.verbosity,
             become_default: shared.become_default,

@@ -271,7 +271,7 @@ impl Reach {
                 become_default: escalation.r#become,
                 become_user: escalation.become_user.as_deref(),
                 verbosity: output.verbose,
-                forks: request.connection.forks(),
+                connection: request.connection,
                 limit: request.source.inventory.limit.as_deref(),
                 sources: request.source.inventory.inventory.clone(),
             };

@@ -36,6 +36,8 @@ pub struct HostContext {
     pub vars: Arc<Dict>,
     /// `groups`, `hostvars`, `inventory_hostname` and their like.
     pub magic: Arc<Dict>,
+    /// How it is reached where neither the play nor a variable says: `ansible_connection`, `ansible_user`.
+    pub reached: Arc<Dict>,
     /// From the command line; they win over everything else.
     pub extra: Arc<Dict>,
     /// How many `-v`.
@@ -294,9 +296,16 @@ impl Cursor {
         run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
         run_vars.insert("ansible_role_names", roles_of_play(|_| true));
         // Why: as in Ansible, facts that were not read are no mistake to look for.
-        let floor = [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
-            .into_iter()
-            .collect();
+        let mut floor: Dict =
+            [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
+                .into_iter()
+                .collect();
+        floor.extend(&host.reached);
+        for (name, said) in [("ansible_connection", &play.connection), ("ansible_user", &play.remote_user)] {
+            if let Some(said) = said {
+                floor.insert(name, said.clone());
+            }
+        }
         let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
         let mut cursor = Self {
             floor: Arc::new(floor),
