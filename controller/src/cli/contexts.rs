@@ -80,7 +80,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     // Why not always: it holds every variable of every host. Templates are read later, so they may mention it, whether
     // a task or a lookup does so.
     let everybody = (mentions("template") || mentions("hostvars"))
-        .then(|| host_variables(shared.inventory, shared.extra));
+        .then(|| host_variables(shared, &common(shared), &groups));
     let common = common(shared);
     let mut of_groups = HashMap::new();
     let context = |host: &String| {
@@ -118,13 +118,26 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     hosts.iter().map(context).collect()
 }
 
-fn host_variables(inventory: &Inventory, extra: &serde_json::Map<String, serde_json::Value>) -> Value {
-    Value::map(inventory.hosts().iter().map(|host| {
+fn host_variables(shared: &Shared<'_>, common: &Dict, groups: &Value) -> Value {
+    let Shared { inventory, extra, .. } = shared;
+    let of_host = |host: &str| {
         let mut vars = serde_json::Map::new();
         vars.insert("ansible_facts".to_owned(), serde_json::Map::new().into());
         vars.extend(inventory.opened_vars(host));
         vars.extend(inventory.magic_vars(host));
-        vars.extend(extra.clone());
-        (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))
-    }))
+        vars.extend((*extra).clone());
+        let mut vars = Dict::trusted(&vars);
+        vars.extend(common);
+        vars.insert("groups", groups.clone());
+        vars.insert("ansible_verbosity", Value::Int(shared.verbosity.into()));
+        Value::Map(Arc::new(vars))
+    };
+    let hosts = inventory.hosts();
+    let mut all: Dict = hosts.iter().map(|host| (Arc::<str>::from(&**host), of_host(host))).collect();
+    if !hosts.iter().any(|host| Inventory::is_this_machine(host)) {
+        for name in Inventory::NAMES_OF_THIS_MACHINE {
+            all.insert_unlisted(name, of_host(name));
+        }
+    }
+    Value::Map(Arc::new(all))
 }

@@ -274,23 +274,14 @@ impl Cursor {
     ) -> Option<Self> {
         let index = u32::try_from(play).ok()?;
         let play = Arc::clone(program.plays.get(play)?);
-        let run_vars: Dict = [
-            ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
-            ("ansible_diff_mode", Value::Bool(false)),
-            ("ansible_play_name", Value::str(&play.name)),
-            ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
-            ("ansible_verbosity", Value::Int(host.verbosity.into())),
-            ("ansible_run_tags", words(&tags.only, "all")),
-            ("ansible_skip_tags", words(&tags.skip, "")),
-            ("inventory_hostname", Value::str(&host.host)),
-        ]
-        .into_iter()
-        .collect();
+        let mut run_vars = for_all(&play, mode, &tags, &*files);
+        run_vars.insert("ansible_play_name", Value::str(&play.name));
+        run_vars.insert("ansible_verbosity", Value::Int(host.verbosity.into()));
+        run_vars.insert("inventory_hostname", Value::str(&host.host));
         let roles_of_play = |keep: fn(&Role) -> bool| {
             let names = play.roles.iter().filter(|role| keep(role)).map(|role| Value::str(&role.name));
             Value::list(names.collect())
         };
-        let mut run_vars = run_vars;
         run_vars.insert("ansible_play_role_names", roles_of_play(|role| !role.is_dependency()));
         run_vars.insert("role_names", roles_of_play(|role| !role.is_dependency()));
         run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
@@ -482,6 +473,19 @@ impl Cursor {
 }
 
 /// A list of words; one word where there is none, unless that is empty.
+/// What is the same for all hosts of a play, and which `hostvars` has of each of them.
+pub(crate) fn for_all(play: &Play, mode: Mode, tags: &TagFilter, files: &dyn Files) -> Dict {
+    [
+        ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
+        ("ansible_diff_mode", Value::Bool(false)),
+        ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
+        ("ansible_run_tags", words(&tags.only, "all")),
+        ("ansible_skip_tags", words(&tags.skip, "")),
+    ]
+    .into_iter()
+    .collect()
+}
+
 fn words(list: &[String], otherwise: &str) -> Value {
     let otherwise = Some(otherwise).filter(|word| list.is_empty() && !word.is_empty());
     Value::list(list.iter().map(String::as_str).chain(otherwise).map(Value::str).collect())
