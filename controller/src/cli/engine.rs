@@ -559,7 +559,10 @@ async fn signals(pressed: mpsc::Sender<()>) {
 async fn tick(screen: Arc<Mutex<Screen>>) {
     loop {
         tokio::time::sleep(TICK).await;
-        screen.lock().unwrap_or_else(PoisonError::into_inner).tick();
+        // Why not waited for: while a person is asked the screen stands still, and the runtime needs its threads.
+        if let Ok(mut screen) = screen.try_lock() {
+            screen.tick();
+        }
     }
 }
 

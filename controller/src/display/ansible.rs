@@ -40,8 +40,10 @@ pub struct AnsibleLines {
 
 type Key = (Position, String);
 
+/// One task of the play, whatever its name comes to on each host: as in Ansible, the first host's stands above all.
 fn key(report: &TaskReport) -> Key {
-    (report.position.clone(), report.task.clone())
+    let of_all = report.op_id.split(['[', '+', '#', '~', '@']).next().unwrap_or_default();
+    (report.position.clone(), of_all.to_owned())
 }
 
 impl AnsibleLines {
@@ -634,6 +636,23 @@ mod tests {
         gpu002                     : ok=2    changed=0    unreachable=0    failed=1    skipped=1    rescued=0    ignored=1
         gpu003                     : ok=0    changed=0    unreachable=1    failed=0    skipped=0    rescued=0    ignored=0
         "#);
+    }
+
+    #[test]
+    fn a_task_has_one_heading_whatever_its_name_is_on_each_host() {
+        let hosts = ["a", "b"].map(str::to_owned);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
+        for host in &hosts {
+            let report = sample::report("debug", 3, TaskStatus::Ok);
+            s.task(host, TaskReport { op_id: format!("0/1@{host}"), task: format!("On {host}"), ..report });
+        }
+        let text = told(&s.events, 0, false);
+        assert_eq!(
+            (text.matches("TASK [On a]").count(), text.matches("TASK [On b]").count()),
+            (1, 0),
+            "{text}"
+        );
     }
 
     #[test]
