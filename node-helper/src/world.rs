@@ -359,7 +359,7 @@ impl World {
                 checksum::digests(&**bytes).map_err(|error| FileError::new("read", Path::new(""), error))
             }
             Content::Digest { sha256, size } => {
-                Ok(Digests { sha256: sha256.clone(), sha1: None, size: *size })
+                Ok(Digests { sha256: sha256.clone(), sha1: None, md5: None, size: *size })
             }
         }
     }

@@ -9,6 +9,8 @@ use gpufleet::{
     template::{Dict, Value},
 };
 
+use super::args::{Connection, ConnectionKind};
+
 /// What is known of hosts, by name.
 pub type Contexts = HashMap<String, Arc<HostContext>>;
 
@@ -21,8 +23,7 @@ pub struct Shared<'a> {
     /// Whom `become` means where nobody says.
     pub become_user: Option<&'a str>,
     pub verbosity: u32,
-    /// How many nodes are worked on at once.
-    pub forks: usize,
+    pub connection: &'a Connection,
     /// `--limit`, as it was given.
     pub limit: Option<&'a str>,
     /// Where the inventory comes from.
@@ -45,13 +46,30 @@ fn common(shared: &Shared<'_>) -> Dict {
     ]);
     let mut common = Dict::default();
     common.insert("ansible_version", version);
-    common.insert("ansible_forks", Value::Int(i64::try_from(shared.forks).unwrap_or(i64::MAX)));
+    common.insert("ansible_forks", Value::Int(i64::try_from(shared.connection.forks()).unwrap_or(i64::MAX)));
     common.insert("ansible_inventory_sources", Value::list(shared.sources.iter().map(Value::str).collect()));
     common.insert("ansible_playbook_python", Value::str("/usr/bin/python3"));
     if let Some(limit) = shared.limit {
         common.insert("ansible_limit", Value::str(limit));
     }
     common
+}
+
+/// How a host is reached where neither its variables nor a play say.
+fn reached(shared: &Shared<'_>, host: &str) -> Dict {
+    let kind = match shared.connection.kind {
+        Some(ConnectionKind::Local) => "local",
+        Some(ConnectionKind::Ssh) | None => "ssh",
+    };
+    let mut reached = Dict::default();
+    reached.insert("ansible_connection", Value::str(kind));
+    if let Some(user) = &shared.connection.user {
+        reached.insert("ansible_user", Value::str(user));
+    }
+    if Inventory::is_this_machine(host) && !shared.inventory.hosts().iter().any(|name| **name == *host) {
+        reached.insert("ansible_host", Value::str("127.0.0.1"));
+    }
+    reached
 }
 
 /// The contexts of these hosts. Group variables and `groups` are held once, however many hosts there are.
@@ -62,7 +80,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     // Why not always: it holds every variable of every host. Templates are read later, so they may mention it, whether
     // a task or a lookup does so.
     let everybody = (mentions("template") || mentions("hostvars"))
-        .then(|| host_variables(shared.inventory, shared.extra));
+        .then(|| host_variables(shared, &common(shared), &groups));
     let common = common(shared);
     let mut of_groups = HashMap::new();
     let context = |host: &String| {
@@ -89,6 +107,7 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
             host: host.as_str().into(),
             vars: vars.unwrap_or_default(),
             magic: Arc::new(magic),
+            reached: Arc::new(reached(shared, host)),
             extra: Arc::clone(&extra),
             verbosity: shared.verbosity,
             become_default: shared.become_default,
@@ -99,13 +118,26 @@ pub fn contexts(shared: &Shared<'_>, hosts: &[String]) -> Contexts {
     hosts.iter().map(context).collect()
 }
 
-fn host_variables(inventory: &Inventory, extra: &serde_json::Map<String, serde_json::Value>) -> Value {
-    Value::map(inventory.hosts().iter().map(|host| {
+fn host_variables(shared: &Shared<'_>, common: &Dict, groups: &Value) -> Value {
+    let Shared { inventory, extra, .. } = shared;
+    let of_host = |host: &str| {
         let mut vars = serde_json::Map::new();
         vars.insert("ansible_facts".to_owned(), serde_json::Map::new().into());
         vars.extend(inventory.opened_vars(host));
         vars.extend(inventory.magic_vars(host));
-        vars.extend(extra.clone());
-        (Arc::<str>::from(&**host), Value::trusted(&serde_json::Value::Object(vars)))
-    }))
+        vars.extend((*extra).clone());
+        let mut vars = Dict::trusted(&vars);
+        vars.extend(common);
+        vars.insert("groups", groups.clone());
+        vars.insert("ansible_verbosity", Value::Int(shared.verbosity.into()));
+        Value::Map(Arc::new(vars))
+    };
+    let hosts = inventory.hosts();
+    let mut all: Dict = hosts.iter().map(|host| (Arc::<str>::from(&**host), of_host(host))).collect();
+    if !hosts.iter().any(|host| Inventory::is_this_machine(host)) {
+        for name in Inventory::NAMES_OF_THIS_MACHINE {
+            all.insert_unlisted(name, of_host(name));
+        }
+    }
+    Value::Map(Arc::new(all))
 }

@@ -271,7 +271,7 @@ impl Reach {
                 become_default: escalation.r#become,
                 become_user: escalation.become_user.as_deref(),
                 verbosity: output.verbose,
-                forks: request.connection.forks(),
+                connection: request.connection,
                 limit: request.source.inventory.limit.as_deref(),
                 sources: request.source.inventory.inventory.clone(),
             };
@@ -559,7 +559,10 @@ async fn signals(pressed: mpsc::Sender<()>) {
 async fn tick(screen: Arc<Mutex<Screen>>) {
     loop {
         tokio::time::sleep(TICK).await;
-        screen.lock().unwrap_or_else(PoisonError::into_inner).tick();
+        // Why not waited for: while a person is asked the screen stands still, and the runtime needs its threads.
+        if let Ok(mut screen) = screen.try_lock() {
+            screen.tick();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use gpufleet::{
@@ -61,12 +61,25 @@ impl Screen {
     }
 }
 
+/// The screen, once nobody is asked anything on it.
+fn held(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    let wait = || screen.lock().unwrap_or_else(PoisonError::into_inner);
+    match Handle::try_current() {
+        // Why in place: an interrupt is what ends a question, and needs the thread that this one would keep.
+        Ok(handle) if handle.runtime_flavor() == RuntimeFlavor::MultiThread => {
+            tokio::task::block_in_place(wait)
+        }
+        _ => wait(),
+    }
+}
+
 /// The screen as a sink.
 pub struct ScreenSink(pub Arc<Mutex<Screen>>);
 
 impl Sink for ScreenSink {
     fn event(&mut self, event: &Event) {
-        let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut screen = held(&self.0);
         screen.take(event);
         let Screen { model, progress, .. } = &mut *screen;
         if let Some(progress) = progress {

@@ -175,6 +175,7 @@ pub(super) fn note(label: &str, text: &str, style: &Style, out: &mut String) {
 fn not_sure(model: &RunModel) -> Vec<String> {
     let mut all: Vec<(String, usize)> = Vec::new();
     for node in model.nodes() {
+        let mut told: Vec<String> = Vec::new();
         let possible = node.tasks.iter().filter(|task| {
             task.status == TaskStatus::Possible
                 || task.changes.iter().any(|change| change.certainty == Certainty::Possible)
@@ -185,6 +186,11 @@ fn not_sure(model: &RunModel) -> Vec<String> {
                 .as_deref()
                 .map_or_else(|| "depends on what only the run itself can tell".to_owned(), clean);
             let text = format!("task \"{}\" ({}): {why}", clean(&task.task), task.position);
+            // Why: a loop's items and a handler that is notified twice are one task of one node.
+            if told.contains(&text) {
+                continue;
+            }
+            told.push(text.clone());
             match all.iter_mut().find(|(known, _)| *known == text) {
                 Some((_, nodes)) => *nodes += 1,
                 None => all.push((text, 1)),

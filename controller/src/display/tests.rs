@@ -46,6 +46,20 @@ fn plan() {
     "#);
 }
 
+#[test]
+fn a_task_that_comes_twice_on_a_node_is_unsure_on_one_node() {
+    let hosts = sample::names(2);
+    let mut s = Stream::new();
+    s.started(Verb::Plan, &hosts).play(&hosts, &[("all", 2)]);
+    for _ in 0..2 {
+        let message = Some("may be notified".to_owned());
+        s.task(&hosts[0], TaskReport { message, ..sample::report("command", 8, TaskStatus::Possible) });
+    }
+    s.finished(0, "2 nodes read");
+    let screen = plan_screen(&RunModel::of(&s.events), PlanView::Summary, &style());
+    assert!(screen.contains("may be notified; on 1 node\n"), "{screen}");
+}
+
 /// The plan of the sample with this policy.
 fn planned(policy: PolicyShape) -> String {
     let mut events = sample::plan();

@@ -424,14 +424,21 @@ impl NodeTask {
 
     /// A person's word on a task; a run that stops does not wait for it, unless the node is out of service.
     async fn wanted_by(&self, stepper: &dyn Stepper, task: &str, title: &str) -> Result<bool, Cut> {
-        let mut pace = self.pace.clone();
         let stays = self.slot.out_of_service;
-        let stops = async move {
-            let _ = pace.wait_for(|pace| *pace == Pace::Stopping).await;
-        };
         tokio::select! {
             run = stepper.runs(self.play, task, title) => Ok(run),
-            () = stops, if !stays => Err(Cut::Stopped),
+            () = self.stops(), if !stays => Err(Cut::Stopped),
+        }
+    }
+
+    /// Ends when the run is told to stop.
+    pub(super) fn stops(&self) -> impl Future<Output = ()> + use<> {
+        let mut pace = self.pace.clone();
+        async move {
+            // Why for ever after an error: who leads the play is gone, and says nothing more.
+            if pace.wait_for(|pace| *pace == Pace::Stopping).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
@@ -554,7 +561,7 @@ impl NodeTask {
                 Ok(Fed::Done)
             }
             Work::Fetch(fetch) => self.fetch(action, fetch).await,
-            Work::Pause(pause) => Ok(self.pause_play(pause).await),
+            Work::Pause(pause) => self.pause_play(pause).await,
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
                     if let Some((link, _)) = self.slot.link.take() {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use gpufleet_protocol::{OpOutcome, OpStatus, tasks::Pause};
 use serde_json::json;
 
-use super::{approval::Prompt, node::NodeTask};
+use super::{
+    approval::Prompt,
+    node::{Cut, NodeTask},
+};
 use crate::interpreter::Fed;
 
 /// Ansible's form of a moment: local time with microseconds.
@@ -15,13 +18,17 @@ fn moment(at: &jiff::Zoned) -> String {
 
 impl NodeTask {
     /// Waits; gives what Ansible's `pause` gives.
-    pub(super) async fn pause_play(&mut self, pause: &Pause) -> Fed {
+    ///
+    /// # Errors
+    /// The run was told to stop meanwhile: whoever takes it up again is asked again, or waits again.
+    pub(super) async fn pause_play(&mut self, pause: &Pause) -> Result<Fed, Cut> {
         // Why its place goes: nothing is done on the node meanwhile.
         drop(self.place.take());
         let begun = tokio::time::Instant::now();
         let started = jiff::Zoned::now();
         let mut outcome = OpOutcome::new(OpStatus::Ok);
         let mut input = String::new();
+        let stops = self.stops();
         let unit = if pause.seconds.is_some() { "seconds" } else { "minutes" };
         match pause.wait_s() {
             Some(seconds) => {
@@ -29,13 +36,23 @@ impl NodeTask {
                     Some(prompt) => format!("pausing for {seconds} s: {prompt}"),
                     None => format!("pausing for {seconds} s"),
                 };
-                self.hooks.person.tell(&text);
-                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                self.hooks.person.tell(&format!("{text}; Ctrl-C stops the run here"));
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
+                    // Why not one that is out of service: it has to get to a safe point.
+                    () = stops, if !self.is_out() => return Err(Cut::Stopped),
+                }
             }
             None => {
                 let text = pause.prompt.clone();
                 let text = text.unwrap_or_else(|| "Press enter to continue, Ctrl+C to interrupt".to_owned());
-                match self.hooks.person.ask(&Prompt { text, echo: pause.echo }).await {
+                let question = Prompt { text, echo: pause.echo };
+                let answer = tokio::select! {
+                    answer = self.hooks.person.ask(&question) => answer,
+                    // Why at once: what a person would be told of the stop cannot be shown beside a question.
+                    () = stops => return Err(self.unanswered()),
+                };
+                match answer {
                     Some(answer) => input = answer,
                     None => outcome
                         .warnings
@@ -57,6 +74,16 @@ impl NodeTask {
         ];
         outcome.data = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         self.take_place().await;
-        Fed::Outcome(Box::new(outcome))
+        Ok(Fed::Outcome(Box::new(outcome)))
+    }
+
+    fn unanswered(&self) -> Cut {
+        match self.is_out() {
+            true => Cut::Held(
+                "the run was stopped at a `pause` that waits for a person, while it was out of service"
+                    .to_owned(),
+            ),
+            false => Cut::Stopped,
+        }
     }
 }

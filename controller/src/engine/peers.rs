@@ -60,9 +60,21 @@ pub(super) fn of(
 }
 
 /// `hostvars`: what the inventory says, what was read of the hosts, and what their tasks set in earlier plays.
-pub(super) fn hostvars<'a>(known: &Value, slots: impl Iterator<Item = &'a Slot>, facts: bool) -> Value {
+///
+/// `same` is what the play tells all of them.
+pub(super) fn hostvars<'a>(
+    known: &Value,
+    same: &Dict,
+    slots: impl Iterator<Item = &'a Slot>,
+    facts: bool,
+) -> Value {
     let Value::Map(known) = known else { return known.clone() };
     let mut all = (**known).clone();
+    for (host, vars) in known.iter().chain(known.unlisted()) {
+        let mut vars = vars.as_map().map(|vars| (**vars).clone()).unwrap_or_default();
+        vars.extend(same);
+        all.insert(Arc::clone(host), Value::Map(Arc::new(vars)));
+    }
     for slot in slots {
         let Some(Value::Map(vars)) = all.get(&slot.name) else { continue };
         let mut vars = (**vars).clone();

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     drain::{Marker, Runner, Scheduler, Target},
     event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
-    interpreter::{Board, Cursor, Files, HostContext},
+    interpreter::{Board, Cursor, Files, HostContext, for_all},
     journal::WriteError,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
@@ -384,7 +384,10 @@ impl Engine {
         elsewhere: &'a HashMap<String, Slot>,
     ) -> Option<Value> {
         let known = self.contexts_of(index).values().find_map(|context| context.magic.get("hostvars"))?;
-        Some(peers::hostvars(known, slots.chain(elsewhere.values()), play.gather_facts))
+        let mode = if self.options.verb.writes() { Mode::Apply } else { Mode::Predict };
+        let mut same = for_all(play, mode, &self.options.tags, &*self.files);
+        same.insert("ansible_diff_mode", Value::Bool(self.options.diff));
+        Some(peers::hostvars(known, &same, slots.chain(elsewhere.values()), play.gather_facts))
     }
 
     fn amount(&self, play: &Play) -> Amount {
@@ -646,7 +649,9 @@ impl Engine {
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
         let r#become = self.options.default_become || play.may_escalate();
-        let (cursors, board) = self.cursors(index, &names, &[], None, &[]);
+        let nobody_yet = HashMap::new();
+        let hostvars = self.hostvars(index, play, std::iter::empty(), &nobody_yet);
+        let (cursors, board) = self.cursors(index, &names, &[], hostvars, &[]);
         PlayContext {
             play: index,
             names: names.clone(),
@@ -752,7 +757,8 @@ impl Engine {
             .next()
             .map(|context| Arc::clone(&context.extra))
             .unwrap_or_default();
-        let known = hostvars.as_ref().and_then(Value::as_map).cloned();
+        // Why only then: before, each host is read for itself.
+        let known = hostvars.as_ref().filter(|_| !waves.is_empty()).and_then(Value::as_map).cloned();
         let board = Arc::new(Board::new(known, names.clone(), batches.clone(), extra));
         lost.iter().for_each(|host| board.lose(host));
         let of_cursors = Arc::clone(&board);

@@ -78,7 +78,7 @@ pub trait Files: Outside {
         follow: bool,
     ) -> Result<Option<Vec<TreeFile>>, String>;
 
-    /// A playbook's folder as a path from the root, where that is known.
+    /// A playbook's folder, or a file found from there, as a path from the root, where that is known.
     fn playbook_dir(&self, directory: &str) -> String;
 }
 

@@ -23,6 +23,7 @@ mod var_files;
 pub use action::{Action, BlobNeed, FetchFile, Job, Mode, OpId, Phase, RunAs, Work};
 pub use board::{Board, Given};
 pub use check_files::check_files;
+pub(crate) use cursor::for_all;
 pub use cursor::{Copied, Cursor, End, EndState, Fed, HostContext, HostVars, Position, Step};
 pub use facts::fact_vars;
 pub use files::{CachedFiles, FileContent, FileKind, Files, TreeFile};

@@ -89,12 +89,16 @@ fn put_file(mut put: PutFile, content: &FileContent) -> Deed {
     Deed::Node { op: Box::new(NodeOp::PutFile(put)), blobs: vec![need] }
 }
 
+fn tells_diff(scope: &Scope) -> bool {
+    scope.get("ansible_diff_mode").is_some_and(|value| value.truthy())
+}
+
 fn preserved(content: &FileContent) -> Option<FileMode> {
     content.mode.map(|bits| FileMode(format!("{:04o}", bits & 0o7777)))
 }
 
 impl Surroundings<'_> {
-    pub(super) fn copy(&self, copy: &Copy, secret: bool) -> Result<Deed, Stop> {
+    pub(super) fn copy(&self, copy: &Copy, scope: &Scope, secret: bool) -> Result<Deed, Stop> {
         let mut put = PutFile {
             dest: copy.dest.clone(),
             name: base(&copy.dest),
@@ -111,6 +115,8 @@ impl Surroundings<'_> {
             follow: copy.follow,
             checksum: copy.checksum.clone(),
             directory_mode: copy.directory_mode.clone(),
+            source: None,
+            tells_diff: tells_diff(scope),
         };
         let content = match (&copy.src, &copy.content) {
             (Some(src), _) if copy.remote_src => {
@@ -123,7 +129,9 @@ impl Surroundings<'_> {
                     return Ok(deed);
                 }
                 put.name = base(src);
-                self.file(FileKind::File, src)?
+                let file = self.file(FileKind::File, src)?;
+                put.source = Some(self.files.playbook_dir(&file.path));
+                file
             }
             (None, content) => {
                 FileContent::new("", content.as_ref().map(content_text).unwrap_or_default().into_bytes())
@@ -156,6 +164,7 @@ impl Surroundings<'_> {
         }
         let tree = PutTree {
             dest,
+            told: Some((src.to_owned(), format!("{}/", copy.dest.trim_end_matches('/')))),
             entries,
             remote_src: None,
             owner: copy.owner.clone(),
@@ -227,6 +236,8 @@ impl Surroundings<'_> {
             follow: params.follow,
             checksum: None,
             directory_mode: None,
+            source: Some(self.files.playbook_dir(&source.path)),
+            tells_diff: tells_diff(scope),
         };
         Ok(put_file(put, &FileContent::new("", rendered.into_bytes())))
     }

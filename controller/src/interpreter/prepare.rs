@@ -223,7 +223,7 @@ impl Surroundings<'_> {
             }
             Params::Fetch(fetch) => self.fetch(fetch, scope)?,
             Params::Pause(pause) => Deed::Pause(pause.clone()),
-            Params::Copy(copy) => self.copy(copy, task.no_log)?,
+            Params::Copy(copy) => self.copy(copy, scope, task.no_log)?,
             Params::Template(template) => self.template(template, scope, task.no_log)?,
             Params::Command(command) => {
                 let argv = match &command.cmd {

@@ -348,6 +348,9 @@ impl Inventory {
         self.implicit.iter().find(|(host, _)| &*host.name == name).map(|(host, vars)| (host, vars))
     }
 
+    /// The names that mean the controller where no source says otherwise.
+    pub const NAMES_OF_THIS_MACHINE: [&str; 3] = LOCALHOST;
+
     /// Whether a name means the controller where no source says otherwise.
     pub fn is_this_machine(name: &str) -> bool {
         LOCALHOST.contains(&name)

@@ -44,6 +44,8 @@ pub struct List {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dict {
     entries: IndexMap<Arc<str>, Value>,
+    /// Found by name, and in no list: this machine in `hostvars`, as in Ansible.
+    unlisted: Option<Arc<Dict>>,
     settled: bool,
 }
 
@@ -64,17 +66,28 @@ impl List {
 
 impl Default for Dict {
     fn default() -> Self {
-        Self { entries: IndexMap::new(), settled: true }
+        Self { entries: IndexMap::new(), unlisted: None, settled: true }
     }
 }
 
 impl Dict {
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.entries.get(key)
+        self.entries.get(key).or_else(|| self.unlisted.as_ref()?.get(key))
     }
 
     pub fn contains(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
+        self.get(key).is_some()
+    }
+
+    /// What [`Dict::get`] finds and nothing lists.
+    pub fn unlisted(&self) -> impl Iterator<Item = (&Arc<str>, &Value)> {
+        self.unlisted.iter().flat_map(|hidden| hidden.entries.iter())
+    }
+
+    /// From now on `key` is found, and not listed.
+    pub fn insert_unlisted(&mut self, key: impl Into<Arc<str>>, value: Value) {
+        self.settled &= value.is_settled();
+        Arc::make_mut(self.unlisted.get_or_insert_default()).insert(key, value);
     }
 
     pub fn len(&self) -> usize {
@@ -95,8 +108,12 @@ impl Dict {
 
     /// Sets `key`, in its old place when it is there already.
     pub fn insert(&mut self, key: impl Into<Arc<str>>, value: Value) {
+        let key = key.into();
+        if self.unlisted.as_ref().is_some_and(|hidden| hidden.contains(&key)) {
+            return self.insert_unlisted(key, value);
+        }
         self.settled &= value.is_settled();
-        self.entries.insert(key.into(), value);
+        self.entries.insert(key, value);
     }
 
     /// Takes over all entries of `other`.

@@ -43,7 +43,7 @@ impl std::fmt::Display for Phase {
 pub enum ConnectError {
     #[error("{node}: its address{} cannot be resolved ({source}); check `ansible_host` or DNS", if host == node { String::new() } else { format!(" `{host}`") })]
     Resolve { node: String, host: String, source: std::io::Error },
-    #[error("{node}: {address} refuses the connection; is sshd running there, and is the port right?")]
+    #[error("{node}: {address} refuses the connection; {}", refusal_hint(node))]
     Refused { node: String, address: String },
     #[error("{node}: {address} cannot be reached ({source}); check the network, the address and firewalls")]
     Unreachable { node: String, address: String, source: std::io::Error },
@@ -119,6 +119,15 @@ impl ConnectError {
     }
 }
 
+fn refusal_hint(node: &str) -> &'static str {
+    match node {
+        "localhost" | "127.0.0.1" | "::1" => {
+            "`-c local`, or `ansible_connection: local` in the inventory, works on this machine without SSH"
+        }
+        _ => "is sshd running there, and is the port right?",
+    }
+}
+
 const fn timeout_hint(phase: Phase) -> &'static str {
     match phase {
         Phase::Tcp => "the node is down, or a firewall drops packets",
@@ -159,4 +168,21 @@ pub(crate) fn printable(bytes: &[u8], limit: usize) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_without_ssh_is_told_how_it_works_without() {
+        let refused =
+            |node: &str| ConnectError::Refused { node: node.to_owned(), address: "127.0.0.1:22".to_owned() };
+        assert_eq!(
+            refused("localhost").to_string(),
+            "localhost: 127.0.0.1:22 refuses the connection; `-c local`, or `ansible_connection: local` in the \
+             inventory, works on this machine without SSH"
+        );
+        assert!(refused("n1").to_string().ends_with("is sshd running there, and is the port right?"));
+    }
 }

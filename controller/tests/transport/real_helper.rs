@@ -77,6 +77,8 @@ async fn commands_run_and_content_arrives() {
             follow: false,
             checksum: None,
             directory_mode: None,
+            source: None,
+            tells_diff: false,
         };
         let blobs: HashMap<String, Bytes> = [(sha256, content.clone())].into();
         let outcome = session.call(operation(NodeOp::PutFile(put), "put"), &blobs, |_| {}).await.unwrap();

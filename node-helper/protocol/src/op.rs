@@ -191,6 +191,12 @@ pub struct PutFile {
     /// Mode of directories, where `remote_src` is one.
     #[serde(default)]
     pub directory_mode: Option<crate::tasks::FileMode>,
+    /// Path of the source on the controller, which `register` gets as `src`.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Whether `register` gets the text before and after.
+    #[serde(default)]
+    pub tells_diff: bool,
 }
 
 /// A directory whose content is this.
@@ -198,6 +204,9 @@ pub struct PutFile {
 pub struct PutTree {
     /// Absolute path on the node of the directory that gets the content; made with its parents when it is missing.
     pub dest: String,
+    /// `src` and `dest` as the task has them, which `register` gets.
+    #[serde(default)]
+    pub told: Option<(String, String)>,
     /// Paths below `dest`, each after the directory that it is in.
     pub entries: Vec<TreeEntry>,
     /// Directory of the node that has the content, instead of `entries`.

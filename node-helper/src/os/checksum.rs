@@ -62,27 +62,31 @@ pub fn of_file(algorithm: ChecksumAlgorithm, path: &Path) -> Result<String, File
     of(algorithm, file).at("read", path)
 }
 
-/// What is told of content: SHA-256 to compare, SHA-1 because Ansible's results have it.
+/// What is told of content: SHA-256 to compare, SHA-1 and MD5 because Ansible's results have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digests {
     pub sha256: String,
     /// `None` where only the digest is known before the run.
     pub sha1: Option<String>,
+    /// As `sha1`.
+    pub md5: Option<String>,
     /// In bytes.
     pub size: u64,
 }
 
-/// Both digests in one reading.
+/// All digests in one reading.
 ///
 /// # Errors
 /// Those of the reader.
 pub fn digests(reader: impl Read) -> io::Result<Digests> {
-    let (mut sha256, mut sha1) = (Sha256::new(), sha1::Sha1::new());
+    let (mut sha256, mut sha1, mut md5) = (Sha256::new(), sha1::Sha1::new(), md5::Context::new());
     let size = pieces(reader, |piece| {
         sha256.update(piece);
         sha1::Digest::update(&mut sha1, piece);
+        md5.consume(piece);
     })?;
-    Ok(Digests { sha256: hex(&sha256.finalize()), sha1: Some(hex(&sha1.finalize())), size })
+    let (sha256, sha1) = (hex(&sha256.finalize()), hex(&sha1.finalize()));
+    Ok(Digests { sha256, sha1: Some(sha1), md5: Some(hex(&md5.finalize().0)), size })
 }
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -121,6 +125,7 @@ mod tests {
             assert_eq!(of(algorithm).len(), algorithm.digits(), "{algorithm}");
         }
         let both = digests(b"abc".as_slice()).unwrap();
+        assert_eq!(both.md5.as_deref(), Some("900150983cd24fb0d6963f7d28e17f72"));
         assert_eq!(both.sha1.as_deref(), Some("a9993e364706816aba3e25717850c26c9cd0d89d"));
         assert_eq!((both.sha256, both.size), (super::super::files::sha256(b"abc"), 3));
     }

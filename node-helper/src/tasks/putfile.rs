@@ -201,6 +201,9 @@ impl Declaration for PutFile {
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
         if state.kept(self) {
+            if let Some(source) = &self.source {
+                plan.data.insert("src".to_owned(), json!(source));
+            }
             return Ok(plan);
         }
         for folder in &state.folders {
@@ -208,6 +211,18 @@ impl Declaration for PutFile {
             plan.push(Step::Folder(folder.clone()), change);
         }
         let same = state.now.as_ref().is_some_and(|now| now.sha256 == state.wanted.0);
+        // Why: Ansible asks its module `file` where the content is there already, which gives `path` and tells of no
+        // source; and a file of the node always goes through its module `copy`.
+        match (&self.remote_src, &self.source) {
+            (Some(_), _) => {}
+            (None, _) if same => drop(plan.data.insert("path".to_owned(), json!(state.shown))),
+            (None, Some(source)) => drop(plan.data.insert("src".to_owned(), json!(source))),
+            (None, None) => {}
+        }
+        if self.remote_src.is_none() {
+            let told = if same { None } else { told_diff(self, state) };
+            plan.data.insert("diff".to_owned(), Value::Array(told.into_iter().collect()));
+        }
         if !same {
             let from = match (&state.entry, &state.now) {
                 (Entry::Link { .. }, _) => Some("link".to_owned()),
@@ -295,17 +310,34 @@ impl Declaration for PutFile {
         if let Some(sha1) = told.and_then(|now| now.sha1.as_ref()) {
             data.insert("checksum".to_owned(), json!(sha1));
         }
+        if let Some(md5) = told.filter(|_| self.remote_src.is_some()).and_then(|now| now.md5.as_ref()) {
+            data.insert("md5sum".to_owned(), json!(md5));
+        }
         data
     }
 }
 
+/// The text before and after in the words of Ansible's results, where it was asked for and both may be shown.
+fn told_diff(task: &PutFile, state: &State) -> Option<Value> {
+    let (old, new) = (state.text.as_ref()?, task.preview.as_ref().filter(|_| task.tells_diff)?);
+    let mut told = Map::new();
+    told.insert("before".to_owned(), json!(old));
+    told.insert("after".to_owned(), json!(new));
+    told.insert("after_header".to_owned(), json!(task.source.as_ref().unwrap_or(&state.shown)));
+    if state.entry != Entry::Absent {
+        told.insert("before_header".to_owned(), json!(state.shown));
+    }
+    Some(Value::Object(told))
+}
+
 fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Value>) -> Result<(), Trouble> {
     let mut fresh = Fresh::beside(&state.dest)?;
-    let mut digest = Sha256::new();
+    let (mut digest, mut md5) = (Sha256::new(), md5::Context::new());
     let mut size = 0u64;
     {
         let mut sink = |piece: &[u8]| {
             digest.update(piece);
+            md5.consume(piece);
             size += piece.len() as u64;
             if size > state.wanted.1 {
                 return Err(Trouble::io(format!("the content for {} is longer than announced", state.shown)));
@@ -346,6 +378,9 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
         data.insert("backup_file".to_owned(), json!(copy));
     }
     fresh.place()?;
+    if !task.secret {
+        data.insert("md5sum".to_owned(), json!(files::hex(&md5.finalize().0)));
+    }
     Ok(())
 }
 
@@ -411,6 +446,8 @@ mod tests {
             follow: false,
             checksum: None,
             directory_mode: None,
+            source: None,
+            tells_diff: false,
         }
     }
 
@@ -544,11 +581,40 @@ mod tests {
         };
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Changed);
         assert_eq!(bench.read("etc/copy"), "text");
+        let kept = bench.run(&task, Mode::Apply).data;
+        assert_eq!((&kept["md5sum"], kept.get("path")), (&json!("1cb251ec0d568de6a929b520c4aed8d1"), None));
         let secret = PutFile { secret: true, ..put(&mut bench, "/etc/copy", "password") };
         let outcome = bench.run(&secret, Mode::Apply);
         assert_eq!(outcome.changes[0].diff, None);
         assert_eq!(outcome.changes[0].to, "secret content");
         assert!(!outcome.data.contains_key("checksum"));
+    }
+
+    #[test]
+    fn results_tell_of_the_file_as_ansible_does() {
+        let mut bench = Bench::new();
+        let mut task = put(&mut bench, "/etc/motd", "hello\n");
+        task.source = Some("/playbooks/files/motd".to_owned());
+        let md5 = "b1946ac92492d2347c6235b4d2611184";
+        let written = bench.run(&task, Mode::Apply).data;
+        assert_eq!((&written["src"], &written["md5sum"]), (&json!("/playbooks/files/motd"), &json!(md5)));
+        assert_eq!((written.get("path"), &written["diff"]), (None, &json!([])));
+        task.tells_diff = true;
+        let kept = bench.run(&task, Mode::Apply).data;
+        assert_eq!((&kept["path"], &kept["diff"]), (&json!("/etc/motd"), &json!([])));
+        assert!(!kept.contains_key("src") && !kept.contains_key("md5sum"), "{kept:?}");
+        let mut other =
+            PutFile { source: task.source.clone(), tells_diff: true, ..put(&mut bench, "/etc/motd", "x") };
+        let told = json!([{
+            "before": "hello\n",
+            "after": "x",
+            "before_header": "/etc/motd",
+            "after_header": "/playbooks/files/motd",
+        }]);
+        assert_eq!(bench.run(&other, Mode::Predict).data["diff"], told);
+        other.secret = true;
+        let secret = bench.run(&other, Mode::Apply).data;
+        assert_eq!((&secret["diff"], secret.get("md5sum")), (&json!([]), None));
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub fn of_directory(task: &PutFile, node: &Node<'_>) -> Result<Option<PutTree>, 
     let dest = if source.ends_with('/') { dest.to_owned() } else { format!("{dest}/{}", task.name) };
     Ok(Some(PutTree {
         dest,
+        told: Some((source.clone(), task.dest.clone())),
         entries: Vec::new(),
         remote_src: Some(source.clone()),
         owner: task.owner.clone(),
@@ -146,6 +147,8 @@ pub fn parts(task: &PutTree, node: &Node<'_>) -> Result<Vec<Part>, Trouble> {
             follow: task.follow,
             checksum: None,
             directory_mode: None,
+            source: None,
+            tells_diff: false,
         })));
     }
     Ok(parts)
@@ -175,9 +178,13 @@ pub fn run(
             }
         }
     }
-    whole.data.insert("dest".to_owned(), json!(task.dest));
-    if let Some(source) = &task.remote_src {
-        whole.data.insert("src".to_owned(), json!(source));
+    let (src, dest) = match &task.told {
+        Some((src, dest)) => (Some(src), dest),
+        None => (task.remote_src.as_ref(), &task.dest),
+    };
+    whole.data.insert("dest".to_owned(), json!(dest));
+    if let Some(src) = src {
+        whole.data.insert("src".to_owned(), json!(src));
     }
     Ok(whole)
 }
@@ -202,6 +209,7 @@ mod tests {
     fn tree(entries: Vec<TreeEntry>) -> PutTree {
         PutTree {
             dest: "/srv/new/tree/".into(),
+            told: Some(("/files/tree".into(), "/srv/new/".into())),
             entries,
             remote_src: None,
             owner: None,

@@ -199,6 +199,8 @@ fn put(dest: &Path, bytes: &[u8]) -> NodeOp {
         follow: false,
         checksum: None,
         directory_mode: None,
+        source: None,
+        tells_diff: false,
     })
 }
 

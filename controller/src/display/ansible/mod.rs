@@ -40,8 +40,10 @@ pub struct AnsibleLines {
 
 type Key = (Position, String);
 
+/// One task of the play, whatever its name comes to on each host: as in Ansible, the first host's stands above all.
 fn key(report: &TaskReport) -> Key {
-    (report.position.clone(), report.task.clone())
+    let of_all = report.op_id.split(['[', '+', '#', '~', '@']).next().unwrap_or_default();
+    (report.position.clone(), of_all.to_owned())
 }
 
 impl AnsibleLines {

@@ -196,6 +196,19 @@ fn a_run_is_told_in_the_words_of_ansible() {
 }
 
 #[test]
+fn a_task_has_one_heading_whatever_its_name_is_on_each_host() {
+    let hosts = ["a", "b"].map(str::to_owned);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts).play(&hosts, &[("2", 2)]);
+    for host in &hosts {
+        let report = sample::report("debug", 3, TaskStatus::Ok);
+        s.task(host, TaskReport { op_id: format!("0/1@{host}"), task: format!("On {host}"), ..report });
+    }
+    let text = told(&s.events, 0, false);
+    assert_eq!((text.matches("TASK [On a]").count(), text.matches("TASK [On b]").count()), (1, 0), "{text}");
+}
+
+#[test]
 fn a_loop_that_fails_behind_its_items_is_told_too() {
     let mut s = Stream::new();
     s.started(Verb::Run, &["a".to_owned()]).play(&["a".to_owned()], &[("1", 1)]);

@@ -8,6 +8,7 @@ mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod pauses;
 mod places;
 mod queue;
 mod reboots;

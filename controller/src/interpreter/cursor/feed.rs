@@ -174,13 +174,6 @@ impl Cursor {
             }
             outcome.data.insert("ansible_facts".to_owned(), Json::Object(chosen));
         }
-        // Why: as in Ansible, what was there already is told of as `file` tells of it.
-        if matches!(action.kind, "copy" | "template")
-            && outcome.status == OpStatus::Ok
-            && let Some(dest) = outcome.data.get("dest").cloned()
-        {
-            outcome.data.entry("path").or_insert(dest);
-        }
         if let Some(Frame::Task(active)) = self.frames.last()
             && let Some(period) = active.task.timeout_s
         {

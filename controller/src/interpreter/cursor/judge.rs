@@ -23,7 +23,11 @@ impl Cursor {
         item: Option<(u32, String)>,
         mut raw: Raw,
     ) -> ItemEnd {
-        let title = self.title(task, scope);
+        // Why without the item: as in Ansible, a loop is one task with one name; its items are named beside it.
+        let title = match item {
+            Some(_) => self.title(task, &self.scope(task, None)),
+            None => self.title(task, scope),
+        };
         let mut status = raw.status.unwrap_or(Status::Failed);
         let mut message = raw.message;
         let mut result = result_of(status, message.as_deref(), &raw.data);

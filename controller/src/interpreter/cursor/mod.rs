@@ -36,6 +36,8 @@ pub struct HostContext {
     pub vars: Arc<Dict>,
     /// `groups`, `hostvars`, `inventory_hostname` and their like.
     pub magic: Arc<Dict>,
+    /// How it is reached where neither the play nor a variable says: `ansible_connection`, `ansible_user`.
+    pub reached: Arc<Dict>,
     /// From the command line; they win over everything else.
     pub extra: Arc<Dict>,
     /// How many `-v`.
@@ -272,31 +274,29 @@ impl Cursor {
     ) -> Option<Self> {
         let index = u32::try_from(play).ok()?;
         let play = Arc::clone(program.plays.get(play)?);
-        let run_vars: Dict = [
-            ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
-            ("ansible_diff_mode", Value::Bool(false)),
-            ("ansible_play_name", Value::str(&play.name)),
-            ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
-            ("ansible_verbosity", Value::Int(host.verbosity.into())),
-            ("ansible_run_tags", words(&tags.only, "all")),
-            ("ansible_skip_tags", words(&tags.skip, "")),
-            ("inventory_hostname", Value::str(&host.host)),
-        ]
-        .into_iter()
-        .collect();
+        let mut run_vars = for_all(&play, mode, &tags, &*files);
+        run_vars.insert("ansible_play_name", Value::str(&play.name));
+        run_vars.insert("ansible_verbosity", Value::Int(host.verbosity.into()));
+        run_vars.insert("inventory_hostname", Value::str(&host.host));
         let roles_of_play = |keep: fn(&Role) -> bool| {
             let names = play.roles.iter().filter(|role| keep(role)).map(|role| Value::str(&role.name));
             Value::list(names.collect())
         };
-        let mut run_vars = run_vars;
         run_vars.insert("ansible_play_role_names", roles_of_play(|role| !role.is_dependency()));
         run_vars.insert("role_names", roles_of_play(|role| !role.is_dependency()));
         run_vars.insert("ansible_dependent_role_names", roles_of_play(Role::is_dependency));
         run_vars.insert("ansible_role_names", roles_of_play(|_| true));
         // Why: as in Ansible, facts that were not read are no mistake to look for.
-        let floor = [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
-            .into_iter()
-            .collect();
+        let mut floor: Dict =
+            [("ansible_facts", Value::Map(Arc::default())), ("ansible_host", Value::str(&host.host))]
+                .into_iter()
+                .collect();
+        floor.extend(&host.reached);
+        for (name, said) in [("ansible_connection", &play.connection), ("ansible_user", &play.remote_user)] {
+            if let Some(said) = said {
+                floor.insert(name, said.clone());
+            }
+        }
         let (handlers, roles) = (play.handlers.clone(), play.roles.clone());
         let mut cursor = Self {
             floor: Arc::new(floor),
@@ -473,6 +473,19 @@ impl Cursor {
 }
 
 /// A list of words; one word where there is none, unless that is empty.
+/// What is the same for all hosts of a play, and which `hostvars` has of each of them.
+pub(crate) fn for_all(play: &Play, mode: Mode, tags: &TagFilter, files: &dyn Files) -> Dict {
+    [
+        ("ansible_check_mode", Value::Bool(mode == Mode::Predict)),
+        ("ansible_diff_mode", Value::Bool(false)),
+        ("playbook_dir", Value::str(files.playbook_dir(&play.directory))),
+        ("ansible_run_tags", words(&tags.only, "all")),
+        ("ansible_skip_tags", words(&tags.skip, "")),
+    ]
+    .into_iter()
+    .collect()
+}
+
 fn words(list: &[String], otherwise: &str) -> Value {
     let otherwise = Some(otherwise).filter(|word| list.is_empty() && !word.is_empty());
     Value::list(list.iter().map(String::as_str).chain(otherwise).map(Value::str).collect())

@@ -161,22 +161,6 @@ fn what_a_command_may_bring_is_no_mistake_of_a_prediction() {
 }
 
 #[test]
-fn what_was_there_already_is_told_of_as_file_does() {
-    let text = play(
-        "    - {name: same, copy: {content: x, dest: /f}, register: r}\n    - {name: new, copy: {content: x, dest: /g}, register: s}\n    - {name: url, get_url: {url: 'http://h/x', dest: /h}, register: u}\n    - debug: {msg: '{{ r.path }} {{ s.path is defined }} {{ u.path is defined }}'}\n",
-    );
-    let story = run(&mut cursor(&text, json!({}), Mode::Apply), |action| {
-        let status = if action.task == "new" { OpStatus::Changed } else { OpStatus::Ok };
-        if action.phase == Phase::Declared {
-            fed(with_data(status, json!({"dest": "/f"})))
-        } else {
-            Ok.fed(action)
-        }
-    });
-    assert_eq!(story.reports.last().and_then(|report| report.message.as_deref()), Some("/f False False"));
-}
-
-#[test]
 fn only_what_is_done_here_and_now_is_verified_here() {
     let text = play(
         "

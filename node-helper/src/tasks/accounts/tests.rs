@@ -124,6 +124,17 @@ macro_rules! converges {
 }
 
 #[test]
+fn the_own_primary_group_lists_its_user_when_it_is_named() {
+    let bench = bench();
+    let done = converges!(&bench, user(json!({"name": "ann", "groups": "ann,video"})));
+    assert_eq!(shown(&done), ["user ann groups: video -> ann, video"]);
+    assert_eq!(bench.read("etc/group"), "root:x:0:\nann:x:4711:ann\nvideo:x:44:ann\nrender:x:45:\n");
+    converges!(&bench, user(json!({"name": "ann", "groups": "video"})));
+    converges!(&bench, user(json!({"name": "ann", "groups": "ann", "append": true})));
+    converges!(&bench, user(json!({"name": "eve", "group": "video", "groups": "video"})));
+}
+
+#[test]
 fn a_group_comes_changes_and_goes() {
     let bench = bench();
     let done = converges!(&bench, group(json!({"name": "slurm", "gid": 981, "system": true})));

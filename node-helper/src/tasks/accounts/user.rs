@@ -132,14 +132,6 @@ impl Declaration for User {
                 .or_else(|| node.users.group_name(account.gid))
                 .unwrap_or_else(|| account.gid.to_string())
         });
-        // Why: the primary group needs no line that lists the user.
-        if let (Some(groups), Some(found)) = (&mut groups, &found) {
-            let gid = primary.as_ref().map_or(found.gid, |team| team.gid);
-            let listed = database.memberships(&self.name);
-            groups.retain(|name| {
-                listed.contains(name) || database.team(node, name).is_none_or(|team| team.gid != gid)
-            });
-        }
         let other = |account: &Account| Some(account.uid) == self.uid && account.name != self.name;
         let home = match (&self.home, &found) {
             (Some(home), _) => Some(home.clone()),
