@@ -16,6 +16,7 @@ mod drainer;
 mod eviction;
 mod kubectl;
 mod lock;
+mod notice;
 mod objects;
 mod operands;
 #[cfg(feature = "kubernetes")]
@@ -99,6 +100,8 @@ pub struct KubernetesOptions {
     pub pods: PodPolicy,
     /// Instead of each pod's own.
     pub grace_period: Option<Duration>,
+    /// How long pods are told before they are evicted; none are where there is none.
+    pub notice: Option<Duration>,
     /// How long `resume` waits for a node to be ready and to offer its GPUs.
     pub ready_timeout: Duration,
     /// Between two readings while waiting.
@@ -118,6 +121,7 @@ impl Default for KubernetesOptions {
         Self {
             pods: PodPolicy::default(),
             grace_period: None,
+            notice: None,
             ready_timeout: Duration::from_secs(600),
             poll: Duration::from_secs(2),
             lock: Lock::default(),
@@ -211,6 +215,14 @@ impl KubernetesDrainer {
     /// Whether this process may still change something.
     async fn proof(&self) -> Result<(), DrainError> {
         self.held.proof(&self.cluster, &self.options.lock).await
+    }
+
+    /// Whether the pods of a node that is ours may be asked to go.
+    async fn may_disturb(&self, target: &Target, node: &Node) -> Result<(), DrainError> {
+        self.proof().await?;
+        // Why an error: a kubelet that starts after a reboot tells its boot in a while.
+        self.stranger(target, node)
+            .map_or(Ok(()), |why| Err(DrainError(format!("nobody was evicted: {why}"))))
     }
 
     /// Why the cluster's node is not proven to be the host; `None` where it is, or where nobody knows the host's boot.
@@ -344,12 +356,12 @@ impl KubernetesDrainer {
         if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
+        let told = self.give_notice(target, marker, &look).await?;
+        if !told.is_empty() {
+            return Ok(Activity::Busy { work: told.into_iter().chain(look.left).collect() });
+        }
         if !look.evict.is_empty() {
-            self.proof().await?;
-            // Why an error: a kubelet that starts after a reboot tells its boot in a while.
-            if let Some(why) = self.stranger(target, &look.node) {
-                return Err(DrainError(format!("nobody was evicted: {why}")));
-            }
+            self.may_disturb(target, &look.node).await?;
         }
         let asked: Vec<_> = look.evict.iter().map(|pod| self.evict(pod)).collect();
         let answers: Vec<(&Pod, Evicted)> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
@@ -531,6 +543,9 @@ impl KubernetesDrainer {
         let restore = operands::restore(&node, &own);
         let record = operands::paused(&node).filter(|record| record.by == own);
         let raced = || Back::Waits("it changed at the same moment".to_owned());
+        if !self.take_notices_back(target, marker).await? {
+            return Ok(raced());
+        }
         let verdict = match standing(&node, marker) {
             Ownership::Ours => None,
             other => Some(other),
@@ -573,7 +588,8 @@ impl KubernetesDrainer {
         for _ in 0..RACES {
             let node = self.read(target).await?;
             if matches!(standing(&node, marker), Ownership::Ours)
-                || self.abandon(target, &node, marker).await?
+                || (self.take_notices_back(target, marker).await?
+                    && self.abandon(target, &node, marker).await?)
             {
                 return Ok(());
             }

@@ -28,11 +28,10 @@ impl Drainer for KubernetesDrainer {
 
     fn notify<'a>(
         &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
+        target: &'a Target,
+        marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
-        // Why nothing: each pod is told by its eviction, and has its grace period.
-        futures::future::ready(Ok(Vec::new())).boxed()
+        self.tell(target, marker).boxed()
     }
 
     fn tell_boot(&self, target: &Target, boot_id: Option<String>) {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::{
+    notice::NOTICE,
     standing::{OWNER, PAUSED, WHY},
     *,
 };
@@ -162,6 +163,62 @@ async fn by_force_all_go_in_order_that_can() {
     let left = drainer.clear(&target(), &marker()).await;
     assert_eq!(left, Ok(Activity::Stuck { why: never.map(str::to_owned).to_vec() }));
     assert_eq!(stage.state().pods.keys().collect::<Vec<_>>(), ["ns/alone", "ns/web-2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_and_have_their_time() {
+    let (stage, _) = staged();
+    let hour = KubernetesOptions { notice: Some(Duration::from_secs(3600)), ..options() };
+    let drainer = drainer(&stage, hour);
+    for name in ["web-1", "web-2", "web-3"] {
+        stage.state().add_pod("n1", "ns", name);
+    }
+    stage.state().add_daemon("n1", "kube-system", "proxy", json!({}));
+    let old = "evicted from 2026-11-22T01:00:00Z by gpufleet:R0:n9: x";
+    stage.state().add_pod("n1", "ns", "web-2")["metadata"]["annotations"] = json!({NOTICE: old, "a": "b"});
+    cordoned(&drainer).await;
+    let who = drainer.notify(&target(), &marker()).await.unwrap();
+    assert!(who.len() == 3 && who[0].starts_with("pod ns/web-1 (has until 20"), "{who:?}");
+    let notice = |name: &str| {
+        let pod = stage.state().pods[&format!("ns/{name}")].clone();
+        pod["metadata"]["annotations"][NOTICE].as_str().unwrap_or_default().to_owned()
+    };
+    let told = notice("web-1");
+    assert!(
+        told.starts_with("evicted from 20") && told.ends_with("Z by gpufleet:R1:n1: mig on h1"),
+        "{told}"
+    );
+    assert_eq!(notice("web-2"), told, "what another drain said does not count");
+    let asked = stage.state().asked.len();
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), who.join("; "));
+    assert_eq!(stage.state().asked.len(), asked, "nobody is told twice, and nobody evicted");
+    // Their time is over, as the next process of the run finds it; one is kept by its budget.
+    let over = "evicted from 2026-11-22T01:00:00Z by gpufleet:R1:n1: mig on h1";
+    for name in ["web-1", "web-2", "web-3"] {
+        stage.state().pods.get_mut(&format!("ns/{name}")).unwrap()["metadata"]["annotations"][NOTICE] =
+            json!(over);
+    }
+    let blocked = include_str!("../replies/06-evict-pdb-429.json");
+    stage.state().evictions.insert("ns/web-2".into(), (429, blocked.into()));
+    let said = busy(drainer.clear(&target(), &marker()).await);
+    assert!(
+        said.contains("web-1 (was asked to end)") && said.contains("web-2 (PodDisruptionBudget"),
+        "{said}"
+    );
+    assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    assert_eq!(stage.state().pods["ns/web-2"]["metadata"]["annotations"], json!({"a": "b"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_where_one_may_not_be_evicted() {
+    let (stage, _) = staged();
+    let drainer = drainer(&stage, KubernetesOptions { notice: Some(Duration::from_secs(60)), ..options() });
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n1", "ns", "alone")["metadata"]["ownerReferences"] = json!([]);
+    cordoned(&drainer).await;
+    assert_eq!(drainer.notify(&target(), &marker()).await, Ok(Vec::new()));
+    assert!(matches!(drainer.clear(&target(), &marker()).await, Ok(Activity::Stuck { .. })));
+    assert_eq!(stage.state().asked, ["PATCH /api/v1/nodes/n1"]);
 }
 
 #[tokio::test(start_paused = true)]
