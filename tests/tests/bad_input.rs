@@ -386,3 +386,27 @@ fn no_terminal_to_ask_for_a_password() {
         assert!(said.contains("there is no terminal to ask for the") && said.contains("help: "), "{said}");
     }
 }
+
+#[test]
+fn a_kubeconfig_that_nobody_can_log_in_by() {
+    let desk = Desk::new();
+    desk.home.write(
+        "kubeconfig",
+        "{apiVersion: v1, kind: Config, current-context: prod,
+          clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],
+          users: [{name: u, user: {auth-provider: {name: gcp, config: {cmd-path: /bin/sleep, cmd-args: '600'}}}}],
+          contexts: [{name: prod, context: {cluster: c, user: u}}]}",
+    );
+    let said = desk.playbook(
+        "- hosts: gpu\n  rollout: {drain: {kubernetes: {kubeconfig: kubeconfig}}}\n  tasks:\n    - gpu_mig: {mode: enabled}\n",
+    );
+    insta::assert_snapshot!(said, @r"
+    error: the kubeconfig cannot be used
+      --> play.yaml:2:46
+       |
+     2 |   rollout: {drain: {kubernetes: {kubeconfig: kubeconfig}}}
+       |                                              ^^^^^^^^^^ as kubeconfig
+    help: its user logs in by `auth-provider: gcp`, which Kubernetes 1.26 took away; use the exec plugin of the provider, such as gke-gcloud-auth-plugin or kubelogin
+    1 error, no node was contacted.
+    ");
+}

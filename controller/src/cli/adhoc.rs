@@ -69,9 +69,8 @@ where
     let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
     let fleet = Fleet::new(&[way], &hosts, &Map::new(), login, holder, environment)?;
-    let runtime = engine::runtime()?;
     let purpose = target.purpose;
-    Ok(runtime.block_on(async {
+    engine::block_on(async {
         let (fleet, act) = (&fleet, &act);
         stream::iter(hosts)
             .map(|host| async move {
@@ -86,7 +85,7 @@ where
             .buffered(target.connection.forks())
             .collect()
             .await
-    }))
+    })
 }
 
 fn request(op: NodeOp, timeout_s: u64) -> OpRequest {

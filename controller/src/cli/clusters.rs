@@ -1,7 +1,7 @@
 //! Where a play's cluster is and who we are there.
 //!
 //! Owns the order in which kubeconfigs are looked for: the one that the play names, `$KUBECONFIG`, `~/.kube/config`, and the
-//! service account of a pod. Must not know what a kubeconfig says. Invariant: nothing is contacted.
+//! service account of a pod. Must not know how a kubeconfig is read. Invariant: nothing is contacted, and no program is run.
 
 #[cfg(feature = "kubernetes")]
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::environment::Environment;
 /// The way to the API server of a play.
 ///
 /// # Errors
-/// No kubeconfig, or one that is not there.
+/// No kubeconfig, or one that is not there or that nobody can log in by.
 #[cfg(feature = "kubernetes")]
 pub fn api(
     play: &Play,
@@ -63,6 +63,16 @@ pub fn api(
             }
         }
     };
+    if let Some(why) = credentials.refused() {
+        let paths: Vec<String> = match &credentials {
+            Credentials::Files { paths, .. } => paths.iter().map(|path| path.display().to_string()).collect(),
+            Credentials::InCluster => Vec::new(),
+        };
+        return Err(Diagnostic::error("the kubeconfig cannot be used")
+            .at(kubernetes.spans.of("kubeconfig").unwrap_or(&play.span))
+            .label(format!("as {}", paths.join(":")))
+            .help(why));
+    }
     Ok(Arc::new(ApiClient::new(credentials)))
 }
 

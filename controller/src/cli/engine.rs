@@ -49,6 +49,8 @@ use super::{
 
 /// How often the live display lets time pass.
 const TICK: Duration = Duration::from_millis(500);
+/// How long calls that block are waited for once a command's work is done.
+const LEFTOVERS: Duration = Duration::from_secs(2);
 
 /// What the verbs have in common.
 pub struct Request<'a> {
@@ -216,8 +218,15 @@ pub fn audit(args: &AuditArgs, environment: &Environment, output: &Output) -> Re
     carry_out(&request, None, environment, output)
 }
 
-pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::internal)
+/// Does the work of a command on a runtime of its own, and ends that whatever calls still block.
+pub fn block_on<F: Future>(work: F) -> Result<F::Output, CommandError> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::internal)?;
+    let output = runtime.block_on(work);
+    // Why bounded: a call that blocks, such as reading a file of a server that is away, cannot be stopped, and dropping the
+    // runtime would wait for it without an end.
+    runtime.shutdown_timeout(LEFTOVERS);
+    Ok(output)
 }
 
 /// The files of this machine, with what templates look up there.
@@ -430,7 +439,7 @@ pub fn carry_out(
         },
     };
     let past = (!events.is_empty()).then(|| (Past::of(&events), environment.who()));
-    let code = runtime()?.block_on(drive(engine, started, past, recorder, &screen, request))?;
+    let code = block_on(drive(engine, started, past, recorder, &screen, request))??;
     let resumable = screen.lock().unwrap_or_else(PoisonError::into_inner).model.is_resumable();
     if !resumable {
         resume::forget(&dir);
@@ -633,4 +642,27 @@ fn write_times(documents: &Documents, timing: &Timing, output: &Output) -> Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_blocks_holds_no_command() {
+        let begin = Instant::now();
+        let work = async {
+            let (begun, has_begun) = tokio::sync::oneshot::channel();
+            tokio::task::spawn_blocking(|| {
+                let _ = begun.send(());
+                thread::sleep(Duration::from_secs(60));
+            });
+            has_begun.await.unwrap();
+            7
+        };
+        assert_eq!(block_on(work).ok(), Some(7));
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    }
 }

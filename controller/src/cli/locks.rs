@@ -40,7 +40,7 @@ pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Re
     if !args.source.playbooks.is_empty() {
         let source = args.source.clone().into();
         let plays = engine::plays(&source, &args.connection, environment, output)?;
-        let found = engine::runtime()?.block_on(ask(&plays))?;
+        let found = engine::block_on(ask(&plays))??;
         for (name, runs) in &found.holders {
             for run in runs {
                 text.push_str(&format!("run {run}  holds the lock at {name}\n"));
@@ -119,7 +119,7 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
         return Err(CommandError::user("no play of these playbooks drains its nodes")
             .hint("markers are left only by plays with `drain:`"));
     }
-    let mut found = engine::runtime()?.block_on(ask(&plays))?;
+    let mut found = engine::block_on(ask(&plays))??;
     if let Some(wanted) = &run {
         found.marked.retain(|_, marker| marker.run == *wanted);
     }

@@ -178,6 +178,7 @@ fn by_kubernetes(
             skip_namespaces: kubernetes.skip_namespaces.iter().cloned().collect(),
         },
         grace_period: kubernetes.grace_period_s.map(Duration::from_secs),
+        notice: kubernetes.notice_s.map(Duration::from_secs),
         ready_timeout: Duration::from_secs(kubernetes.ready_timeout_s),
         pauses_operands: kubernetes.pause_operands,
         mig_manager: match &kubernetes.mig_manager {
@@ -192,8 +193,11 @@ fn by_kubernetes(
     if let Some((namespace, name)) = kubernetes.lock.clone() {
         options.lock = drain::Lock { namespace, name };
     }
+    let notice = options.notice.map(|deadline| NoticePlan { deadline, before_cordon: false });
     let drainer = KubernetesDrainer::new(api, options);
-    surveyed(Arc::new(drainer), kubernetes.timeout_s, nodes)
+    let mut scheduler = surveyed(Arc::new(drainer), kubernetes.timeout_s, nodes);
+    scheduler.notice = notice;
+    scheduler
 }
 
 /// A scheduler with names of its own that can tell who is out.
@@ -547,6 +551,10 @@ mod tests {
         assert_eq!(scheduler.target("h2").node, "h2");
         assert_eq!((scheduler.drainer.name(), scheduler.timeout), ("kubernetes", Duration::from_secs(600)));
         assert!(scheduler.surveys && !scheduler.reboots && scheduler.notice.is_none());
+        let told = block.replace("timeout: 10m", "timeout: 10m, notice: 15m");
+        let scheduler = built(&told, ["", ""]).unwrap().0.unwrap();
+        let quarter = NoticePlan { deadline: Duration::from_secs(900), before_cordon: false };
+        assert_eq!((scheduler.timeout, scheduler.notice), (Duration::from_secs(600), Some(quarter)));
         let error = built(block, ["Node_1", ""]).unwrap_err();
         assert!(error.contains("h1: `Node_1` is no name of one Kubernetes node"), "{error}");
     }

@@ -16,6 +16,7 @@ mod drainer;
 mod eviction;
 mod kubectl;
 mod lock;
+mod notice;
 mod objects;
 mod operands;
 #[cfg(feature = "kubernetes")]
@@ -99,6 +100,8 @@ pub struct KubernetesOptions {
     pub pods: PodPolicy,
     /// Instead of each pod's own.
     pub grace_period: Option<Duration>,
+    /// How long pods are told before they are evicted; none are where there is none.
+    pub notice: Option<Duration>,
     /// How long `resume` waits for a node to be ready and to offer its GPUs.
     pub ready_timeout: Duration,
     /// Between two readings while waiting.
@@ -118,6 +121,7 @@ impl Default for KubernetesOptions {
         Self {
             pods: PodPolicy::default(),
             grace_period: None,
+            notice: None,
             ready_timeout: Duration::from_secs(600),
             poll: Duration::from_secs(2),
             lock: Lock::default(),
@@ -139,6 +143,10 @@ pub struct KubernetesDrainer {
     daemons: Mutex<KnownDaemons>,
     /// What the GPUs of nodes are that are given back, by node.
     offers: Mutex<HashMap<String, GpuOffer>>,
+    /// The boots that hosts are in, by node.
+    boots: Mutex<HashMap<String, String>>,
+    /// What is stopped on nodes, as it was last seen, or as it may be since; by node.
+    stopped: Mutex<HashMap<String, operands::Paused>>,
 }
 
 /// DaemonSets by namespace and name, with when each was read; `None` for one that was not there.
@@ -172,6 +180,8 @@ impl KubernetesDrainer {
             later: Mutex::default(),
             daemons: Mutex::default(),
             offers: Mutex::default(),
+            boots: Mutex::default(),
+            stopped: Mutex::default(),
         }
     }
 
@@ -179,9 +189,20 @@ impl KubernetesDrainer {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn boots(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.boots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stopped(&self) -> MutexGuard<'_, HashMap<String, operands::Paused>> {
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn read(&self, target: &Target) -> Result<Node, DrainError> {
         match self.cluster.node(&target.node).await? {
-            Got::Here(node) => Ok(node),
+            Got::Here(node) => {
+                self.stopped().insert(target.node.clone(), operands::stopped(&node));
+                Ok(node)
+            }
             Got::Missing | Got::Raced => Err(DrainError(format!(
                 "the cluster{} has no node `{}`; check the name that Kubernetes has for the host `{}` (`kubectl get nodes`)",
                 self.cluster.place(),
@@ -194,6 +215,19 @@ impl KubernetesDrainer {
     /// Whether this process may still change something.
     async fn proof(&self) -> Result<(), DrainError> {
         self.held.proof(&self.cluster, &self.options.lock).await
+    }
+
+    /// Whether the pods of a node that is ours may be asked to go.
+    async fn may_disturb(&self, target: &Target, node: &Node) -> Result<(), DrainError> {
+        self.proof().await?;
+        // Why an error: a kubelet that starts after a reboot tells its boot in a while.
+        self.stranger(target, node)
+            .map_or(Ok(()), |why| Err(DrainError(format!("nobody was evicted: {why}"))))
+    }
+
+    /// Why the cluster's node is not proven to be the host; `None` where it is, or where nobody knows the host's boot.
+    fn stranger(&self, target: &Target, node: &Node) -> Option<String> {
+        standing::stranger(target, node, self.boots().get(&target.node)?)
     }
 
     async fn take(&self, target: &Target, marker: &Marker, why: &str) -> Result<Cordon, DrainError> {
@@ -209,6 +243,9 @@ impl KubernetesDrainer {
             }
             if let Some(by) = silence(&node) {
                 return Ok(Cordon::HeldByOthers { by });
+            }
+            if let Some(why) = self.stranger(target, &node) {
+                return Ok(Cordon::Refused { why });
             }
             let mut patch = standing::cordon(&node, marker, &line(why));
             match operands::mig_manager(&node) {
@@ -319,8 +356,12 @@ impl KubernetesDrainer {
         if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
+        let told = self.give_notice(target, marker, &look).await?;
+        if !told.is_empty() {
+            return Ok(Activity::Busy { work: told.into_iter().chain(look.left).collect() });
+        }
         if !look.evict.is_empty() {
-            self.proof().await?;
+            self.may_disturb(target, &look.node).await?;
         }
         let asked: Vec<_> = look.evict.iter().map(|pod| self.evict(pod)).collect();
         let answers: Vec<(&Pod, Evicted)> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
@@ -425,8 +466,10 @@ impl KubernetesDrainer {
             set.is_some_and(|set| operands::selects(&set.spec.template.spec.node_selector))
         });
         let there = there.map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+        let record = operands::to_pause(node, &marker.to_string(), there);
         let mut patch = vec![standing::same(node), standing::owned(marker)];
-        patch.extend(operands::pause(node, &marker.to_string(), there));
+        patch.extend(operands::pause(node, &record));
+        self.stopped().insert(target.node.clone(), record);
         self.cluster.patch_node(&target.node, patch).await?;
         Ok("what the GPU operator runs there (it is being stopped)".to_owned())
     }
@@ -500,6 +543,9 @@ impl KubernetesDrainer {
         let restore = operands::restore(&node, &own);
         let record = operands::paused(&node).filter(|record| record.by == own);
         let raced = || Back::Waits("it changed at the same moment".to_owned());
+        if !self.take_notices_back(target, marker).await? {
+            return Ok(raced());
+        }
         let verdict = match standing(&node, marker) {
             Ownership::Ours => None,
             other => Some(other),
@@ -517,7 +563,7 @@ impl KubernetesDrainer {
             self.cluster.patch_node(&target.node, patch).await?;
             return Ok(Back::Waits("what the GPU operator runs there starts again".to_owned()));
         }
-        if let Some(why) = self.not_yet(&node, rebooted_after, record.as_ref(), settled).await? {
+        if let Some(why) = self.not_yet(target, &node, rebooted_after, record.as_ref(), settled).await? {
             return Ok(Back::Waits(why));
         }
         Ok(match self.cluster.patch_node(&target.node, standing::uncordon(&node, marker)).await? {
@@ -542,7 +588,8 @@ impl KubernetesDrainer {
         for _ in 0..RACES {
             let node = self.read(target).await?;
             if matches!(standing(&node, marker), Ownership::Ours)
-                || self.abandon(target, &node, marker).await?
+                || (self.take_notices_back(target, marker).await?
+                    && self.abandon(target, &node, marker).await?)
             {
                 return Ok(());
             }
@@ -553,6 +600,7 @@ impl KubernetesDrainer {
     /// Why a node that is ours must not be given back yet.
     async fn not_yet(
         &self,
+        target: &Target,
         node: &Node,
         rebooted_after: Option<Timestamp>,
         record: Option<&operands::Paused>,
@@ -565,7 +613,12 @@ impl KubernetesDrainer {
             return Ok(Some(format!("mig-manager lays out its MIG now ({state})")));
         }
         let before = standing::before(node);
+        if let Some(stranger) = self.stranger(target, node) {
+            return Ok(Some(stranger));
+        }
+        // Why not where the host's own boot is known: then the kubelet has told that one.
         if let Some(after) = rebooted_after
+            && !self.boots().contains_key(&target.node)
             && !has_booted(node, &before.boot_id, after)
         {
             return Ok(Some(format!(
@@ -599,16 +652,21 @@ impl KubernetesDrainer {
         // Why only there: elsewhere nothing was laid out unless the node told of it.
         let by_manager =
             self.options.lays_out_mig && matches!(self.options.mig_manager, MigManager::Label(_));
+        let offers = !before.gpus.is_empty() || before.stopped;
         let missing = match &offer {
-            _ if before.gpus.is_empty() => None,
+            _ if !offers => None,
             Some(offer) => operands::wrong(offer, &now, &node.metadata.labels),
+            None if before.gpus.is_empty() => now.is_empty().then(|| {
+                "it advertises no GPUs, and what offers them there was stopped already when this drain began".to_owned()
+            }),
             None if by_manager => now.is_empty().then(|| operands::missing(&before.gpus, &now)).flatten(),
             None => operands::missing(&before.gpus, &now),
         };
         if missing.is_some() {
             return Ok(missing);
         }
-        if !before.gpus.is_empty() && (by_manager || offer.is_some_and(|offer| offer.more)) {
+        let unknown = by_manager || before.gpus.is_empty() || offer.is_some_and(|offer| offer.more);
+        if offers && unknown {
             match settled {
                 Some((same, since)) if *same == now && since.elapsed() >= SETTLE => {}
                 Some((same, _)) if *same == now => {
@@ -638,6 +696,19 @@ impl KubernetesDrainer {
             }
         }
         Err(self.restless(target))
+    }
+
+    /// An error that leaves a node as it is, with what is stopped there.
+    fn with_what_is_stopped(&self, error: DrainError, target: &Target, marker: &Marker) -> DrainError {
+        let known = self.stopped().get(&target.node).cloned();
+        let left = match known {
+            Some(record) if record.by == marker.to_string() => {
+                operands::how_to_restore(&target.node, &record)
+            }
+            None if self.options.pauses_operands => Some(operands::how_to_look(&target.node)),
+            Some(_) | None => None,
+        };
+        DrainError(left.map_or_else(|| error.to_string(), |left| format!("{error}; {left}")))
     }
 
     async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
@@ -707,7 +778,8 @@ pub fn read_foreign_object(bytes: &[u8]) {
         let _ = (outage(&node), held_by(&node), evidence(&node), standing::before(&node));
         let _ = (
             operands::restore(&node, ""),
-            operands::pause(&node, "", Vec::new()),
+            operands::pause(&node, &operands::to_pause(&node, "", Vec::new())),
+            operands::stopped(&node),
             operands::mig_manager(&node),
         );
         if let Ownership::NotDrained = standing(&node, &marker) {

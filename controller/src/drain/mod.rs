@@ -157,6 +157,10 @@ pub trait Drainer: Send + Sync {
     /// Whether the scheduler knows of anything that runs there.
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>>;
 
+    /// The boot that the host itself is in, told before its node is taken, cleared and given back; `None` where it does not
+    /// count. A scheduler that knows boots must know the same one: else it speaks of another machine, or of an earlier boot.
+    fn tell_boot(&self, _target: &Target, _boot_id: Option<String>) {}
+
     /// One step towards an idle node that is ours: asks what still has to go there to go, where the scheduler wants to be
     /// asked, and says what is left. Asked again and again while a drain waits.
     fn clear<'a>(

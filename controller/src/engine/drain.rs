@@ -155,6 +155,7 @@ impl NodeTask {
         }
         let why = format!("{} on {}", self.reason, target.host);
         let drainer = Arc::clone(&scheduler.drainer);
+        drainer.tell_boot(target, self.boot_id());
         let cordoned = self.insist(scheduler, *until, || drainer.cordon(target, marker, &why)).await?;
         match cordoned {
             Cordon::Ours { evidence } => self.step(DrainStep::Cordoned { evidence }).await,
@@ -372,6 +373,7 @@ impl NodeTask {
                 Cordon::Refused { why } => return firm(why),
             }
         }
+        scheduler.drainer.tell_boot(&target, self.boot_id());
         let left = match clears {
             true => scheduler.drainer.clear(&target, marker).await?,
             false => scheduler.drainer.activity(&target).await?,
@@ -421,6 +423,8 @@ impl NodeTask {
         self.state(NodeState::Resuming, None).await;
         let target = scheduler.target(&self.slot.name);
         let (drainer, rebooted) = (Arc::clone(&scheduler.drainer), self.slot.rebooted_at);
+        // Why not of one that was left alone: what it booted into by itself meanwhile keeps nobody from giving it back.
+        drainer.tell_boot(&target, self.boot_id().filter(|_| self.slot.out_of_service));
         let until = Instant::now() + PATIENCE;
         let answer = match self.lock_again(&scheduler, until).await {
             Err(why) => Err(why),
@@ -544,19 +548,28 @@ impl NodeTask {
         }
     }
 
-    /// Leaves word at the scheduler why the node stays out.
-    pub(super) async fn explain(&self, why: &str) {
-        let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return };
+    /// The boot that the host told it is in; `None` where it never did.
+    fn boot_id(&self) -> Option<String> {
+        match &self.slot.link {
+            Some((link, _)) => link.boot_id(),
+            None => self.left.boot_id.clone(),
+        }
+    }
+
+    /// Leaves word at the scheduler why the node stays out; what that leaves undone there, ready to show.
+    pub(super) async fn explain(&self, why: &str) -> Option<String> {
+        let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return None };
         let target = scheduler.target(&self.slot.name);
         let until = Instant::now() + PATIENCE;
         loop {
             match scheduler.drainer.explain(&target, marker, why).await {
-                Ok(()) => return,
+                Ok(()) => return None,
                 Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
                 Err(error) => {
-                    let host = &self.slot.name;
-                    tracing::warn!(host, %error, "the scheduler does not show why the node stays out");
-                    return;
+                    let left =
+                        format!("{} could not be told why it stays out: {error}", scheduler.drainer.name());
+                    self.step(DrainStep::Stuck { why: left.clone() }).await;
+                    return Some(left);
                 }
             }
         }

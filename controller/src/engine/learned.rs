@@ -77,6 +77,9 @@ pub fn work_of(play: &Play) -> String {
         Drain::Kubernetes(kubernetes) => {
             add(&format!("{:?} {:?}", kubernetes.kubeconfig, kubernetes.context));
             add(&format!("{:?} {}", kubernetes.grace_period_s, kubernetes.pause_operands));
+            if let Some(notice) = kubernetes.notice_s {
+                add(&format!("notice {notice}"));
+            }
         }
         Drain::Command(command) => {
             for value in [&command.drain, &command.is_idle, &command.resume] {

@@ -22,7 +22,7 @@ use super::{
     node::{Cut, Leftover, NodeTask},
     run::{EngineError, PlayContext},
     slot::Slot,
-    turn::{Turn, preflight, why_out},
+    turn::{Turn, preflight, why_out, with_left},
     waiting::{alarm, until},
 };
 use crate::{
@@ -418,7 +418,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.running.insert(host, Running { answers, connected });
         self.tasks.spawn(async move {
             task.place = forks.acquire_owned().await.ok();
-            let result = match turn {
+            let mut result = match turn {
                 Turn::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
                 Turn::Gate => task.after_soak().await,
                 // Why not those that are out: they have to get to a safe point.
@@ -436,8 +436,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 }
             };
             drop(task.place.take());
-            if let Some(why) = why_out(&result, &task) {
-                task.explain(&why).await;
+            if let Some(why) = why_out(&result, &task)
+                && let Some(left) = task.explain(&why).await
+            {
+                result = with_left(result, &mut task, &left);
             }
             (host, task.slot, result)
         });

@@ -32,6 +32,21 @@ pub(super) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<Strin
     Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
 }
 
+/// The same end with what was left undone at the scheduler.
+pub(super) fn with_left(result: Result<(), Cut>, task: &mut NodeTask, left: &str) -> Result<(), Cut> {
+    let with = |why: String| format!("{why}; {left}");
+    match result {
+        Err(Cut::Unreachable(why)) => Err(Cut::Unreachable(with(why))),
+        Err(Cut::Held(why)) => Err(Cut::Held(with(why))),
+        Err(Cut::Failed(why)) => Err(Cut::Failed(with(why))),
+        Err(Cut::Stopped) => Err(Cut::Stopped),
+        Ok(()) => {
+            task.slot.message = task.slot.message.take().map(with);
+            Ok(())
+        }
+    }
+}
+
 pub(super) async fn preflight(
     task: &mut NodeTask,
     make: &MakeCursor,

@@ -127,7 +127,9 @@ impl Drain {
                 let notice = slurm.notice.as_ref().map_or(0, |notice| notice.deadline_s);
                 slurm.timeout_s.saturating_add(notice)
             }
-            Self::Kubernetes(kubernetes) => kubernetes.timeout_s,
+            Self::Kubernetes(kubernetes) => {
+                kubernetes.timeout_s.saturating_add(kubernetes.notice_s.unwrap_or_default())
+            }
             Self::Command(command) => {
                 let notice = command.notice.as_ref().map_or(0, |_| command.notice_deadline_s);
                 command.timeout_s.saturating_add(notice)
@@ -189,6 +191,8 @@ pub struct KubernetesDrain {
     pub force: bool,
     /// Instead of each pod's own.
     pub grace_period_s: Option<u64>,
+    /// How long pods are told before they are evicted.
+    pub notice_s: Option<u64>,
     pub skip_namespaces: Vec<String>,
     /// Namespace and name of the Lease that one run at a time holds.
     pub lock: Option<(String, String)>,
@@ -210,6 +214,7 @@ impl Default for KubernetesDrain {
             delete_emptydir_data: false,
             force: false,
             grace_period_s: None,
+            notice_s: None,
             skip_namespaces: Vec::new(),
             lock: None,
             pause_operands: true,

@@ -43,6 +43,31 @@ async fn an_eviction_that_is_accepted_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pods_are_told_before_they_are_evicted() {
+    let site = Site::new(
+        "{pace: 0, nodes: [{name: n1}], deployments: [{name: web, replicas: 2, grace: 30}], budgets: [{name: web, min_available: 2}]}",
+    );
+    let drainer =
+        cordoned(&site, KubernetesOptions { notice: Some(Duration::from_secs(2)), ..quick() }).await;
+    let who = drainer.notify(&target(), &marker()).await.unwrap();
+    assert_eq!(who.len(), 2, "{who:?}");
+    let told = || {
+        let pods = site.server.with(|cluster| cluster.store.all(&PODS, "").cloned().collect::<Vec<_>>());
+        let notice = |pod: &Value| pod["metadata"]["annotations"]["gpufleet.io/drain-notice"].is_string();
+        pods.iter().filter(|pod| notice(pod)).count()
+    };
+    assert_eq!(told(), 2);
+    let said = busy(&drainer).await;
+    assert!(said.contains("(has until 20") && site.evictions().is_empty(), "{said}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let said = busy(&drainer).await;
+    assert!(said.contains("PodDisruptionBudget web"), "{said}");
+    assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    site.assert_untouched();
+    assert_eq!(told(), 0, "a drain that is over tells nobody");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_grace_is_an_end_at_once() {
     let site = Site::new(SERVICE);
     let options = KubernetesOptions { grace_period: Some(Duration::ZERO), ..quick() };

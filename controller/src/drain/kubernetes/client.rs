@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use kube::{
     Client, Config,
     client::{AuthError, Body},
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use tokio::time::{Instant, timeout};
 
@@ -44,6 +44,41 @@ pub enum Credentials {
     Files { paths: Vec<PathBuf>, context: Option<String> },
     /// The service account of the pod that gpufleet runs in.
     InCluster,
+}
+
+impl Credentials {
+    /// Why nobody can log in by them whatever the cluster says, ready to show; runs nothing. What cannot be read is told when
+    /// the cluster is first asked.
+    pub fn refused(&self) -> Option<String> {
+        let Self::Files { paths, context } = self else { return None };
+        let kubeconfig = merged(paths).ok()?;
+        let context = context.as_ref().or(kubeconfig.current_context.as_ref())?;
+        let named = kubeconfig.contexts.iter().find(|named| named.name == *context)?;
+        let user = named.context.as_ref()?.user.as_ref()?;
+        outdated(kubeconfig.auth_infos.iter().find(|named| named.name == *user)?.auth_info.as_ref()?)
+    }
+}
+
+/// Files of one kubeconfig, as kubectl merges them.
+fn merged(paths: &[PathBuf]) -> Result<Kubeconfig, Unanswered> {
+    let mut merged = Kubeconfig::default();
+    for path in paths {
+        let read = Kubeconfig::read_from(path).and_then(|next| std::mem::take(&mut merged).merge(next));
+        merged = read.map_err(|error| Unanswered(format!("{}: {}", path.display(), told(&error))))?;
+    }
+    Ok(merged)
+}
+
+/// Why a user of a kubeconfig cannot be served.
+///
+/// Why not run it as kube does: it is waited for without a bound, on a thread that nothing stops.
+fn outdated(user: &AuthInfo) -> Option<String> {
+    let provider = user.auth_provider.as_ref()?;
+    Some(format!(
+        "its user logs in by `auth-provider: {}`, which Kubernetes 1.26 took away; use the exec plugin of the provider, such as \
+         gke-gcloud-auth-plugin or kubelogin",
+        provider.name
+    ))
 }
 
 /// A client that is made when it is first used.
@@ -132,7 +167,10 @@ impl ApiClient {
             auth.client_certificate_data = given.client_certificate_data.map(|pem| encoded(&pem));
             auth.client_key_data = given.client_key_data.map(|pem| encoded(&pem).into());
         }
-        // Why on another thread: old kubeconfigs name a program that is run while the client is made.
+        if let Some(why) = outdated(&config.auth_info) {
+            return Err(Unanswered(format!("the kubeconfig cannot be used: {why}")));
+        }
+        // Why on another thread: certificates and tokens may be files on a server that does not answer.
         let client = tokio::task::spawn_blocking(move || Client::try_from(config)).await;
         match client {
             Ok(Ok(client)) => Ok(Made { number, client, until }),
@@ -145,13 +183,7 @@ impl ApiClient {
         let mut config = match &self.credentials {
             Credentials::InCluster => Config::incluster().map_err(|error| Unanswered(told(&error)))?,
             Credentials::Files { paths, context } => {
-                let mut merged = Kubeconfig::default();
-                for path in paths {
-                    let read =
-                        Kubeconfig::read_from(path).and_then(|next| std::mem::take(&mut merged).merge(next));
-                    merged =
-                        read.map_err(|error| Unanswered(format!("{}: {}", path.display(), told(&error))))?;
-                }
+                let merged = merged(paths)?;
                 let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
                 Config::from_custom_kubeconfig(merged, &options).await.map_err(|error| {
                     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();

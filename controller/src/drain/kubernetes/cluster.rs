@@ -12,7 +12,7 @@ use super::super::DrainError;
 use super::{
     api::{Api, Method, Reply, Request, escaped},
     eviction::said,
-    objects::{DaemonSet, Lease, List, Node, Pod, Status},
+    objects::{DaemonSet, Lease, List, Meta, Node, Pod, Status},
     standing::MANAGER,
 };
 
@@ -83,6 +83,12 @@ impl Cluster {
 
     pub(super) async fn patch_node(&self, name: &str, patch: Vec<Value>) -> Result<Got<Node>, DrainError> {
         let path = format!("{}?fieldManager={MANAGER}", node_path(name));
+        self.ask(Request::patch(path, patch)).await
+    }
+
+    pub(super) async fn patch_pod(&self, pod: &Meta, patch: Vec<Value>) -> Result<Got<Pod>, DrainError> {
+        let (namespace, name) = (escaped(&pod.namespace), escaped(&pod.name));
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?fieldManager={MANAGER}");
         self.ask(Request::patch(path, patch)).await
     }
 

@@ -28,11 +28,18 @@ impl Drainer for KubernetesDrainer {
 
     fn notify<'a>(
         &'a self,
-        _target: &'a Target,
-        _marker: &'a Marker,
+        target: &'a Target,
+        marker: &'a Marker,
     ) -> BoxFuture<'a, Result<Vec<String>, DrainError>> {
-        // Why nothing: each pod is told by its eviction, and has its grace period.
-        futures::future::ready(Ok(Vec::new())).boxed()
+        self.tell(target, marker).boxed()
+    }
+
+    fn tell_boot(&self, target: &Target, boot_id: Option<String>) {
+        let mut boots = self.boots();
+        match boot_id {
+            Some(boot_id) => _ = boots.insert(target.node.clone(), boot_id),
+            None => _ = boots.remove(&target.node),
+        }
     }
 
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
@@ -105,7 +112,11 @@ impl Drainer for KubernetesDrainer {
     }
 
     fn let_go<'a>(&'a self, target: &'a Target, marker: &'a Marker) -> BoxFuture<'a, Result<(), DrainError>> {
-        self.let_go_of(target, marker).boxed()
+        async move {
+            let gone = self.let_go_of(target, marker).await;
+            gone.map_err(|error| self.with_what_is_stopped(error, target, marker))
+        }
+        .boxed()
     }
 
     fn explain<'a>(
@@ -114,7 +125,11 @@ impl Drainer for KubernetesDrainer {
         marker: &'a Marker,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), DrainError>> {
-        self.leave_word(target, marker, why).boxed()
+        async move {
+            let told = self.leave_word(target, marker, why).await;
+            told.map_err(|error| self.with_what_is_stopped(error, target, marker))
+        }
+        .boxed()
     }
 
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {

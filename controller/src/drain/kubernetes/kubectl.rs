@@ -73,12 +73,19 @@ impl KubectlApi {
             }
             Method::Patch => {
                 let path = request.path.split('?').next().unwrap_or_default();
-                let Some(node) = path.strip_prefix("/api/v1/nodes/") else {
-                    return Err(Unanswered(format!("kubectl is not used to patch {path}")));
+                let pod = || path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/");
+                let object = match (path.strip_prefix("/api/v1/nodes/"), pod()) {
+                    (Some(node), _) => vec!["node", node],
+                    (None, Some((namespace, pod))) => vec!["pod", pod, "-n", namespace],
+                    (None, None) => {
+                        return Err(Unanswered(format!("kubectl is not used to patch {path}")));
+                    }
                 };
                 patch = request.body.as_ref().map(Value::to_string).unwrap_or_default();
                 // Why not from its input: sshd's is a socket, which no path opens.
-                words.extend(["patch", "node", node, "--type=json", "-o", "json", "-p", &patch]);
+                words.push("patch");
+                words.extend(object);
+                words.extend(["--type=json", "-o", "json", "-p", &patch]);
                 words.push("--field-manager=gpufleet");
             }
         }
@@ -253,6 +260,9 @@ mod tests {
             words(&call),
             r#"patch node n1 --type=json -o json -p [{"op":"test"}] --field-manager=gpufleet"#
         );
+        let patch = Request::patch("/api/v1/namespaces/a/pods/b?fieldManager=gpufleet", Vec::new());
+        let (_, call) = asked(patch, yes()).await;
+        assert_eq!(words(&call), "patch pod b -n a --type=json -o json -p [] --field-manager=gpufleet");
     }
 
     /// What kubectl 1.20 printed; the body as newer ones write it out, too.

@@ -15,16 +15,18 @@ use super::super::GpuOffer;
 use super::objects::Node;
 use super::standing::{PAUSED, annotate, pointer};
 
+/// Offers GPUs to pods.
+const PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 /// Those that hold GPUs open or count them; each is a DaemonSet with this label in its node selector.
 const LABELS: [&str; 5] = [
-    "nvidia.com/gpu.deploy.device-plugin",
+    PLUGIN,
     "nvidia.com/gpu.deploy.gpu-feature-discovery",
     "nvidia.com/gpu.deploy.dcgm-exporter",
     "nvidia.com/gpu.deploy.dcgm",
     "nvidia.com/gpu.deploy.nvsm",
 ];
 /// The operator's own word, so that mig-manager and people read it right.
-const STOPPED: &str = "paused-for-mig-change";
+pub(super) const STOPPED: &str = "paused-for-mig-change";
 const RUNS: &str = "true";
 const MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 const MIG_CONFIG: &str = "nvidia.com/mig.config";
@@ -65,18 +67,35 @@ pub(super) fn inherit(node: &Node, by: &str) -> Option<Value> {
     Some(annotate(PAUSED, &serde_json::to_string(&record).unwrap_or_default()))
 }
 
-/// Stops what runs there.
-pub(super) fn pause(node: &Node, by: &str, daemons: Vec<String>) -> Vec<Value> {
+/// What of that record is stopped there now.
+pub(super) fn stopped(node: &Node) -> Paused {
+    let mut record = paused(node).unwrap_or_default();
+    record.labels.retain(|label, _| node.label(label) == Some(STOPPED));
+    record
+}
+
+/// Whether an earlier drain stopped what offers the node's GPUs, and they may not be offered again yet.
+pub(super) fn hides_gpus(node: &Node) -> bool {
+    // Why the label: where nothing of the operator's offers them, nothing of this brings them back.
+    paused(node).is_some() && matches!(node.label(PLUGIN), Some(RUNS | STOPPED))
+}
+
+/// The record of a node on which what runs is stopped, with these DaemonSets besides.
+pub(super) fn to_pause(node: &Node, by: &str, daemons: Vec<String>) -> Paused {
     let mut record = paused(node).unwrap_or_default();
     by.clone_into(&mut record.by);
     record.daemons.extend(daemons);
     record.daemons.sort();
     record.daemons.dedup();
-    let running = running(node);
-    record.labels.extend(running.iter().map(|label| ((*label).to_owned(), RUNS.to_owned())));
-    let text = serde_json::to_string(&record).unwrap_or_default();
+    record.labels.extend(running(node).iter().map(|label| ((*label).to_owned(), RUNS.to_owned())));
+    record
+}
+
+/// Stops what runs there.
+pub(super) fn pause(node: &Node, record: &Paused) -> Vec<Value> {
+    let text = serde_json::to_string(record).unwrap_or_default();
     let mut patch = vec![annotate(PAUSED, &text)];
-    patch.extend(running.iter().map(|label| label_is(label, STOPPED)));
+    patch.extend(running(node).iter().map(|label| label_is(label, STOPPED)));
     patch
 }
 
@@ -88,6 +107,26 @@ pub(super) fn restore(node: &Node, by: &str) -> Vec<Value> {
     let left = Paused { labels: BTreeMap::new(), ..record };
     patch.push(annotate(PAUSED, &serde_json::to_string(&left).unwrap_or_default()));
     patch
+}
+
+/// How a person brings back what is stopped by this record; `None` where nothing is.
+pub(super) fn how_to_restore(node: &str, record: &Paused) -> Option<String> {
+    let labels: Vec<String> =
+        record.labels.iter().map(|(label, before)| format!("{label}={before}")).collect();
+    (!labels.is_empty()).then(|| {
+        format!(
+            "labels of node {node} are still {STOPPED}: `kubectl label node {node} --overwrite {}` brings back what they stopped",
+            labels.join(" ")
+        )
+    })
+}
+
+/// The same for a node that nobody has read.
+pub(super) fn how_to_look(node: &str) -> String {
+    format!(
+        "labels of node {node} may still be {STOPPED} (`kubectl get node {node} --show-labels`): `kubectl label node {node} --overwrite \
+         LABEL={RUNS}` brings back what each stopped"
+    )
 }
 
 /// The labels alone, as they were; those that somebody changed since are left.

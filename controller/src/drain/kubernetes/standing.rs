@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Marker, Ownership,
+    Marker, Ownership, Target,
     objects::{Managed, Node},
     operands,
 };
@@ -35,6 +35,9 @@ pub(super) struct Before {
     #[serde(rename = "bootID")]
     pub(super) boot_id: String,
     pub(super) gpus: BTreeMap<String, u64>,
+    /// What offers GPUs there was stopped by a drain that was lost, so that `gpus` may be none of those that it has.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) stopped: bool,
 }
 
 pub(super) fn standing(node: &Node, marker: &Marker) -> Ownership {
@@ -106,6 +109,23 @@ pub(super) fn silence(node: &Node) -> Option<String> {
     }
 }
 
+/// Why the cluster's node is not proven to be the host that is in this boot; `None` where it is.
+pub(super) fn stranger(target: &Target, node: &Node, boot: &str) -> Option<String> {
+    let Target { host, node: name } = target;
+    match node.status.node_info.boot_id.as_str() {
+        now if now == boot => None,
+        "" => Some(format!(
+            "the cluster does not tell the boot of its node {name} (status.nodeInfo.bootID), so that nothing proves that it is {host}; \
+             see why its kubelet cannot read /proc/sys/kernel/random/boot_id"
+        )),
+        now => Some(format!(
+            "the cluster's node {name} is in boot {now}, and {host} in boot {boot}: `node` names another machine, or its kubelet has \
+             not told of its last boot; compare `kubectl get node {name} -o jsonpath={{.status.nodeInfo.bootID}}` with \
+             /proc/sys/kernel/random/boot_id of {host}"
+        )),
+    }
+}
+
 pub(super) fn evidence(node: &Node) -> String {
     let mut text = format!(
         "{OWNER}={} resourceVersion={}",
@@ -125,7 +145,11 @@ pub(super) fn before(node: &Node) -> Before {
 
 /// Cordons a node that is nobody's.
 pub(super) fn cordon(node: &Node, marker: &Marker, why: &str) -> Vec<Value> {
-    let before = Before { boot_id: node.status.node_info.boot_id.clone(), gpus: operands::advertised(node) };
+    let before = Before {
+        boot_id: node.status.node_info.boot_id.clone(),
+        gpus: operands::advertised(node),
+        stopped: operands::hides_gpus(node),
+    };
     let mut patch = vec![same(node)];
     if node.metadata.annotations.is_empty() {
         patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));

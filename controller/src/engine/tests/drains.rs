@@ -7,7 +7,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, process_of, process_with,
     read_for_resume, started, virtual_time,
-    world::{Machine, boot_id, lock},
+    world::{Fault, Machine, boot_id, lock},
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
@@ -105,6 +105,38 @@ fn each_node_is_told_drained_and_given_back_once() {
         let at = |entry: &str| ended.log.iter().position(|found| found == entry).unwrap();
         assert!(at("cordon gpu001") < at("told gpu001") && at("told gpu001") < at("resume gpu001"));
         assert_eq!(*lock(&world.queue.lock), None);
+    });
+}
+
+#[test]
+fn the_scheduler_is_told_in_which_boot_a_node_is() {
+    virtual_time(async {
+        let world = world();
+        run(&world, Overrules::default(), None).await;
+        for host in hosts(3) {
+            let boots = world.with(&host, |machine| machine.boot);
+            let told = lock(&world.queue.boots)[&host].clone();
+            assert!(boots > 1 && told.len() > 1, "{host}: {told:?}");
+            assert_eq!(
+                (&told[0], told.last()),
+                (&Some(boot_id(&host, 1)), Some(&Some(boot_id(&host, boots))))
+            );
+        }
+    });
+}
+
+#[test]
+fn what_a_node_that_stays_out_leaves_undone_at_the_scheduler_is_told() {
+    virtual_time(async {
+        let world = world();
+        world.with("gpu001", |machine| machine.fault = Fault::NeverBack);
+        *lock(&world.queue.takes_no_word) = true;
+        let ended = run(&world, Overrules::default(), None).await;
+        let left = "queue could not be told why it stays out: no answer; `kubectl x` mends it";
+        let (_, message) = ended.state("gpu001");
+        assert!(message.ends_with(left), "{message}");
+        let stuck = |step: &&DrainStep| matches!(step, DrainStep::Stuck { why } if why == left);
+        assert!(ended.steps("gpu001").iter().any(stuck), "{:?}", ended.steps("gpu001"));
     });
 }
 

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::world::{World, lock};
+use super::world::{World, boot_id, lock};
 use crate::drain::{
     Activity, Cordon, DrainError, Drainer, Marker, NoticePlan, Outage, Ownership, RebootOrder, Scheduler,
     Target,
@@ -50,6 +50,10 @@ pub(super) struct Queue {
     pub(super) clients: Mutex<BTreeSet<String>>,
     /// Nodes that no run may take.
     pub(super) refused: Mutex<BTreeSet<String>>,
+    /// Boots that it was told of, by node: with those that count no more.
+    pub(super) boots: Mutex<BTreeMap<String, Vec<Option<String>>>>,
+    /// Whether nobody can leave word there.
+    pub(super) takes_no_word: Mutex<bool>,
 }
 
 impl Queue {
@@ -92,6 +96,18 @@ impl FakeScheduler {
         Ok(())
     }
 
+    /// The boot that it was told of last is that in which the machine is.
+    fn check_boot(&self, target: &Target) {
+        let told =
+            lock(&self.0.queue.boots).get(&target.node).and_then(|told| told.last().cloned().flatten());
+        let now = self.0.with(&target.host, |machine| boot_id(&target.host, machine.boot));
+        assert!(
+            told.as_ref().is_none_or(|told| *told == now),
+            "{told:?} of {}, which is in {now}",
+            target.host
+        );
+    }
+
     fn owner(&self, target: &Target, marker: &Marker) -> Ownership {
         match self.0.queue.holder(&target.node) {
             None => Ownership::NotDrained,
@@ -119,6 +135,7 @@ impl Drainer for FakeScheduler {
                 self.0.queue.note("hangs", &target.node);
                 std::future::pending::<()>().await;
             }
+            self.check_boot(target);
             if let Ownership::Theirs { by } = self.owner(target, marker) {
                 return Ok(Cordon::HeldByOthers { by });
             }
@@ -149,6 +166,26 @@ impl Drainer for FakeScheduler {
             self.0.queue.note("told", &target.node);
             Ok(vec!["job 1".to_owned()])
         })
+    }
+
+    fn tell_boot(&self, target: &Target, boot_id: Option<String>) {
+        let mut boots = lock(&self.0.queue.boots);
+        let told = boots.entry(target.node.clone()).or_default();
+        if told.last() != Some(&boot_id) {
+            told.push(boot_id);
+        }
+    }
+
+    fn explain<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+        _why: &'a str,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        let deaf = *lock(&self.0.queue.takes_no_word);
+        let answer =
+            if deaf { Err(DrainError("no answer; `kubectl x` mends it".to_owned())) } else { Ok(()) };
+        Box::pin(std::future::ready(answer))
     }
 
     fn activity<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Activity, DrainError>> {
@@ -210,6 +247,7 @@ impl Drainer for FakeScheduler {
         Box::pin(async move {
             self.answers()?;
             self.0.step().await;
+            self.check_boot(target);
             let owner = self.owner(target, marker);
             if owner != Ownership::Ours {
                 return Ok(owner);

@@ -30,6 +30,7 @@ const KUBERNETES: &[&str] = &[
     "delete_emptydir_data",
     "force",
     "grace_period",
+    "notice",
     "skip_namespaces",
     "lock",
     "pause_operands",
@@ -384,6 +385,7 @@ impl Parser<'_> {
         drain.timeout_s = time("timeout", 1).unwrap_or(drain.timeout_s);
         drain.ready_timeout_s = time("ready_timeout", 1).unwrap_or(drain.ready_timeout_s);
         drain.grace_period_s = time("grace_period", 0);
+        drain.notice_s = time("notice", 1);
         if let Some(name) = node.get("node").and_then(|value| self.hook("node", value)) {
             drain.node = name;
         }

@@ -216,3 +216,26 @@ async fn credentials_that_say_when_they_end_are_got_anew_in_time() {
     assert_eq!(tokens, [false, true, true, true]);
     assert_eq!(fs::read_to_string(calls).unwrap().lines().count(), 2);
 }
+
+#[tokio::test]
+async fn an_auth_provider_is_refused_and_never_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, ran) = (folder.path().join("provider.sh"), folder.path().join("ran"));
+    fs::write(&program, format!("#!/bin/sh\ntouch {}\nexec sleep 600\n", ran.display())).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let credentials = kubeconfig(folder.path(), "http://127.0.0.1:1");
+    let path = folder.path().join("config");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(credentials.refused(), None);
+    config["users"][0]["user"] = json!({"auth-provider": {"name": "gcp", "config": {
+        "cmd-path": program, "cmd-args": "", "token-key": "{.token}", "expiry-key": "{.expiry}"}}});
+    fs::write(&path, config.to_string()).unwrap();
+    let why = credentials.refused().unwrap();
+    assert!(
+        why.starts_with("its user logs in by `auth-provider: gcp`, which Kubernetes 1.26 took away"),
+        "{why}"
+    );
+    let said = ApiClient::new(credentials).send(Request::get("/x")).await.unwrap_err().0;
+    assert_eq!(said, format!("the kubeconfig cannot be used: {why}"));
+    assert!(!ran.exists());
+}

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::{
+    notice::NOTICE,
     standing::{OWNER, PAUSED, WHY},
     *,
 };
@@ -165,6 +166,62 @@ async fn by_force_all_go_in_order_that_can() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pods_are_told_and_have_their_time() {
+    let (stage, _) = staged();
+    let hour = KubernetesOptions { notice: Some(Duration::from_secs(3600)), ..options() };
+    let drainer = drainer(&stage, hour);
+    for name in ["web-1", "web-2", "web-3"] {
+        stage.state().add_pod("n1", "ns", name);
+    }
+    stage.state().add_daemon("n1", "kube-system", "proxy", json!({}));
+    let old = "evicted from 2026-11-22T01:00:00Z by gpufleet:R0:n9: x";
+    stage.state().add_pod("n1", "ns", "web-2")["metadata"]["annotations"] = json!({NOTICE: old, "a": "b"});
+    cordoned(&drainer).await;
+    let who = drainer.notify(&target(), &marker()).await.unwrap();
+    assert!(who.len() == 3 && who[0].starts_with("pod ns/web-1 (has until 20"), "{who:?}");
+    let notice = |name: &str| {
+        let pod = stage.state().pods[&format!("ns/{name}")].clone();
+        pod["metadata"]["annotations"][NOTICE].as_str().unwrap_or_default().to_owned()
+    };
+    let told = notice("web-1");
+    assert!(
+        told.starts_with("evicted from 20") && told.ends_with("Z by gpufleet:R1:n1: mig on h1"),
+        "{told}"
+    );
+    assert_eq!(notice("web-2"), told, "what another drain said does not count");
+    let asked = stage.state().asked.len();
+    assert_eq!(busy(drainer.clear(&target(), &marker()).await), who.join("; "));
+    assert_eq!(stage.state().asked.len(), asked, "nobody is told twice, and nobody evicted");
+    // Their time is over, as the next process of the run finds it; one is kept by its budget.
+    let over = "evicted from 2026-11-22T01:00:00Z by gpufleet:R1:n1: mig on h1";
+    for name in ["web-1", "web-2", "web-3"] {
+        stage.state().pods.get_mut(&format!("ns/{name}")).unwrap()["metadata"]["annotations"][NOTICE] =
+            json!(over);
+    }
+    let blocked = include_str!("../replies/06-evict-pdb-429.json");
+    stage.state().evictions.insert("ns/web-2".into(), (429, blocked.into()));
+    let said = busy(drainer.clear(&target(), &marker()).await);
+    assert!(
+        said.contains("web-1 (was asked to end)") && said.contains("web-2 (PodDisruptionBudget"),
+        "{said}"
+    );
+    assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+    assert_eq!(stage.state().pods["ns/web-2"]["metadata"]["annotations"], json!({"a": "b"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_where_one_may_not_be_evicted() {
+    let (stage, _) = staged();
+    let drainer = drainer(&stage, KubernetesOptions { notice: Some(Duration::from_secs(60)), ..options() });
+    stage.state().add_pod("n1", "ns", "web-1");
+    stage.state().add_pod("n1", "ns", "alone")["metadata"]["ownerReferences"] = json!([]);
+    cordoned(&drainer).await;
+    assert_eq!(drainer.notify(&target(), &marker()).await, Ok(Vec::new()));
+    assert!(matches!(drainer.clear(&target(), &marker()).await, Ok(Activity::Stuck { .. })));
+    assert_eq!(stage.state().asked, ["PATCH /api/v1/nodes/n1"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn budgets_are_waited_for_and_two_of_them_are_not() {
     let (stage, drainer) = staged();
     stage.state().add_pod("n1", "ns", "web-1");
@@ -317,6 +374,107 @@ async fn what_a_lost_run_stopped_is_brought_back_by_who_comes_next() {
         assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true"}));
         assert_eq!(stage.node("n1")["metadata"]["annotations"], json!({}));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gpus_that_a_lost_run_stopped_are_waited_for() {
+    for offer in [None, Some(GpuOffer { whole: 4, ..GpuOffer::default() })] {
+        let (stage, drainer) = staged();
+        let record = json!({"by": "gpufleet:LOST:1", "labels": {PLUGIN: "true"}, "daemons": []});
+        {
+            let mut state = stage.state();
+            let lost = state.add_node("n1");
+            lost["metadata"]["labels"] = json!({PLUGIN: "paused-for-mig-change"});
+            lost["metadata"]["annotations"] = json!({PAUSED: record.to_string()});
+            lost["status"]["allocatable"] = json!({"cpu": "8", "nvidia.com/gpu": "0"});
+        }
+        cordoned(&drainer).await;
+        assert_eq!(drainer.clear(&target(), &marker()).await, Ok(Activity::Idle));
+        drainer.expect(&target(), offer.clone());
+        let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
+        assert!(error.contains("n1 stays cordoned: it advertises no GPUs, and "), "{error}");
+        assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true"}));
+        stage.state().add_node("n1")["status"]["allocatable"]["nvidia.com/gpu"] = json!("2");
+        if offer.is_some() {
+            let error = drainer.resume(&target(), &marker(), None).await.unwrap_err().to_string();
+            assert!(
+                error.contains("it advertises nvidia.com/gpu=2, and its GPUs are nvidia.com/gpu=4"),
+                "{error}"
+            );
+            stage.state().add_node("n1")["status"]["allocatable"]["nvidia.com/gpu"] = json!("4");
+        }
+        assert_eq!(drainer.resume(&target(), &marker(), None).await, Ok(Ownership::NotDrained));
+        assert_eq!(stage.node("n1")["metadata"]["annotations"], json!({}));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_machine_is_never_cordoned() {
+    let (stage, drainer) = staged();
+    stage.state().add_pod("n1", "ns", "web-1");
+    drainer.tell_boot(&target(), Some("boot-9".into()));
+    let Ok(Cordon::Refused { why }) = drainer.cordon(&target(), &marker(), "x").await else { panic!() };
+    assert!(
+        why.starts_with("the cluster's node n1 is in boot boot-1, and h1 in boot boot-9: `node` names"),
+        "{why}"
+    );
+    stage.state().add_node("n1")["status"]["nodeInfo"]["bootID"] = json!("");
+    let Ok(Cordon::Refused { why }) = drainer.cordon(&target(), &marker(), "x").await else { panic!() };
+    assert!(why.starts_with("the cluster does not tell the boot of its node n1"), "{why}");
+    assert_eq!(stage.state().asked, Vec::<String>::new());
+    stage.state().add_node("n1")["status"]["nodeInfo"]["bootID"] = json!("boot-9");
+    cordoned(&drainer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_tells_of_an_earlier_boot_counts_for_nothing() {
+    let (stage, drainer) = staged();
+    cordoned(&drainer).await;
+    // Cordoned in boot-1 by a run that is lost, which rebooted it; or rebooted twice since.
+    stage.state().add_node("n1")["status"]["nodeInfo"]["bootID"] = json!("boot-2");
+    drainer.tell_boot(&target(), Some("boot-3".into()));
+    stage.state().add_pod("n1", "ns", "web-1");
+    let error = drainer.clear(&target(), &marker()).await.unwrap_err().to_string();
+    assert!(error.starts_with("nobody was evicted: the cluster's node n1 is in boot boot-2"), "{error}");
+    for after in [None, Some("2026-11-22T01:00:00Z".parse().unwrap())] {
+        let error = drainer.resume(&target(), &marker(), after).await.unwrap_err().to_string();
+        assert!(
+            error.contains(
+                "n1 stays cordoned: the cluster's node n1 is in boot boot-2, and h1 in boot boot-3"
+            ),
+            "{error}"
+        );
+    }
+    assert_eq!(stage.state().pods.len(), 1);
+    assert_eq!(stage.node("n1")["spec"]["unschedulable"], true);
+    stage.state().add_node("n1")["status"]["nodeInfo"]["bootID"] = json!("boot-3");
+    busy(drainer.clear(&target(), &marker()).await);
+    let after = Some("2026-11-22T01:00:00Z".parse().unwrap());
+    assert_eq!(drainer.resume(&target(), &marker(), after).await, Ok(Ownership::NotDrained));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_could_bring_back_is_told_with_how_to() {
+    let (stage, drainer) = staged();
+    let exporter = "nvidia.com/gpu.deploy.dcgm-exporter";
+    stage.state().add_node("n1")["metadata"]["labels"] = json!({PLUGIN: "true", exporter: "true"});
+    cordoned(&drainer).await;
+    stage.state().gone = true;
+    let error = drainer.explain(&target(), &marker(), "x").await.unwrap_err().to_string();
+    assert!(!error.contains("kubectl label"), "nothing is stopped yet: {error}");
+    stage.state().gone = false;
+    busy(drainer.clear(&target(), &marker()).await);
+    stage.state().gone = true;
+    let error = drainer.explain(&target(), &marker(), "x").await.unwrap_err().to_string();
+    insta::assert_snapshot!(error, @"`GET /api/v1/nodes/n1` at https://stage: connection refused; check that the API server answers (`kubectl get --raw /readyz`); labels of node n1 are still paused-for-mig-change: `kubectl label node n1 --overwrite nvidia.com/gpu.deploy.dcgm-exporter=true nvidia.com/gpu.deploy.device-plugin=true` brings back what they stopped");
+    assert_eq!(drainer.let_go(&target(), &marker()).await.unwrap_err().to_string(), error);
+    // A process that never read the node, as one that takes the run up.
+    let next = super::flow::drainer(&stage, options());
+    let error = next.explain(&target(), &marker(), "x").await.unwrap_err().to_string();
+    assert!(error.contains("labels of node n1 may still be paused-for-mig-change"), "{error}");
+    stage.state().gone = false;
+    drainer.explain(&target(), &marker(), "x").await.unwrap();
+    assert_eq!(stage.node("n1")["metadata"]["labels"], json!({PLUGIN: "true", exporter: "true"}));
 }
 
 #[tokio::test(start_paused = true)]

@@ -361,7 +361,7 @@ proptest! {
             .map(|(name, value)| (format!("nvidia.com/gpu.deploy.{name}"), value.clone())).collect();
         let mut node = Node::default();
         node.metadata.labels = labels.clone();
-        let patch = operands::pause(&node, "me", Vec::new());
+        let patch = operands::pause(&node, &operands::to_pause(&node, "me", Vec::new()));
         apply(&mut node, &patch);
         prop_assert!(operands::running(&node).is_empty());
         prop_assert!(operands::restore(&node, "another").is_empty());

@@ -63,7 +63,7 @@ impl State {
     pub(super) fn add_pod(&mut self, node: &str, namespace: &str, name: &str) -> &mut Value {
         let pod = json!({
             "metadata": {
-                "name": name, "namespace": namespace, "uid": format!("uid-{name}"),
+                "name": name, "namespace": namespace, "uid": format!("uid-{name}"), "resourceVersion": "1",
                 "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": true}],
             },
             "spec": {"nodeName": node},
@@ -122,6 +122,18 @@ impl State {
                 node["metadata"]["resourceVersion"] = json!(format!("v{}", self.version));
                 self.nodes.insert((*name).to_owned(), node.clone());
                 found(Some(&node))
+            }
+            (Method::Patch, ["api", "v1", "namespaces", namespace, "pods", name]) => {
+                let key = format!("{namespace}/{name}");
+                let Some(mut pod) = self.pods.get(&key).cloned() else { return status(404, "no pod") };
+                let body = request.body.as_ref().unwrap();
+                if !body.as_array().unwrap().iter().all(|operation| patched(&mut pod, operation)) {
+                    return reply(422, include_bytes!("../replies/16-uncordon-notowner-422.json").to_vec());
+                }
+                self.version += 1;
+                pod["metadata"]["resourceVersion"] = json!(format!("v{}", self.version));
+                self.pods.insert(key, pod.clone());
+                found(Some(&pod))
             }
             (Method::Post, ["api", "v1", "namespaces", namespace, "pods", name, "eviction"]) => {
                 self.evict(&format!("{namespace}/{name}"), request.body.as_ref().unwrap())
