@@ -44,12 +44,12 @@ macro_rules! cases {
 }
 
 cases! {
-    "does not go down": "effect: reboot_ignored" => ["failed"], "does not go down";
-    "hangs while it goes down": "effect: shutdown_hangs" => ["unreachable", "failed"], "reboot";
+    "does not go down": "effect: reboot_ignored" => ["held"], "does not go down";
+    "hangs while it goes down": "effect: shutdown_hangs" => ["unreachable", "held"], "reboot";
     "hangs while it boots": "effect: never_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
     "hangs after it booted (SSH accepts, says nothing)": "effect: hang_after_boot" => ["unreachable"], "did not come back within 8 s after its reboot";
     "never finishes starting": "effect: starting_for_ever" => ["failed"], "systemd says starting; not done: slow-storage.service";
-    "comes back with the old boot id": "effect: same_boot_id" => ["failed"], "did not reboot: it went away and answered again";
+    "comes back with the old boot id": "effect: same_boot_id" => ["held"], "did not reboot: it went away and answered again";
     "comes back with a missing GPU": "effect: {gpu_missing: 1}" => ["failed"], "came back from its reboot without GPU 1";
     "comes back with MIG mode still pending": "effect: mig_stays_pending" => ["failed"], "its reboot did not make current what waited for it";
     "network cut for 5 s in mid-apply": "function: nvmlDeviceSetMigMode, nth: 1, effect: {cut: 5}" => ["done"], "";

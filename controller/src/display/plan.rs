@@ -242,7 +242,7 @@ fn diff(model: &RunModel, style: &Style, out: &mut String) {
 
 /// One change, its note and its text difference.
 pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, out: &mut String) {
-    let what = [group.gpu_label(), clean(&group.what)].join(" ");
+    let what = [group.gpu_label(), clean(&group.what())].join(" ");
     let what = what.trim();
     let values = clean(&group.values());
     let maybe = if group.certainty == Certainty::Possible { "possible, " } else { "" };

@@ -61,6 +61,8 @@ pub struct Scheduler {
 #[derive(Default)]
 struct Lock {
     held: bool,
+    /// It was held, and somebody took it away: it is not asked for again.
+    lost: bool,
     /// The request that is under way, for all who want it.
     asked: Option<Shared<BoxFuture<'static, Holder>>>,
 }
@@ -143,7 +145,7 @@ impl Scheduler {
         Ok(Labelled { hosts, others: known.into_iter().filter(|(node, _)| own(node)).collect() })
     }
 
-    /// Takes the scheduler's lock unless this process holds it; `Some` is the other run that does. Who asks at the same
+    /// Takes the scheduler's lock unless this process holds it still; `Some` is the other run that does. Who asks at the same
     /// time gets the same answer, so that many nodes do not wait for each other at a scheduler that is silent.
     ///
     /// # Errors
@@ -152,15 +154,13 @@ impl Scheduler {
         async move {
             let asked = {
                 let mut lock = self.own_lock();
-                if lock.held {
-                    return Ok(None);
-                }
                 let ask = || {
                     let (drainer, run) = (Arc::clone(&self.drainer), run.to_owned());
                     async move { drainer.lock(&run).await }.boxed().shared()
                 };
-                lock.asked.get_or_insert_with(ask).clone()
+                (!lock.held).then(|| lock.asked.get_or_insert_with(ask).clone())
             };
+            let Some(asked) = asked else { return self.still_held(run).await };
             let answer = asked.clone().await;
             let mut lock = self.own_lock();
             if lock.asked.as_ref().is_some_and(|current| current.ptr_eq(&asked)) {
@@ -170,6 +170,21 @@ impl Scheduler {
             answer
         }
         .boxed()
+    }
+
+    /// Looks whether the lock that this process took is still there: whoever took it away acts on the nodes now.
+    async fn still_held(&self, run: &str) -> Holder {
+        if !self.has_lost_lock() && self.drainer.locked(run).await? {
+            return Ok(None);
+        }
+        self.own_lock().lost = true;
+        let other = self.drainer.holders().await?.into_iter().find(|other| other != run);
+        Ok(Some(other.unwrap_or_else(|| "(over by now)".to_owned())))
+    }
+
+    /// Whether somebody took the lock away from this process.
+    pub fn has_lost_lock(&self) -> bool {
+        self.own_lock().lost
     }
 
     /// Gives the lock back if this process took it; with `earlier` also where an earlier process of the run did.

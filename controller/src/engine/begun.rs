@@ -9,7 +9,7 @@ use super::{
     approval::Approval,
     ending::Stop,
     past::{Past, PastPlay},
-    play::{Again, Dispatcher, Stage},
+    play::{Dispatcher, Stage},
     recorder::Recorder,
     run::{Before, Engine, EngineError, forecast},
     slot::Slot,
@@ -17,8 +17,18 @@ use super::{
 };
 use crate::{
     event::NodeState,
-    rollout::{Batch, StopReason, Wave},
+    rollout::{Batch, Input, StopReason, Wave},
 };
+
+/// What is new where a play is taken up that an earlier process began.
+pub(super) struct Again {
+    /// Hosts that an earlier play had lost, and that are there now.
+    pub(super) returned: Vec<usize>,
+    /// Hosts that ended without anything having been decided.
+    pub(super) reopened: Vec<usize>,
+    /// What other plays left behind by now.
+    pub(super) news: Option<Input>,
+}
 
 impl Engine {
     /// Leads both cores of a play to where an earlier process left them, and goes on.

@@ -32,6 +32,7 @@ pub(crate) fn report(report: interpreter::TaskReport) -> TaskReport {
         message: report.message,
         item: report.item,
         changes: report.changes,
+        delegated_to: report.delegated_to,
         awaiting: report.awaiting,
         warnings: report.warnings,
         data: report.data,

@@ -288,7 +288,8 @@ impl NodeTask {
             let Some(other) = self.insist(scheduler, until, || scheduler.lock(&run)).await? else {
                 return Ok(());
             };
-            if !self.overrules.steal || turn.is_some() || Instant::now() >= until {
+            let steals = self.overrules.steal && !scheduler.has_lost_lock();
+            if !steals || turn.is_some() || Instant::now() >= until {
                 return Err(Not::Locked(locked(scheduler, &other)));
             }
             // Why one at a time: what many nodes find at once is taken once, and told once.
@@ -451,7 +452,8 @@ impl NodeTask {
         self.slot.out_of_service = true;
         self.step(DrainStep::Stuck { why: why.clone() }).await;
         Err(format!(
-            "it could not be given back to {} ({why}); `gpufleet resume` tries again",
+            "it could not be given back to {} ({why}); `gpufleet resume`, or `gpufleet abort` where the run is to end, tries \
+             again",
             drainer.name()
         ))
     }
@@ -515,7 +517,7 @@ impl NodeTask {
         loop {
             match scheduler.lock(&run).await {
                 Ok(None) => return Ok(()),
-                Ok(Some(_)) if self.overrules.steal => {
+                Ok(Some(_)) if self.overrules.steal && !scheduler.has_lost_lock() => {
                     return match self.lock(scheduler, until).await {
                         Err(Not::Locked(why) | Not::Given(why) | Not::Theirs(why)) => Err(why),
                         Err(Not::Stopped) => Err("the run stops".to_owned()),

@@ -51,6 +51,24 @@ pub fn finished(exit_code: u8, summary: String, result: &RunResult, winds_up: bo
     });
     let goes_on = matches!(result.stop, Some(Stop::Interrupted | Stop::Aborted | Stop::WindowClosed(_)));
     let left = matches!(result.stop, Some(Stop::Aborted));
-    let resumable = left || (!winds_up && (goes_on || result.held));
+    // Why also an aborted one that has nodes out: only the run that drained them may give them back.
+    let unfinished = !winds_up || !result.out_of_service.is_empty();
+    let resumable = left || (unfinished && (goes_on || result.held));
     RunFinished { exit_code, summary, out_of_service: result.out_of_service.clone(), stopped, resumable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aborted_run_stays_resumable_while_it_has_nodes_out() {
+        let ended = |out: &[&str]| {
+            let out_of_service = out.iter().map(|name| (*name).to_owned()).collect();
+            let result = RunResult { stop: Some(Stop::Interrupted), out_of_service, held: true };
+            finished(2, String::new(), &result, true).resumable
+        };
+        assert!(ended(&["gpu001"]), "only this run may give it back");
+        assert!(!ended(&[]));
+    }
 }

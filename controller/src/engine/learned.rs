@@ -255,6 +255,11 @@ impl Reading {
                     stay.issued.get_or_insert(at);
                 }
             }
+            What::RebootRefused { host, .. } => {
+                if let Some(stay) = self.stays.get_mut(host) {
+                    stay.issued = None;
+                }
+            }
             What::Rebooted { host, .. } => {
                 if let Some(stay) = self.stays.get_mut(host) {
                     match stay.issued.take() {

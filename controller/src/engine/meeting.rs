@@ -2,7 +2,7 @@
 //!
 //! Owns who waits there and for what. Must not know the rollout. Invariant: a host that never answered holds nobody up at a
 //! barrier for longer than [`SILENCE`], at a task that is its own to run until its connection is given up, and one that is
-//! gone holds nobody up at all.
+//! gone holds nobody up at all. One that is in line for the budget holds nobody up whose place it waits for.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -146,16 +146,23 @@ impl Meeting {
     /// Those who may go on, now that everybody at work is there. A host that has never answered is not waited for: it goes
     /// on alone when it does.
     ///
-    /// `at_work` are those who may still come, each with whether it ever answered.
+    /// `at_work` are those who may still come, each with whether it ever answered; `in_line` tells who of them waits for a
+    /// place in the budget.
     pub(super) fn open(
         &mut self,
         at_work: impl Iterator<Item = (usize, bool)> + Clone,
+        in_line: impl Fn(usize) -> bool,
     ) -> Vec<(Waiter, Word)> {
         let patient = self.opens_at.is_some_and(|at| Instant::now() < at);
         let is_missing =
             |(host, answered): (usize, bool)| !self.at_barrier.contains_key(&host) && (answered || patient);
-        if self.at_barrier.is_empty() || at_work.clone().any(is_missing) {
+        if self.at_barrier.is_empty() {
             return Vec::new();
+        }
+        let mut missing = at_work.clone().filter(|host| is_missing(*host)).peekable();
+        if missing.peek().is_some() {
+            let full = missing.all(|(host, _)| in_line(host));
+            return if full { self.make_place() } else { Vec::new() };
         }
         self.opens_at = None;
         // Why not all: in a resumed run one may stand before a barrier that another one has behind it.
@@ -178,6 +185,19 @@ impl Meeting {
         self.halts.extend(std::mem::take(&mut self.halting).then_some(None));
         let hear = |waiter: Waiter| {
             let word = self.word(&waiter, failed.contains_key(&waiter.host));
+            (waiter, word)
+        };
+        going.into_iter().map(hear).collect()
+    }
+
+    /// Those who are out, when the others cannot come before one of them is back: the first of them goes on alone.
+    fn make_place(&mut self) -> Vec<(Waiter, Word)> {
+        let out = self.at_barrier.values().filter(|waiter| waiter.is_out);
+        let Some(first) = out.map(|waiter| waiter.at.clone()).min() else { return Vec::new() };
+        let goes = |_: &usize, waiter: &mut Waiter| waiter.is_out && waiter.at <= first;
+        let going: Vec<Waiter> = self.at_barrier.extract_if(.., goes).map(|(_, waiter)| waiter).collect();
+        let hear = |waiter: Waiter| {
+            let word = self.word(&waiter, false);
             (waiter, word)
         };
         going.into_iter().map(hear).collect()
@@ -222,8 +242,9 @@ impl Meeting {
         }
     }
 
-    /// Latches whose first host waits elsewhere, and so does not come to them: the first of those who did takes each.
-    pub(super) fn overdue(&mut self) -> Vec<usize> {
+    /// Latches whose first host waits elsewhere, or in line for the budget, and so does not come to them: the first of those
+    /// who did takes each.
+    pub(super) fn overdue(&mut self, in_line: impl Fn(usize) -> bool) -> Vec<usize> {
         let waits: Vec<usize> = self
             .latches
             .values()
@@ -236,7 +257,7 @@ impl Meeting {
         let mut heirs = Vec::new();
         for latch in self.latches.values_mut() {
             if let Latch::Expected { owner, waiting } = latch
-                && waits.contains(owner)
+                && (waits.contains(owner) || in_line(*owner))
                 && let Some(heir) = first_of(waiting)
             {
                 *latch = Latch::Running { owner: heir, waiting: std::mem::take(waiting) };

@@ -45,6 +45,24 @@ pub(super) enum Cut {
     Stopped,
 }
 
+impl Cut {
+    const fn reason(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Unreachable(why) | Self::Held(why) | Self::Failed(why) => Some(why),
+            Self::Stopped => None,
+        }
+    }
+
+    /// Adds what went wrong after it.
+    fn and(&mut self, mut then: Self) {
+        match (self.reason(), then.reason()) {
+            (Some(first), Some(then)) => first.push_str(&format!("; {then}")),
+            (None, Some(_)) => *self = then,
+            (_, None) => {}
+        }
+    }
+}
+
 /// What a node's task works with.
 pub(super) struct NodeTask {
     pub(super) host: usize,
@@ -248,12 +266,18 @@ impl NodeTask {
 
     /// Drives a cursor to its end.
     pub(super) async fn carry_on(&mut self, cursor: &mut Cursor) -> Result<(), Cut> {
-        let seen = self.drive(cursor, false).await;
+        let mut seen = self.drive(cursor, false).await;
         // Why those too: what a lost run did to them is over once the play holds, whether or not it had to act.
         let adopted = self.slot.adopted
             && matches!(&seen, Ok(Seen { end: Some(end), .. }) if end.state == EndState::Done);
         if self.is_out() && (!self.acted || adopted) {
-            self.release().await?;
+            let released = self.release().await;
+            match (&mut seen, released) {
+                // Why both: what happened first is the reason, and where the node is left has to be known.
+                (Err(cut), Err(stays)) => cut.and(stays),
+                (Ok(_), released) => released?,
+                (Err(_), Ok(())) => {}
+            }
         }
         let Some(end) = seen?.end else { return Ok(()) };
         let stopped = end.state == EndState::Stopped;

@@ -96,6 +96,8 @@ pub(super) struct PastHost {
     /// The drain that was begun and not seen to end.
     drain: Option<Marker>,
     rebooted_at: Option<Timestamp>,
+    /// That of the reboot before the one that was issued last.
+    rebooted_before: Option<Timestamp>,
     power_cycled: bool,
     /// The play that took it out of service and did not give it back.
     out: Option<usize>,
@@ -227,7 +229,12 @@ impl Past {
                 host.reboot =
                     Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
-                host.rebooted_at = Some(at);
+                host.rebooted_before = host.rebooted_at.replace(at);
+            }
+            What::RebootRefused { why, .. } => {
+                host.reboot = None;
+                host.rebooted_for.retain(|reason| !why.contains(reason));
+                host.rebooted_at = host.rebooted_before;
             }
             What::PowerCycled { deadline, .. } => {
                 host.power_cycled = true;

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    begun::Again,
     ending::Stop,
     meeting::{Meeting, Taken, Waiter},
     message::{FromNode, ToNode},
@@ -64,16 +65,6 @@ impl Stage {
         Slot::clear_errors(&mut slots);
         Self { slots, stop, lost, given: board.gifts() }
     }
-}
-
-/// What is new where a play is taken up that an earlier process began.
-pub(super) struct Again {
-    /// Hosts that an earlier play had lost, and that are there now.
-    pub(super) returned: Vec<usize>,
-    /// Hosts that ended without anything having been decided.
-    pub(super) reopened: Vec<usize>,
-    /// What other plays left behind by now.
-    pub(super) news: Option<Input>,
 }
 
 struct Running {
@@ -482,9 +473,13 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     self.answer(host, ToNode::Deny(reason));
                     return Ok(());
                 }
-                self.input(Input::WantsPermit { host, class })
+                self.input(Input::WantsPermit { host, class })?;
+                self.open_barrier()
             }
-            FromNode::Tell(input) => self.input(input),
+            FromNode::Tell(input) => {
+                self.input(input)?;
+                self.open_barrier()
+            }
             FromNode::Surveyed(Err(why)) => self.input(Input::SurveyFailed { why: why.to_string() }),
             FromNode::Surveyed(Ok(mut out)) => {
                 let hosts = self.context.names.len();
@@ -492,7 +487,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 out.retain(|place| *place < hosts);
                 let (elsewhere, domains) = self.context.neighbours.taken(&beside);
                 self.out_beside = if elsewhere > 0 || !domains.is_empty() { beside } else { Vec::new() };
-                self.input(Input::Surveyed { out, elsewhere, domains })
+                self.input(Input::Surveyed { out, elsewhere, domains })?;
+                self.open_barrier()
             }
             FromNode::Barrier { host, task, at, is_out } => {
                 self.at_barrier(Waiter { host, task, at, is_out })

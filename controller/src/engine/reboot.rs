@@ -73,16 +73,17 @@ impl Standing {
                 "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
                  power-cycle it"
             )),
-            Self::Old(Some(system)) if going(&system) => Cut::Failed(format!(
+            // Why held: nothing came of the reboot, and whoever looks at the node may have it asked for once more.
+            Self::Old(Some(system)) if going(&system) => Cut::Held(format!(
                 "does not go down: its shutdown is under way since {seconds} s and more, and it is still in boot \
                  {before} ({}); look at its console",
                 system.words()
             )),
-            Self::Old(_) if awaited.gone => Cut::Failed(format!(
+            Self::Old(_) if awaited.gone => Cut::Held(format!(
                 "did not reboot: it went away and answered again within {seconds} s, with the boot id that it had before, \
                  {before}; look at its console"
             )),
-            Self::Old(_) => Cut::Failed(format!(
+            Self::Old(_) => Cut::Held(format!(
                 "does not go down: still the boot {before} after {seconds} s; look at its console"
             )),
             Self::Rising { boot_id, why } => Cut::Failed(format!(
@@ -114,12 +115,17 @@ impl NodeTask {
         let issued = What::RebootIssued {
             host: name.clone(),
             boot_id: before.clone(),
-            why,
+            why: why.clone(),
             deadline: wall_clock_after(limit),
         };
         self.durable(issued).await?;
-        self.slot.rebooted_at = Some(jiff::Timestamp::now());
-        self.order_reboot().await?;
+        let earlier = self.slot.rebooted_at.replace(jiff::Timestamp::now());
+        if let Err(refused) = self.order_reboot().await {
+            self.slot.rebooted_at = earlier;
+            self.slot.rebooted_for.retain(|reason| !why.contains(reason));
+            self.durable(What::RebootRefused { host: name, why }).await?;
+            return Err(refused);
+        }
         self.acted = true;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
         let mut awaited = Awaited { before, since: begin, limit, gone: false, settles: begin };

@@ -144,6 +144,12 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<Timestamp>,
     },
+    /// A reboot that was issued and refused: nothing was asked of the node that may still come.
+    RebootRefused {
+        host: String,
+        /// What it was to be for.
+        why: Vec<String>,
+    },
     Rebooted {
         host: String,
         boot_id: String,
@@ -303,6 +309,9 @@ pub struct ChangeRecord {
     pub to: String,
     pub disruption: Disruption,
     pub certainty: Certainty,
+    /// The host that was changed, where `delegate_to` names another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated_to: Option<String>,
 }
 
 impl ChangeRecord {
@@ -315,6 +324,7 @@ impl ChangeRecord {
             to: change.to.clone(),
             disruption: change.disruption,
             certainty: change.certainty,
+            delegated_to: report.delegated_to.clone(),
         }
     }
 }

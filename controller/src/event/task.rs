@@ -66,6 +66,9 @@ pub struct TaskReport {
     pub message: Option<String>,
     /// Label of the loop item.
     pub item: Option<String>,
+    /// The host that did it, where `delegate_to` names another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated_to: Option<String>,
     pub changes: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaiting: Vec<Awaiting>,

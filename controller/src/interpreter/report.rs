@@ -34,6 +34,9 @@ pub struct TaskReport {
     pub changes: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaiting: Vec<Awaiting>,
+    /// The host that did it, where `delegate_to` names another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated_to: Option<String>,
     /// The loop's item; a report with one is followed by the report of the whole task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<String>,
@@ -66,6 +69,7 @@ impl TaskReport {
             message: None,
             changes: Vec::new(),
             awaiting: Vec::new(),
+            delegated_to: None,
             item: None,
             warnings: Vec::new(),
             data: Map::new(),

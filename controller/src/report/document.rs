@@ -70,6 +70,7 @@ fn brief(task: &TaskReport) -> Value {
         "task": task.task,
         "kind": task.kind,
         "item": task.item,
+        "delegated_to": task.delegated_to,
         "file": task.position.file,
         "line": task.position.line,
         "message": task.message,

@@ -23,6 +23,8 @@ pub struct ChangeGroup {
     pub certainty: Certainty,
     pub note: Option<String>,
     pub diff: Option<String>,
+    /// The host that was changed, where it is another one.
+    pub delegated_to: Option<String>,
 }
 
 impl ChangeGroup {
@@ -32,6 +34,14 @@ impl ChangeGroup {
             return String::new();
         }
         format!("GPU {}", fold_numbers(self.gpus.iter().copied()))
+    }
+
+    /// `/etc/motd`, or `/etc/motd on login1` where another host was changed.
+    pub fn what(&self) -> String {
+        match &self.delegated_to {
+            Some(other) => format!("{} on {other}", self.what),
+            None => self.what.clone(),
+        }
     }
 
     /// `700 -> 600 W`.
@@ -82,6 +92,7 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
                 && group.certainty == change.certainty
                 && group.note == change.note
                 && group.diff == change.diff
+                && group.delegated_to == task.delegated_to
         });
         match (same, gpu) {
             (Some(group), Some(gpu)) => group.gpus.push(gpu),
@@ -97,6 +108,7 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
                 certainty: change.certainty,
                 note: change.note.clone(),
                 diff: change.diff.clone(),
+                delegated_to: task.delegated_to.clone(),
             }),
         }
     }

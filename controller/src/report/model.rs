@@ -424,6 +424,9 @@ impl RunModel {
                 let reboot = Reboot { why: why.clone(), before: boot_id.clone(), after: None };
                 self.node_mut(host).reboots.push(reboot);
             }
+            What::RebootRefused { host, .. } => {
+                self.node_mut(host).reboots.pop_if(|reboot| reboot.after.is_none());
+            }
             What::Rebooted { host, boot_id, seconds } => {
                 let node = self.node_mut(host);
                 // Why: what waited for the reboot has it now; whatever did not become current is reported anew.
@@ -502,6 +505,7 @@ pub(crate) fn host_of(what: &What) -> Option<&str> {
         | What::Drain { host, .. }
         | What::Overridden { host: Some(host), .. }
         | What::RebootIssued { host, .. }
+        | What::RebootRefused { host, .. }
         | What::Rebooted { host, .. }
         | What::PowerCycled { host, .. }
         | What::NodeFinished { host, .. } => Some(host),

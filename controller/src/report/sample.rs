@@ -151,6 +151,7 @@ pub(crate) fn report(kind: &str, line: u32, status: TaskStatus) -> TaskReport {
         rescued: false,
         message: None,
         item: None,
+        delegated_to: None,
         changes: Vec::new(),
         awaiting: Vec::new(),
         warnings: Vec::new(),

@@ -149,7 +149,7 @@ fn the_document_of_a_node() {
       "seconds": 4
     }
     "#);
-    insta::assert_snapshot!(document["nodes"]["gpu004"]["failed"], @r#"[{"task":"gpu_power","kind":"gpu_power","item":null,"file":"playbooks/bringup.yaml","line":18,"message":"limit 900 W is above this GPU's maximum 700 W"}]"#);
+    insta::assert_snapshot!(document["nodes"]["gpu004"]["failed"], @r#"[{"task":"gpu_power","kind":"gpu_power","item":null,"delegated_to":null,"file":"playbooks/bringup.yaml","line":18,"message":"limit 900 W is above this GPU's maximum 700 W"}]"#);
 }
 
 #[test]

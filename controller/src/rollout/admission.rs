@@ -79,6 +79,10 @@ impl Rollout {
         }
     }
 
+    pub(super) fn is_full_for(&self, host: usize) -> bool {
+        self.has_opened() && matches!(self.decide(host), Decision::Wait)
+    }
+
     fn decide(&self, host: usize) -> Decision {
         let share = self.places.share(host);
         let domain = self.places.domain(host);

@@ -136,6 +136,11 @@ impl Rollout {
         hosts.filter(|(_, host)| host.is_in_flight()).map(|(index, _)| index).collect()
     }
 
+    /// Whether the node is in line for a place that only nodes which are out now can make free.
+    pub fn waits_for_a_place(&self, host: usize) -> bool {
+        matches!(self.hosts.get(host), Some(Host::Queued { .. })) && self.is_full_for(host)
+    }
+
     /// Whether the node was started and ended.
     pub fn has_ended(&self, host: usize) -> bool {
         matches!(self.hosts.get(host), Some(Host::Ended { .. }))

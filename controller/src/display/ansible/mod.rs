@@ -197,7 +197,11 @@ impl AnsibleLines {
         // Why: whoever writes a message into a playbook wants it read. A quiet `assert` has none.
         let speaks = matches!(report.kind.as_str(), "debug" | "assert") && report.message.is_some();
         let shown = || if speaks { json_block(&said(report)) } else { json_line(&result(report)) };
-        let bad = |word: &str| format!("fatal: [{host}]: {word} => {}", shown());
+        let place = match &report.delegated_to {
+            Some(other) => format!("{host} -> {}", clean(other)),
+            None => host.to_owned(),
+        };
+        let bad = |word: &str| format!("fatal: [{place}]: {word} => {}", shown());
         match report.status {
             TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Possible if whole => {}
             TaskStatus::Ok | TaskStatus::Changed | TaskStatus::Possible | TaskStatus::Skipped => {
@@ -207,7 +211,7 @@ impl AnsibleLines {
                     TaskStatus::Possible => (Role::Busy, "possible"),
                     _ => (Role::Good, "ok"),
                 };
-                let mut text = format!("{word}: [{host}]");
+                let mut text = format!("{word}: [{place}]");
                 if let Some(item) = &report.item {
                     text.push_str(&format!(" => (item={})", clean(item)));
                     if report.status == TaskStatus::Skipped {
@@ -225,7 +229,7 @@ impl AnsibleLines {
             }
             TaskStatus::Failed => match &report.item {
                 Some(item) => {
-                    let text = format!("failed: [{host}] (item={}) => {}", clean(item), shown());
+                    let text = format!("failed: [{place}] (item={}) => {}", clean(item), shown());
                     out.push_str(&self.line(Role::Bad, &text));
                 }
                 // Why only then: what failed behind the items has no line of an item that says so.
@@ -324,7 +328,7 @@ fn banner(text: &str) -> String {
 
 /// What `register` got, with what Ansible adds for people.
 fn result(report: &TaskReport) -> Value {
-    let changed = report.status == TaskStatus::Changed;
+    let changed = report.status == TaskStatus::Changed || report.data.get("changed") == Some(&json!(true));
     if report.message.as_deref() == Some("hidden by `no_log`") {
         let censored =
             "the output has been hidden due to the fact that 'no_log: true' was specified for this result";

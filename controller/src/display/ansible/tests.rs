@@ -93,6 +93,10 @@ fn what_is_there_to_be_read_is_told_whole() {
         tell("assert", 4, TaskStatus::Failed, Some("nope (`1 == 2` does not hold)"), failed),
         tell("include_tasks", 5, TaskStatus::Ok, Some("included: a.yml (item=1)"), r#"{"include": "a.yml"}"#),
         tell("include_role", 6, TaskStatus::Ok, Some("included: r"), r#"{"include": "r"}"#),
+        TaskReport {
+            delegated_to: Some("login1".into()),
+            ..tell("command", 7, TaskStatus::Changed, None, "{}")
+        },
     ] {
         s.task("gpu001", report);
     }
@@ -127,6 +131,9 @@ fn what_is_there_to_be_read_is_told_whole() {
 
     TASK [include_role] ************************************************************
     included: r for gpu001
+
+    TASK [command] *****************************************************************
+    changed: [gpu001 -> login1]
     "#);
 }
 

@@ -54,7 +54,8 @@ impl Dispatcher<'_, '_> {
                     .is_some_and(|name| self.context.connector.has_answered(name));
             (*host, answered)
         });
-        let opened = self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host)));
+        let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
+        let opened = self.meeting.open(at_work.filter(|(host, _)| !self.late.contains(host)), in_line);
         for (waiter, _) in opened.iter().filter(|(_, word)| *word == Word::Halt) {
             // Why here, and before anybody goes on: what one host does next must not be on disk without what it did to another.
             self.emit(What::Fed {
@@ -73,7 +74,8 @@ impl Dispatcher<'_, '_> {
             };
             self.answer(waiter.host, word);
         }
-        for heir in self.meeting.overdue() {
+        let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
+        for heir in self.meeting.overdue(in_line) {
             self.answer(heir, ToNode::LatchYours);
         }
         Ok(())

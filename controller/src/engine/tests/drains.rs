@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
 use super::{
-    FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, read_for_resume, started,
-    virtual_time,
+    FakeScheduler, Holder, PLAYBOOK, RunDir, RunId, World, engine, hosts, process, process_of, process_with,
+    read_for_resume, started, virtual_time,
     world::{Machine, boot_id, lock},
 };
 use crate::{
@@ -343,6 +343,61 @@ fn a_reboot_that_the_scheduler_refuses_is_not_forced() {
         world.with("gpu001", |machine| assert_eq!(machine.node.reboots, 0));
         assert!(matches!(world.queue.holder("gpu001"), Some(Holder::Run(_))), "it stays drained");
     });
+}
+
+const ECC: &str = "- hosts: all\n  gather_facts: false\n  max_unavailable: 1\n  tasks:\n    - gpu_ecc: {mode: enabled}\n    \
+                   - reboot: {when: required}\n";
+
+/// What the run left behind, and how a host ended in it, with the reboots that its journal tells of.
+async fn untouched(world: &Arc<World>, epoch: u64, dir: &RunDir) -> (RunResult, NodeState, String, usize) {
+    let hosts = hosts(2);
+    let result = process_of(ECC, world, &hosts, dir, epoch).await.unwrap();
+    let events = read_for_resume(dir).unwrap();
+    let model = crate::report::RunModel::of(&events);
+    let node = model.nodes().iter().find(|node| node.name == "gpu002").unwrap();
+    (result, node.state, node.message().unwrap_or_default().to_owned(), node.reboots.len())
+}
+
+#[test]
+fn a_node_whose_reboot_is_refused_goes_back_as_it_was() {
+    virtual_time(async {
+        let world = world();
+        *lock(&world.queue.reboots) = Some(RebootOrder::Refused("no RebootProgram".to_owned()));
+        let state = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let (result, end, message, reboots) = untouched(&world, 1, &dir).await;
+        assert_eq!((result.out_of_service, end, reboots), (Vec::new(), NodeState::Held, 0));
+        assert_eq!(message, "is not rebooted: no RebootProgram");
+        assert_eq!(world.queue.holder("gpu002"), None);
+        *lock(&world.queue.reboots) = Some(RebootOrder::Cannot);
+        let (_, end, message, reboots) = untouched(&world, 2, &dir).await;
+        assert_eq!((end, reboots), (NodeState::Done, 1), "its reason may be served now: {message}");
+    });
+}
+
+#[test]
+fn who_lost_the_lock_takes_and_gives_back_nothing_more() {
+    for steal in [false, true] {
+        virtual_time(async move {
+            let (hosts, world, state) = (hosts(2), world(), tempfile::tempdir().unwrap());
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            let thief = Arc::clone(&world);
+            tokio::spawn(async move {
+                while !lock(&thief.queue.log).iter().any(|entry| entry == "resume gpu001") {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                *lock(&thief.queue.lock) = Some("THIEF".to_owned());
+                lock(&thief.queue.log).push("stolen".to_owned());
+            });
+            let mut engine = engine(ECC, &world, &hosts, 1);
+            engine.options.overrules.steal = steal;
+            let (_press, mut interrupts) = mpsc::channel(1);
+            let result = process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
+            assert!(result.held);
+            let log = lock(&world.queue.log).clone();
+            assert_eq!(log, ["cordon gpu001", "resume gpu001", "stolen"], "steals: {steal}");
+        });
+    }
 }
 
 #[test]

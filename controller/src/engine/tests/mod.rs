@@ -8,6 +8,7 @@ mod interrupts;
 mod jobs;
 mod late;
 mod learned;
+mod places;
 mod plays;
 mod queue;
 mod reboots;

@@ -16,6 +16,9 @@ use crate::drain::{
     Target,
 };
 
+/// How long a node that was rebooted has to come back to the queue.
+const REGISTERS: Duration = Duration::from_secs(300);
+
 /// Who has a node out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
@@ -202,7 +205,7 @@ impl Drainer for FakeScheduler {
         &'a self,
         target: &'a Target,
         marker: &'a Marker,
-        _rebooted_after: Option<Timestamp>,
+        rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         Box::pin(async move {
             self.answers()?;
@@ -210,6 +213,10 @@ impl Drainer for FakeScheduler {
             let owner = self.owner(target, marker);
             if owner != Ownership::Ours {
                 return Ok(owner);
+            }
+            if rebooted_after.is_some() && self.0.with(&target.host, |machine| machine.boot) == 1 {
+                tokio::time::sleep(REGISTERS).await;
+                return Err(DrainError(format!("{} has not registered since its reboot", target.node)));
             }
             lock(&self.0.queue.held).remove(&target.node);
             self.0.queue.note("resume", &target.node);
@@ -268,6 +275,13 @@ impl Drainer for FakeScheduler {
                 *held = None;
             }
             Ok(())
+        })
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Result<Vec<String>, DrainError>> {
+        Box::pin(async move {
+            self.answers()?;
+            Ok(lock(&self.0.queue.lock).iter().cloned().collect())
         })
     }
 

@@ -95,7 +95,7 @@ fn a_slow_shutdown_is_not_broken_off() {
     let story = faulty(&rebooting(""), Fault::Stops(8 * MINUTE));
     assert_eq!((story.outcome.state, story.asked), (NodeState::Done, 1), "{}", story.message());
     let story = faulty(&rebooting(POWER), Fault::Stops(1000 * MINUTE));
-    assert_eq!((story.outcome.state, story.asked, story.cycled), (NodeState::Failed, 1, 0));
+    assert_eq!((story.outcome.state, story.asked, story.cycled), (NodeState::Held, 1, 0));
     let message = story.message();
     assert!(message.contains("does not go down: its shutdown is under way"), "{message}");
 }
@@ -109,7 +109,7 @@ fn a_node_that_does_not_hear_is_told_again() {
 #[test]
 fn the_old_boot_again_is_no_reboot() {
     let story = faulty(&rebooting(POWER), Fault::SameBoot);
-    assert_eq!((story.outcome.state, story.outcome.out_of_service), (NodeState::Failed, true));
+    assert_eq!((story.outcome.state, story.outcome.out_of_service), (NodeState::Held, true));
     assert!(
         story.message().contains("did not reboot: it went away and answered again"),
         "{}",

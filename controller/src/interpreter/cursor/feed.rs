@@ -57,6 +57,7 @@ impl Cursor {
             return std::mem::take(&mut self.queue);
         }
         if let Some(Pending { action, purpose }) = self.pending.take() {
+            let delegate = action.delegate.clone();
             match fed {
                 Fed::Unreachable { reason } => self.lost(&action, &purpose, reason),
                 Fed::Held { reason } => self.held(&action, reason),
@@ -83,6 +84,9 @@ impl Cursor {
                     _ => self.unexpected(action, purpose),
                 },
                 Fed::Latch(_) | Fed::Asked { .. } | Fed::Ended | Fed::Halted => {}
+            }
+            for report in &mut self.queue {
+                report.delegated_to.clone_from(&delegate);
             }
         }
         std::mem::take(&mut self.queue)

@@ -199,6 +199,8 @@ fn only_what_is_done_here_and_now_is_verified_here() {
     });
     let verified: Vec<&str> = story.asked.iter().filter_map(|id| id.strip_suffix("+verify@n1")).collect();
     assert_eq!(verified, ["0/tasks.0", "0/tasks.1", "0/tasks.4"], "{}", story.lines());
+    let elsewhere = story.reports.iter().filter_map(|report| report.delegated_to.as_deref());
+    assert_eq!(elsewhere.collect::<Vec<_>>(), ["n2"]);
     assert_eq!(terms[1..4], ["itself Apply None", "other Apply Some(\"n2\")", "predicted Predict None"]);
 }
 
