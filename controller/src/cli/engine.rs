@@ -486,7 +486,6 @@ async fn drive(
     screen: &Arc<Mutex<Screen>>,
     request: &Request<'_>,
 ) -> Result<u8, CommandError> {
-    let run = engine.options.holder.run.clone();
     let (pressed, mut interrupts) = mpsc::channel(4);
     let signals = tokio::spawn(signals(pressed));
     let ticking = tokio::spawn(tick(Arc::clone(screen)));
@@ -501,20 +500,34 @@ async fn drive(
             let code = code_of(&result, screen, request);
             (result, code)
         }
-        Err(EngineError::Journal(error)) => return Err(CommandError::internal(error)),
-        Err(error) => {
-            screen.lock().unwrap_or_else(PoisonError::into_inner).finish();
-            return Err(CommandError::user(error).hint(format!(
-                "nodes may be out of service: `gpufleet locks` shows what is drained, `gpufleet resume {run}` goes on"
-            )));
-        }
+        Err(error) => return Err(broke_off(&error, screen)),
     };
     let summary = summary(&screen.lock().unwrap_or_else(PoisonError::into_inner).model);
     recorder
         .emit(What::RunFinished(finished(code, summary, &result, request.winds_up)))
-        .map_err(CommandError::internal)?;
-    recorder.finish().map_err(CommandError::internal)?;
+        .and_then(|()| recorder.finish())
+        .map_err(|error| broke_off(&EngineError::Journal(error), screen))?;
     Ok(code)
+}
+
+/// Why a run broke off, and what becomes of the nodes that it leaves behind.
+fn broke_off(error: &EngineError, screen: &Arc<Mutex<Screen>>) -> CommandError {
+    let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+    screen.finish();
+    let model = &screen.model;
+    let error = CommandError::user(error);
+    if !model.verb().writes() {
+        return error;
+    }
+    let out = match model.out_of_service().as_slice() {
+        [] => "nodes may be out of service".to_owned(),
+        [one] => format!("{one} may be out of service"),
+        several => format!("{} may be out of service", report::fold_names(several)),
+    };
+    error.hint(format!(
+        "{out}: `gpufleet locks` shows what is drained, `gpufleet resume {}` goes on",
+        model.run_id()
+    ))
 }
 
 fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_>) -> u8 {
@@ -648,6 +661,9 @@ fn write_times(documents: &Documents, timing: &Timing, output: &Output) -> Resul
 mod tests {
     use std::{thread, time::Instant};
 
+    use gpufleet::{display::Style, journal::WriteError};
+    use gpufleet_protocol::Disruption;
+
     use super::*;
 
     #[test]
@@ -664,5 +680,38 @@ mod tests {
         };
         assert_eq!(block_on(work).ok(), Some(7));
         assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_written_names_the_nodes_that_are_out_and_the_way_on() {
+        let started = RunStarted {
+            version: EVENT_VERSION,
+            run_id: "RUN".to_owned(),
+            verb: Verb::Run,
+            gpufleet: String::new(),
+            playbooks: Vec::new(),
+            inventories: Vec::new(),
+            hosts: vec!["gpu001".to_owned(), "gpu002".to_owned()],
+            command_line: Vec::new(),
+            digest: String::new(),
+            inputs: std::collections::BTreeMap::new(),
+        };
+        let mut screen = Screen::new(false, false, Style::default());
+        let grant = |host: &str| What::PermitGranted { host: host.to_owned(), class: Disruption::Reboot };
+        let back = What::Released { host: "gpu001".to_owned() };
+        for (seq, what) in (0..).zip([What::RunStarted(started), grant("gpu001"), back, grant("gpu002")]) {
+            screen.model.apply(&Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what });
+        }
+        let full =
+            WriteError::Write { path: "journal.jsonl".into(), cause: "No space left on device".to_owned() };
+        let error = broke_off(&EngineError::Journal(full), &Arc::new(Mutex::new(screen)));
+        let CommandError::User { message, hints } = error else { panic!("{error:?}") };
+        assert!(message.contains("No space left on device"), "{message}");
+        assert_eq!(
+            hints,
+            [
+                "gpu002 may be out of service: `gpufleet locks` shows what is drained, `gpufleet resume RUN` goes on"
+            ]
+        );
     }
 }

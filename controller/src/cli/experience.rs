@@ -113,6 +113,7 @@ mod tests {
             max_unavailable: 1,
             policy: None,
             work: Some(work_of(&program().plays[0])),
+            so_far: None,
         };
         let mut events = vec![What::RunStarted(started), What::PlayStarted(play)];
         for node in nodes {

@@ -15,6 +15,7 @@ use super::{
     error::CommandError,
     loading::AD_HOC,
     output::Output,
+    resume,
 };
 
 impl From<JournalError> for CommandError {
@@ -24,7 +25,10 @@ impl From<JournalError> for CommandError {
 }
 
 pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let rows: Vec<RunRow> = list_runs(&environment.state_dir)
+    let runs = list_runs(&environment.state_dir);
+    resume::name_unreadable(&runs, output);
+    let rows: Vec<RunRow> = runs
+        .readable
         .into_iter()
         .map(|run| RunRow {
             run_id: run.run.to_string(),

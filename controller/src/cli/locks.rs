@@ -16,12 +16,14 @@ use super::{
     environment::Environment,
     error::CommandError,
     output::Output,
-    resume::forget,
+    resume::{forget, name_unreadable},
 };
 
 pub fn locks(args: &LocksArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let mut text = String::new();
-    for run in list_runs(&environment.state_dir) {
+    let runs = list_runs(&environment.state_dir);
+    name_unreadable(&runs, output);
+    for run in runs.readable {
         let dir = RunDir::new(&environment.state_dir, &run.run);
         if let Some(pid) = process_of(&dir).filter(|_| run.started.verb.writes()) {
             let (hosts, pid) = (fold_names(run.started.hosts.iter()), pid.as_raw_nonzero());
@@ -125,7 +127,7 @@ pub fn adopt(args: AdoptArgs, environment: &Environment, output: &Output) -> Res
     }
     let marks = |run: &RunSummary| found.marked.values().any(|marker| marker.run == run.run.as_str());
     let mut given_up = Vec::new();
-    for known in list_runs(&environment.state_dir).into_iter().filter(marks) {
+    for known in list_runs(&environment.state_dir).readable.into_iter().filter(marks) {
         let named = run.as_deref() == Some(known.run.as_str());
         if known.running || (known.is_unfinished() && !named) {
             return Err(CommandError::stopped(format!("run {} is not lost: its journal is here", known.run)).hint(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use gpufleet::journal::{
-    JournalError, RunDir, RunId, RunSummary, list_runs, process_of, read_for_resume, resolve_run,
+    JournalError, RunDir, RunId, RunSummary, Runs, list_runs, process_of, read_for_resume, resolve_run,
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,21 +69,14 @@ fn inputs(path: &Path) -> Result<Inputs, CommandError> {
 
 pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let runs = runs_at_rest(&environment.state_dir);
-    let at_work = runs.iter().find(|run| run.running && run.started.verb.writes()).map(|run| run.run.clone());
     let found = match &args.run {
-        Some(given) => {
-            let wanted = resolve_run(&environment.state_dir, given)?;
-            runs.into_iter().find(|run| run.run == wanted).ok_or(JournalError::NoSuchRun(given.clone()))?
-        }
-        None => match runs.into_iter().find(RunSummary::is_unfinished) {
+        Some(given) => one_of(runs, resolve_run(&environment.state_dir, given)?)?,
+        None => match unfinished(runs, output)? {
             Some(run) => run,
-            None => match at_work {
-                Some(run) => return Err(still_at_work(&run)),
-                None => {
-                    output.status("no run is unfinished");
-                    return Ok(0);
-                }
-            },
+            None => {
+                output.status("no run is unfinished");
+                return Ok(0);
+            }
         },
     };
     if found.running {
@@ -102,13 +95,56 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
     engine::go_on(&began, taken_up, engine::Ahead::On, environment, output)
 }
 
+/// The newest run that can be gone on with.
+///
+/// # Errors
+/// There is none, and one is at work, or cannot be read: whether that one is unfinished nobody can tell.
+fn unfinished(mut runs: Runs, output: &Output) -> Result<Option<RunSummary>, CommandError> {
+    if let Some(place) = runs.readable.iter().position(RunSummary::is_unfinished) {
+        name_unreadable(&runs, output);
+        return Ok(Some(runs.readable.swap_remove(place)));
+    }
+    if let Some(run) = runs.readable.iter().find(|run| run.running && run.started.verb.writes()) {
+        return Err(still_at_work(&run.run));
+    }
+    match runs.unreadable.into_iter().next() {
+        Some((run, error)) => Err(unreadable(&run, &error)),
+        None => Ok(None),
+    }
+}
+
+/// Tells of runs that are not in a list because their journals cannot be read.
+pub fn name_unreadable(runs: &Runs, output: &Output) {
+    for (run, error) in &runs.unreadable {
+        output.status(&format!("run {run} is left out: {error}"));
+    }
+}
+
+fn unreadable(run: &RunId, error: &JournalError) -> CommandError {
+    CommandError::user(format!("run {run} cannot be read, so nobody can tell whether it is finished: {error}")).hint(
+        format!(
+            "nodes may be out of service through it: `gpufleet adopt PLAYBOOK --run {run}` takes over what it left drained; \
+             move its folder away once its nodes are looked after"
+        ),
+    )
+}
+
+/// One run of those on this machine.
+fn one_of(runs: Runs, wanted: RunId) -> Result<RunSummary, CommandError> {
+    if let Some((run, error)) = runs.unreadable.iter().find(|(run, _)| *run == wanted) {
+        return Err(unreadable(run, error));
+    }
+    let found = runs.readable.into_iter().find(|run| run.run == wanted);
+    Ok(found.ok_or_else(|| JournalError::NoSuchRun(wanted.to_string()))?)
+}
+
 fn still_at_work(run: &RunId) -> CommandError {
     CommandError::stopped(format!("run {run} is still at work"))
         .hint(format!("`gpufleet pause {run}` stops it at a safe point"))
 }
 
 /// The runs of this machine, once no journal is held by what a process that is gone left behind for a moment.
-fn runs_at_rest(state_dir: &Path) -> Vec<RunSummary> {
+fn runs_at_rest(state_dir: &Path) -> Runs {
     let until = Instant::now() + PARTING;
     loop {
         let runs = list_runs(state_dir);
@@ -116,7 +152,7 @@ fn runs_at_rest(state_dir: &Path) -> Vec<RunSummary> {
             let process = process_of(&RunDir::new(state_dir, &run.run));
             process.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
         };
-        if Instant::now() >= until || !runs.iter().any(|run| run.running && !lives(run)) {
+        if Instant::now() >= until || !runs.readable.iter().any(|run| run.running && !lives(run)) {
             return runs;
         }
         std::thread::sleep(LOOK);
@@ -149,8 +185,7 @@ pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Re
             std::thread::sleep(LOOK);
         }
     }
-    let found = list_runs(&environment.state_dir).into_iter().find(|found| found.run == run);
-    let found = found.ok_or_else(|| JournalError::NoSuchRun(args.run.clone()))?;
+    let found = one_of(list_runs(&environment.state_dir), run.clone())?;
     if !found.is_unfinished() {
         output.status(&format!("run {run} is finished; there is nothing to abort"));
         return Ok(0);
@@ -178,4 +213,28 @@ pub fn pause(args: &PauseArgs, environment: &Environment, output: &Output) -> Re
         "run {run} starts no new node and stops when those under way are safe; `gpufleet resume {run}` goes on"
     ));
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_cannot_be_read_is_not_passed_over() {
+        let state = tempfile::tempdir().unwrap();
+        let run = RunId::generate();
+        let dir = RunDir::new(state.path(), &run);
+        fs::create_dir_all(dir.path()).unwrap();
+        fs::write(dir.journal(), "{broken\n").unwrap();
+        let style = gpufleet::display::Style::default();
+        let output = Output { style, status_style: style, verbose: 0 };
+        for error in [
+            unfinished(list_runs(state.path()), &output).unwrap_err(),
+            one_of(list_runs(state.path()), run.clone()).unwrap_err(),
+        ] {
+            let CommandError::User { message, .. } = &error else { panic!("{error:?}") };
+            assert!(message.contains(run.as_str()) && message.contains("journal.jsonl:1"), "{message}");
+            assert_eq!(error.exit_code(), 1);
+        }
+    }
 }

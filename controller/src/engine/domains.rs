@@ -107,6 +107,7 @@ mod tests {
             max_unavailable: 2,
             policy: Some(policy(most)),
             work: None,
+            so_far: None,
         };
         let text = waits_for_itself(&shape(1, vec![wave("a c"), wave("b d c")])).unwrap();
         assert!(text.starts_with("a linear play with 2 nodes of `rack2` in the batch `2` and"), "{text}");

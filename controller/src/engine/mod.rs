@@ -6,6 +6,7 @@
 //! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
 
 mod approval;
+mod begun;
 mod between;
 pub(crate) mod convert;
 mod domains;

@@ -109,6 +109,7 @@ mod tests {
             max_unavailable: allowed.budget(10).unwrap(),
             policy: Some(PolicyShape { domains: vec![domain("a"), domain("b")], ..PolicyShape::default() }),
             work: None,
+            so_far: None,
         };
         Neighbours::of(names, &program.plays[0], &shape, allowed, known)
     }

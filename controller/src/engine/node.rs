@@ -521,7 +521,10 @@ impl NodeTask {
                         seen.prediction.class = seen.prediction.class.max(class);
                         seen.reset |= class == Disruption::GpuReset;
                     }
-                    if let Some(facts) = &outcome.facts {
+                    // Why not while it is out: what it had before is what it has to come back with.
+                    if let Some(facts) = &outcome.facts
+                        && (self.slot.facts.is_none() || !self.slot.out_of_service)
+                    {
                         self.slot.facts = Some(Arc::new((**facts).clone()));
                     }
                 }

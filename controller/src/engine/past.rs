@@ -87,6 +87,8 @@ impl Told {
 #[derive(Clone, Debug, Default)]
 pub(super) struct PastHost {
     facts: Option<Arc<Facts>>,
+    /// What was read since a reboot that is not seen through: it is still to be compared with what was there before.
+    facts_since: Option<Arc<Facts>>,
     boot_id: Option<String>,
     reboot: Option<PendingReboot>,
     rebooted: bool,
@@ -97,6 +99,8 @@ pub(super) struct PastHost {
     /// That of the reboot before the one that was issued last.
     rebooted_before: Option<Timestamp>,
     power_cycled: bool,
+    /// The play that took it out of service and did not give it back.
+    out: Option<usize>,
 }
 
 /// A reboot that was asked for and not seen through.
@@ -189,6 +193,8 @@ impl Past {
                     }
                 }
                 What::Rollout { play, now, input } => {
+                    // Why: a process that goes on takes up earlier plays again before the last one.
+                    current = *play;
                     if let Some(play) = past.plays.get_mut(play) {
                         play.inputs.push((place, *now, input.clone()));
                     }
@@ -214,8 +220,12 @@ impl Past {
         let host = self.hosts.entry(name.to_owned()).or_default();
         match what {
             What::Connected { boot_id: Some(boot_id), .. } => host.boot_id = Some(boot_id.clone()),
-            What::FactsRead { facts, .. } => host.facts = Some(Arc::from(facts.clone())),
+            What::FactsRead { facts, .. } => {
+                let read = Some(Arc::from(facts.clone()));
+                *(if host.reboot.is_some() { &mut host.facts_since } else { &mut host.facts }) = read;
+            }
             What::RebootIssued { boot_id, deadline, why, .. } => {
+                host.facts_since = None;
                 host.reboot =
                     Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
@@ -239,13 +249,20 @@ impl Past {
                 host.rebooted = true;
                 host.boot_id = Some(boot_id.clone());
             }
-            What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted => host.reboot = None,
+            What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted && host.reboot.is_some() => {
+                host.reboot = None;
+                host.facts = host.facts_since.take();
+            }
+            What::PermitGranted { .. } => host.out = Some(current),
             What::Drain { step: DrainStep::Begun { run, nonce, .. }, .. } => {
                 self.drained = true;
                 host.drain = Some(Marker { run: run.clone(), nonce: nonce.clone() });
             }
             What::Drain { step, .. } if !step.holds() => host.drain = None,
-            What::Released { .. } => host.rebooted_at = None,
+            What::Released { .. } => {
+                host.rebooted_at = None;
+                host.out = None;
+            }
             _ => {}
         }
         let Some(play) = self.plays.get_mut(&current) else { return };
@@ -296,6 +313,11 @@ impl Past {
         slot.rebooted_at = host.rebooted_at;
         slot.rebooted_for.clone_from(&host.rebooted_for);
         slot.power_cycled = host.power_cycled;
+    }
+
+    /// Whether a later play than this one has the node out of service.
+    pub(super) fn is_out_after(&self, play: usize, host: &str) -> bool {
+        self.hosts.get(host).and_then(|host| host.out).is_some_and(|by| by > play)
     }
 
     pub(super) fn host(&self, name: &str) -> PastHost {

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    begun::Again,
     ending::Stop,
     meeting::{Meeting, Taken, Waiter},
     message::{FromNode, ToNode},
@@ -28,6 +29,7 @@ use super::{
 use crate::{
     event::{Level, NOTHING_NEW, NodeState, RecapCounts, STOPPING, What},
     interpreter::{Board, Given},
+    report::fold_names,
     rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
 };
 
@@ -145,6 +147,17 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         names.join(" ")
     }
 
+    /// Those of this play that are out, and what counts beside them for the fleet's budget.
+    fn fleet_out(&self, hosts: &[usize]) -> String {
+        let elsewhere = &self.context.before.out_elsewhere;
+        let mut named = self.names_out(hosts);
+        if !elsewhere.is_empty() {
+            let and = if named.is_empty() { "" } else { ", and " };
+            named.push_str(&format!("{and}{}, of another play", fold_names(elsewhere)));
+        }
+        named
+    }
+
     /// Those of this play that are out, and what counts beside them.
     fn names_out(&self, hosts: &[usize]) -> String {
         let mut named = self.context.neighbours.named(&self.out_beside);
@@ -232,12 +245,11 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         Ok(self.stage())
     }
 
-    /// Goes on with a play whose rollout was led to where an earlier process left it; `again` are those of its hosts
-    /// that ended without anything having been decided.
+    /// Goes on with a play whose rollout was led to where an earlier process left it.
     pub(super) async fn carry_on(
         mut self,
         rollout: Rollout,
-        again: Vec<usize>,
+        again: Again,
         latches: Vec<(usize, Taken)>,
     ) -> Result<Stage, EngineError> {
         let wave = rollout.current_wave();
@@ -250,17 +262,15 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.raised_at.is_some());
         let raised = self.slots.iter().zip(0..).filter(|(slot, _)| slot.as_ref().is_some_and(has_raised));
         self.meeting.restore_raised(raised.map(|(_, host)| host));
-        let returned: Vec<usize> = (self.slots.iter().enumerate())
-            .filter(|(host, slot)| rollout.is_in_no_wave(*host) && slot.as_ref().is_some_and(Slot::is_alive))
-            .map(|(host, _)| host)
-            .collect();
         self.rollout = Some(rollout);
-        for host in returned {
+        for host in again.returned {
             self.input(Input::Returned { host })?;
         }
-        for host in again {
+        for host in again.reopened {
             self.input(Input::Reopen { host })?;
         }
+        // Why behind those: whoever takes part again is not lost any more.
+        again.news.map_or(Ok(()), |news| self.input(news))?;
         // Why behind those: a canary that takes part again lifts its own stop.
         let bound = self.rollout.as_ref().and_then(Rollout::stopped).filter(|reason| reason.is_lasting());
         if let Some(reason) = bound {
@@ -296,11 +306,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     pub(super) async fn carry_out(mut self, rollout: Rollout) -> Result<Stage, EngineError> {
         self.rollout = Some(rollout);
         for host in 0..self.slots.len() {
-            // Why both: a node that an earlier play left out of service is as absent as one that does not answer.
-            let absent = |slot: &Slot| slot.verdict == NodeState::Unreachable || slot.out_of_service;
             match self.slots.get(host) {
                 Some(Some(slot)) if slot.adopted => self.input(Input::Adopted { host })?,
-                Some(Some(slot)) if absent(slot) => self.input(Input::OthersOut { host, out: true })?,
+                Some(Some(slot)) if slot.is_absent() => self.input(Input::OthersOut { host, out: true })?,
                 None | Some(None) => self.input(Input::Late { host })?,
                 Some(Some(_)) => {}
             }
@@ -310,7 +318,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn stage(self) -> Stage {
-        let lost = self.rollout.as_ref().map_or(self.context.lost, Rollout::lost);
+        let lost = self.rollout.as_ref().map_or(self.context.before.so_far.lost, Rollout::lost);
         let slots = self.slots.into_iter().flatten().collect();
         Stage::of(slots, self.stop, lost, &self.context.board)
     }
@@ -670,7 +678,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             Action::Waits { host, out } => {
-                let detail = match self.names_out(&out) {
+                let detail = match self.fleet_out(&out) {
                     nobody if nobody.is_empty() => {
                         "for the budget, which nodes outside of this play take up".to_owned()
                     }
@@ -762,12 +770,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             Denial::Busy { reason } => reason.clone(),
             Denial::BudgetSpent { out, budget } => format!(
                 "`max_unavailable` allows {budget} out of service, and {}: {}",
-                if out.len() == 1 && self.out_beside.is_empty() {
+                if out.len() + self.context.before.out_elsewhere.len() == 1 && self.out_beside.is_empty() {
                     "one will not come back by itself"
                 } else {
                     "these will not come back by themselves"
                 },
-                self.names_out(out)
+                self.fleet_out(out)
             ),
             Denial::DomainSpent { domain, out, limit } => format!(
                 "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",

@@ -33,9 +33,7 @@ use crate::{
     journal::WriteError,
     playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
     report::fold_names,
-    rollout::{
-        Amount, Batch, BudgetError, Lost, RolloutError, StopReason, Wave, WaveHost, WindowError, plan_waves,
-    },
+    rollout::{Amount, Batch, BudgetError, Lost, RolloutError, SoFar, WaveHost, WindowError, plan_waves},
     template::Value,
 };
 
@@ -123,12 +121,14 @@ pub struct Engine {
     pub delegates: Arc<Delegates>,
 }
 
-/// What earlier plays left behind.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SoFar {
-    pub(super) lost: Lost,
+/// How a run stands where a play begins or is taken up.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    pub(super) so_far: SoFar,
     /// Nodes out of service that the play does not select.
-    pub(super) out_elsewhere: usize,
+    pub(super) out_elsewhere: Vec<String>,
+    /// An earlier play stopped the run: what is under way is led to a safe point, and nothing else is done.
+    pub(super) stopped: bool,
 }
 
 /// Makes the cursor of one host for one play.
@@ -154,8 +154,7 @@ pub(super) struct PlayContext<'a> {
     pub(super) gate: Vec<HealthCheck>,
     pub(super) scheduler: Option<Arc<Scheduler>>,
     pub(super) winds_up: bool,
-    /// Nodes that earlier plays lost.
-    pub(super) lost: Lost,
+    pub(super) before: Before,
     pub(super) overrules: Overrules,
     pub(super) own_boot: Option<String>,
     /// Whether its hosts wait for each other at each task.
@@ -212,21 +211,25 @@ impl Engine {
         let mut slots: HashMap<String, Slot> =
             order.iter().map(|name| (name.clone(), Slot::new(name.clone()))).collect();
         for slot in slots.values_mut() {
+            slot.left_behind = self.options.adopted.get(&slot.name).cloned();
             past.restore(slot);
         }
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
         for index in 0..self.play_hosts.len() {
-            if let Some(why) = self.ends_before(index, over, &slots) {
-                recorder.emit(What::Notice { level: Level::Warning, text: why })?;
-                break;
-            }
             // Why not one that did not get to its waves: it was planned from what had been read by then.
             let begun = past.play(index).filter(PastPlay::has_begun);
-            if begun.is_none() && self.options.winds_up {
-                stop = Some(Stop::Interrupted);
-                break;
+            // Why only then: whom a play that began has out of service is brought back, whatever became of earlier ones.
+            if begun.is_none() {
+                if stop.is_some() || self.options.winds_up {
+                    stop = stop.or(Some(Stop::Interrupted));
+                    break;
+                }
+                if let Some(why) = self.ends_before(index, over, &slots) {
+                    recorder.emit(What::Notice { level: Level::Warning, text: why })?;
+                    break;
+                }
             }
             let hosts = match &begun {
                 // Why not the play's: an order that is shuffled is another one now.
@@ -239,16 +242,24 @@ impl Engine {
             }
             let began = |slot: &Slot| begun.as_ref().is_some_and(|begun| begun.began(&slot.name));
             let all_there = taken.iter().all(|slot| slot.is_alive() || began(slot));
-            let out_elsewhere = slots.values().filter(|slot| slot.is_out()).count();
-            let so_far = SoFar { lost, out_elsewhere };
+            let is_out = |slot: &Slot| slot.is_out() || past.is_out_after(index, &slot.name);
+            let out_elsewhere: Vec<String> =
+                order.iter().filter(|host| slots.get(*host).is_some_and(is_out)).cloned().collect();
+            let before = Before {
+                so_far: SoFar { lost, out_elsewhere: out_elsewhere.len() },
+                out_elsewhere,
+                stopped: stop.is_some() && !self.options.winds_up,
+            };
             let stage = match begun {
                 Some(begun) => {
-                    self.take_up(index, begun, &past, taken, &slots, so_far, recorder, interrupts).await?
+                    self.take_up(index, begun, &past, taken, &slots, before, recorder, interrupts).await?
                 }
-                None => self.play(index, taken, &slots, so_far, recorder, interrupts).await?,
+                None => self.play(index, taken, &slots, before, recorder, interrupts).await?,
             };
             lost = stage.lost;
-            if stage.stop.is_none() && self.options.verb.writes() {
+            // Why the first one: the others only follow from it.
+            stop = if stage.stop == Some(Stop::Aborted) { stage.stop } else { stop.or(stage.stop) };
+            if stop.is_none() && self.options.verb.writes() {
                 self.tell_who_is_still_drained(index, &stage.slots, recorder).await?;
             }
             if self.options.verb == Verb::Plan
@@ -261,8 +272,10 @@ impl Engine {
             over = all_there && !stage.slots.is_empty() && !stage.slots.iter().any(Slot::is_alive);
             slots.extend(stage.slots.into_iter().map(|slot| (slot.name.clone(), slot)));
             self.hand_out(&stage.given, &mut slots);
-            stop = stage.stop;
-            if stop.is_some() {
+            if stop == Some(Stop::Aborted) {
+                for slot in slots.values_mut() {
+                    slot.out_of_service |= past.is_out_after(index, &slot.name);
+                }
                 break;
             }
         }
@@ -333,9 +346,8 @@ impl Engine {
         let Some(scheduler) = dispatcher.context().scheduler.clone() else { return Ok(()) };
         let mut begun = Vec::new();
         for slot in dispatcher.slots_mut() {
-            let Some(marker) = self.options.adopted.get(&slot.name).filter(|_| slot.drain.is_none()) else {
-                continue;
-            };
+            // Why taken: what an earlier play gave back is nobody's any more.
+            let Some(marker) = slot.left_behind.take().filter(|_| slot.drain.is_none()) else { continue };
             let step = DrainStep::Begun {
                 scheduler: scheduler.drainer.name().to_owned(),
                 node: scheduler.target(&slot.name).node,
@@ -343,7 +355,7 @@ impl Engine {
                 nonce: marker.nonce.clone(),
             };
             begun.push(What::Drain { host: slot.name.clone(), step });
-            slot.adopt(marker.clone());
+            slot.adopt(marker);
         }
         for what in begun {
             dispatcher.context().recorder.emit(what)?;
@@ -351,7 +363,7 @@ impl Engine {
         Ok(())
     }
 
-    fn neighbours(
+    pub(super) fn neighbours(
         &self,
         index: usize,
         play: &Play,
@@ -362,7 +374,7 @@ impl Engine {
         Neighbours::of(names, play, shape, self.amount(play), domains)
     }
 
-    async fn domains(
+    pub(super) async fn domains(
         &self,
         index: usize,
         play: &Play,
@@ -376,7 +388,7 @@ impl Engine {
     }
 
     /// `hostvars`, where anybody asks for it: what is known of every host as the play begins.
-    fn hostvars<'a>(
+    pub(super) fn hostvars<'a>(
         &self,
         index: usize,
         play: &Play,
@@ -400,12 +412,12 @@ impl Engine {
         self.contexts.get(play).or_else(|| self.contexts.first()).unwrap_or(&NOBODY)
     }
 
-    fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
+    pub(super) fn play_at(&self, index: usize) -> Result<&Play, EngineError> {
         let play = self.program.plays.get(index);
         play.map(Arc::as_ref).ok_or_else(|| EngineError::Internal(format!("no play {index}")))
     }
 
-    fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
+    pub(super) fn scheduler(&self, play: usize) -> Option<Arc<Scheduler>> {
         self.schedulers.get(play).cloned().flatten()
     }
 
@@ -441,7 +453,7 @@ impl Engine {
         index: usize,
         slots: Vec<Slot>,
         elsewhere: &HashMap<String, Slot>,
-        so_far: SoFar,
+        before: Before,
         recorder: &mut Recorder,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> Result<Stage, EngineError> {
@@ -454,7 +466,8 @@ impl Engine {
             Err(_) if !disrupts => 1,
             Err(cause) => return Err(EngineError::Budget { play: play.name.clone(), cause }),
         };
-        let mut context = self.context(index, play, names.clone(), so_far.lost, recorder, interrupts);
+        let so_far = before.so_far;
+        let mut context = self.context(index, play, names.clone(), before, recorder, interrupts);
         let batches: Vec<Batch> = play.waves.iter().map(convert::batch).collect();
         let canary = batches.contains(&Batch::Canary);
         let gone: Vec<bool> = slots.iter().map(|slot| !slot.is_alive()).collect();
@@ -492,6 +505,7 @@ impl Engine {
             max_unavailable: budget,
             policy: Some(convert::policy(play, &self.options.overrides, &names, &domains, learned)),
             work: Some(learned::work_of(play)),
+            so_far: Some(so_far),
         };
         if disrupts
             && play.strategy == Strategy::Linear
@@ -525,126 +539,12 @@ impl Engine {
         dispatcher.carry_out(rollout).await
     }
 
-    /// Leads both cores of a play to where an earlier process left them, and goes on.
-    #[expect(clippy::too_many_arguments, reason = "what a play works with, and what is known of it")]
-    async fn take_up(
-        &self,
-        index: usize,
-        begun: PastPlay,
-        past: &Past,
-        mut slots: Vec<Slot>,
-        elsewhere: &HashMap<String, Slot>,
-        so_far: SoFar,
-        recorder: &mut Recorder,
-        interrupts: &mut mpsc::Receiver<()>,
-    ) -> Result<Stage, EngineError> {
-        let play = self.play_at(index)?;
-        let names = begun.shape.hosts.clone();
-        let number: HashMap<&String, usize> = names.iter().zip(0..).collect();
-        let waves: Vec<Wave> = begun
-            .shape
-            .waves
-            .iter()
-            .map(|shape| Wave {
-                label: shape.label.clone(),
-                hosts: shape.hosts.iter().filter_map(|host| number.get(host).copied()).collect(),
-                canary: shape.label == Batch::Canary.to_string(),
-            })
-            .collect();
-        let scheduler = self.scheduler(index);
-        let mut core =
-            rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
-        let mut bound = None;
-        for (place, now, input) in &begun.inputs {
-            core.step(*now, input.clone())?;
-            bound = core.stopped().filter(|reason| reason.is_lasting()).and(bound.or(Some(*place)));
-        }
-        let any_error = core.stopped() == Some(&StopReason::AnyError);
-        let hostvars = self.hostvars(index, play, slots.iter(), elsewhere);
-        let lost: Vec<String> =
-            slots.iter().filter(|slot| !slot.is_alive()).map(|slot| slot.name.clone()).collect();
-        let (make, board) = self.cursors(index, &names, &begun.shape.waves, hostvars, &lost);
-        let ended_badly =
-            |slot: &&Slot| matches!(begun.end(&slot.name), Some(NodeState::Failed | NodeState::Unreachable));
-        slots.iter().filter(ended_badly).for_each(|slot| board.lose(&slot.name));
-        // Why before: what one host saw of another hangs on what that one did.
-        for batch in begun.batches(&slots) {
-            let cursor = |slot: &Slot| make(slot, Mode::Apply, begun.one_reboot(&slot.name));
-            begun.rehearse(
-                batch.into_iter().filter_map(|slot| Some((cursor(slot)?, slot.name.as_str()))).collect(),
-            );
-        }
-        let unfinished: BTreeSet<usize> = core.in_flight().into_iter().collect();
-        let mut again = Vec::new();
-        let mut latches = Vec::new();
-        for (host, slot) in slots.iter_mut().enumerate() {
-            slot.forecast = begun.prediction(&slot.name);
-            let retried = begun.is_retried(&slot.name);
-            if !begun.began(&slot.name) {
-                // Why not those that wait for their wave: nobody has told the rollout of their end.
-                if retried && core.has_ended(host) {
-                    again.push(host);
-                } else {
-                    begun.settle(slot);
-                }
-                continue;
-            }
-            let Some(cursor) = make(slot, Mode::Apply, begun.one_reboot(&slot.name)) else { continue };
-            let (resumed, end) = begun.replay(cursor, slot, &past.host(&slot.name), retried);
-            // Why: the others hear of such a failure when it happens, and not when its host is at its end.
-            if any_error && end.as_ref().is_some_and(|end| end.fatal) {
-                bound = bound.min(resumed.raised_at).or(bound);
-            }
-            // Why not always: whoever is at its end gives nothing any more.
-            let goes_on = retried || unfinished.contains(&host);
-            let gave = resumed.latches.iter().filter(|(_, gave)| goes_on || gave.is_some());
-            latches.push((host, gave.cloned().collect()));
-            if retried && !unfinished.contains(&host) {
-                again.push(host);
-            }
-            if retried || unfinished.contains(&host) {
-                // Why not always: what it had done before stays done.
-                if !slot.is_alive() {
-                    slot.verdict = NodeState::Pending;
-                }
-                slot.message = None;
-                slot.resumed = Some(Box::new(resumed));
-            } else {
-                if let Some(end) = end {
-                    slot.vars = end.vars;
-                    slot.cleared_errors |= end.cleared_errors;
-                }
-                begun.settle(slot);
-            }
-        }
-        for resumed in slots.iter_mut().filter_map(|slot| slot.resumed.as_mut()) {
-            // Why: what it heard before was of something else.
-            resumed.halted = resumed.halted.filter(|heard| bound.is_some_and(|bound| bound < *heard));
-        }
-        let goes_on = core.stopped().is_some_and(|reason| !reason.is_lasting());
-        let returned =
-            slots.iter().enumerate().any(|(host, slot)| core.is_in_no_wave(host) && slot.is_alive());
-        if core.is_finished() && again.is_empty() && !returned && !goes_on {
-            let stop = core.stopped().map(Stop::of);
-            return Ok(Stage::of(slots, stop, core.lost(), &board));
-        }
-        let domains = self.domains(index, play, &names, recorder).await?;
-        let mut context = self.context(index, play, names, so_far.lost, recorder, interrupts);
-        (context.cursors, context.board) = (make, board);
-        context.neighbours = self.neighbours(index, play, &begun.shape, &domains);
-        if !self.confirm.is_blanket() {
-            // Why not asked again: what this run was shown to disturb was agreed to before it began.
-            context.approval = Approval::shown(&forecast(slots.iter(), slots.len()));
-        }
-        Dispatcher::new(&mut context, slots).carry_on(core, again, latches).await
-    }
-
-    fn context<'a>(
+    pub(super) fn context<'a>(
         &self,
         index: usize,
         play: &Play,
         names: Vec<String>,
-        lost: Lost,
+        before: Before,
         recorder: &'a mut Recorder,
         interrupts: &'a mut mpsc::Receiver<()>,
     ) -> PlayContext<'a> {
@@ -682,8 +582,8 @@ impl Engine {
             resumed: self.options.resumed,
             gate: convert::gate(play),
             scheduler: self.scheduler(index),
-            winds_up: self.options.winds_up,
-            lost,
+            winds_up: self.options.winds_up || before.stopped,
+            before,
             overrules: self.options.overrules,
             own_boot: self.options.own_boot.clone(),
             hooks: Arc::new(Hooks::new(
@@ -732,7 +632,7 @@ impl Engine {
     }
 
     /// `waves` are the play's batches once they are known.
-    fn cursors(
+    pub(super) fn cursors(
         &self,
         play: usize,
         names: &[String],
@@ -781,7 +681,7 @@ impl Engine {
 }
 
 /// What the predictions say that a play would disturb.
-fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast {
+pub(super) fn forecast<'a>(slots: impl Iterator<Item = &'a Slot>, hosts: usize) -> Forecast {
     let disturbed = slots.filter_map(|slot| {
         let class = slot.forecast?.class;
         (class > Disruption::Live && slot.verdict != NodeState::Unreachable)

@@ -33,6 +33,8 @@ pub(super) struct Slot {
     pub(super) out_of_service: bool,
     /// What marks it at its scheduler while it may be drained for us.
     pub(super) drain: Option<Marker>,
+    /// What a run whose journal is lost left it drained with, until it is taken over.
+    pub(super) left_behind: Option<Marker>,
     /// It was taken over from a run whose journal is lost: nobody knows what was done to it.
     pub(super) adopted: bool,
     /// When its last reboot was asked for.
@@ -76,6 +78,7 @@ impl Slot {
             power_cycled: false,
             out_of_service: false,
             drain: None,
+            left_behind: None,
             adopted: false,
             rebooted_at: None,
             verdict: NodeState::Pending,
@@ -107,6 +110,11 @@ impl Slot {
     /// Whether it is out of service through us, or may be.
     pub(super) const fn is_out(&self) -> bool {
         self.out_of_service || self.drain.is_some()
+    }
+
+    /// Whether other plays have to count it as out of service: through us, or because it does not answer.
+    pub(super) fn is_absent(&self) -> bool {
+        self.verdict == NodeState::Unreachable || self.is_out()
     }
 
     /// Whether a resume has something to do for it once a person has done their part.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use gpufleet_protocol::Disruption;
 
-use super::run::{EngineError, SoFar};
+use super::run::EngineError;
 use crate::{
     drain::Scheduler,
     event::PlayStarted,
     playbook::{Overrides, Play},
-    rollout::{Domains, Needs, Policy, Rollout, Thresholds, Wave, Window},
+    rollout::{Domains, Needs, Policy, Rollout, SoFar, Thresholds, Wave, Window},
 };
 
 /// The rollout of a play before anything happened.

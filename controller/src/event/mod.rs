@@ -19,7 +19,10 @@ use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::Id
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{interpreter::Fed, rollout::Input};
+use crate::{
+    interpreter::Fed,
+    rollout::{Input, SoFar},
+};
 
 /// Version of the event shapes; readers refuse a journal of a newer one.
 pub const EVENT_VERSION: u32 = 1;
@@ -269,6 +272,9 @@ pub struct PlayStarted {
     /// versions before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<String>,
+    /// What earlier plays had left behind by then. None in records of versions before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub so_far: Option<SoFar>,
 }
 
 /// One wave as it was planned.

@@ -11,7 +11,7 @@ mod skim;
 mod writer;
 
 pub use at_work::{AtWork, Turn, at_work, process_of, take_turn};
-pub use reader::{JournalError, RunSummary, list_runs, read_events, read_for_resume, resolve_run};
+pub use reader::{JournalError, RunSummary, Runs, list_runs, read_events, read_for_resume, resolve_run};
 pub use run_id::RunId;
 pub use skim::{newest_runs, skim};
 pub use writer::{Journal, WriteError};

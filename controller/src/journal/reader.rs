@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
 };
 
@@ -99,18 +99,32 @@ impl RunSummary {
     }
 }
 
-/// The runs below the state directory, newest first. A run whose journal cannot be read is left out.
-pub fn list_runs(state_dir: &Path) -> Vec<RunSummary> {
-    let Ok(entries) = fs::read_dir(state_dir.join("runs")) else { return Vec::new() };
-    let ids = entries.flatten().filter_map(|entry| RunId::parse(entry.file_name().to_str()?));
-    let mut runs: Vec<RunSummary> = ids.filter_map(|run| summary(state_dir, run)).collect();
-    runs.sort_by(|a, b| b.run.cmp(&a.run));
+/// The runs below a state directory, each list newest first.
+#[derive(Debug, Default)]
+pub struct Runs {
+    pub readable: Vec<RunSummary>,
+    /// Runs of which nobody can tell what they did, and why.
+    pub unreadable: Vec<(RunId, JournalError)>,
+}
+
+/// The runs below the state directory. Those that did not get to their first event are left out: they did nothing.
+pub fn list_runs(state_dir: &Path) -> Runs {
+    let mut runs = Runs::default();
+    let Ok(entries) = fs::read_dir(state_dir.join("runs")) else { return runs };
+    for run in entries.flatten().filter_map(|entry| RunId::parse(entry.file_name().to_str()?)) {
+        match read_events(&RunDir::new(state_dir, &run).journal()) {
+            Ok(events) => runs.readable.extend(summary(state_dir, run, &events)),
+            Err(JournalError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => runs.unreadable.push((run, error)),
+        }
+    }
+    runs.readable.sort_by(|a, b| b.run.cmp(&a.run));
+    runs.unreadable.sort_by(|a, b| b.0.cmp(&a.0));
     runs
 }
 
-fn summary(state_dir: &Path, run: RunId) -> Option<RunSummary> {
+fn summary(state_dir: &Path, run: RunId, events: &[Event]) -> Option<RunSummary> {
     let path = RunDir::new(state_dir, &run).journal();
-    let events = read_events(&path).ok()?;
     let first = events.first()?;
     let What::RunStarted(started) = &first.what else { return None };
     let last = events.iter().rev().find_map(|event| match &event.what {
@@ -128,12 +142,15 @@ fn summary(state_dir: &Path, run: RunId) -> Option<RunSummary> {
     })
 }
 
-/// The run that somebody means by an id, the end of one, or `latest`.
+/// The run that somebody means by an id, the end of one, or `latest`; also one whose journal cannot be read.
 ///
 /// # Errors
 /// No such run, or several.
 pub fn resolve_run(state_dir: &Path, given: &str) -> Result<RunId, JournalError> {
-    let runs: Vec<RunId> = list_runs(state_dir).into_iter().map(|run| run.run).collect();
+    let Runs { readable, unreadable } = list_runs(state_dir);
+    let readable = readable.into_iter().map(|run| run.run);
+    let mut runs: Vec<RunId> = readable.chain(unreadable.into_iter().map(|(run, _)| run)).collect();
+    runs.sort_by(|a, b| b.cmp(a));
     if given == "latest" {
         return runs.into_iter().next().ok_or_else(|| JournalError::NoSuchRun(given.to_owned()));
     }
@@ -185,6 +202,20 @@ mod tests {
         }
         fs::write(dir.journal(), b"{}\n{}\n").unwrap();
         assert!(matches!(read_events(&dir.journal()), Err(JournalError::Corrupt { line: 1, .. })));
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_read_is_named() {
+        let state = tempfile::tempdir().unwrap();
+        let runs: Vec<RunDir> = (0..2).map(|_| RunDir::new(state.path(), &RunId::generate())).collect();
+        runs.iter().for_each(|dir| fs::create_dir_all(dir.path()).unwrap());
+        fs::write(runs[0].journal(), "{broken\n").unwrap();
+        let found = list_runs(state.path());
+        assert!(found.readable.is_empty(), "the other one has no journal yet: {found:?}");
+        let [(run, error)] = found.unreadable.as_slice() else { panic!("{found:?}") };
+        assert!(runs[0].path().ends_with(run.as_str()), "{run}");
+        assert!(matches!(error, JournalError::Corrupt { line: 1, .. }), "{error}");
+        assert_eq!(resolve_run(state.path(), run.as_str()).unwrap(), *run);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::PathBuf,
-    sync::mpsc,
+    sync::{Arc, OnceLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -45,6 +45,8 @@ pub struct Journal {
     sender: Option<mpsc::SyncSender<Record>>,
     thread: Option<thread::JoinHandle<Result<(), WriteError>>>,
     path: PathBuf,
+    /// Why the writing thread ended, once it did.
+    failed: Arc<OnceLock<WriteError>>,
 }
 
 /// Where the writing thread writes.
@@ -101,12 +103,18 @@ impl Journal {
         fs::write(dir.process(), std::process::id().to_string())?;
         let (sender, receiver) = mpsc::sync_channel(BACKLOG);
         let files = Files { journal: file, path: path.clone(), sealed: None, sealed_path: dir.sealed() };
-        let thread = thread::spawn(move || write_all(files, &receiver));
-        Ok(Self { sender: Some(sender), thread: Some(thread), path })
+        let failed = Arc::new(OnceLock::new());
+        let why = Arc::clone(&failed);
+        let thread = thread::spawn(move || {
+            // Why before the receiver goes: whoever finds it gone asks why.
+            write_all(files, &receiver).inspect_err(|error| _ = why.set(error.clone()))
+        });
+        Ok(Self { sender: Some(sender), thread: Some(thread), path, failed })
     }
 
     fn broken(&self) -> WriteError {
-        WriteError::Write { path: self.path.clone(), cause: "the writer ended".to_owned() }
+        let ended = || WriteError::Write { path: self.path.clone(), cause: "the writer ended".to_owned() };
+        self.failed.get().cloned().unwrap_or_else(ended)
     }
 
     fn send(
@@ -238,4 +246,34 @@ fn write_all(mut files: Files, receiver: &mpsc::Receiver<Record>) -> Result<(), 
         written?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{event::Level, journal::RunId};
+
+    #[test]
+    fn a_full_disk_is_named_whoever_meets_it_first() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        fs::create_dir_all(dir.path()).unwrap();
+        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let journal = Journal::start(full, &dir).unwrap();
+        let what = What::Notice { level: Level::Info, text: "begins".to_owned() };
+        let event = Event { seq: 0, at: jiff::Timestamp::UNIX_EPOCH, what };
+        let (done, written) = oneshot::channel();
+        journal.durable(&event, done).unwrap();
+        let names = |error: WriteError| error.to_string().contains("No space left on device");
+        assert!(written.blocking_recv().unwrap().is_err_and(names));
+        let until = Instant::now() + Duration::from_secs(10);
+        let later = loop {
+            match journal.append(&event) {
+                Err(error) => break error,
+                Ok(()) => assert!(Instant::now() < until, "the writer goes on"),
+            }
+        };
+        assert!(names(later));
+        assert!(journal.close().is_err_and(names));
+    }
 }

@@ -66,6 +66,8 @@ pub struct NodeModel {
     pub wanted: Option<Wanted>,
     pub reboots: Vec<Reboot>,
     pub outcome: Option<NodeOutcome>,
+    /// A permit was given for it, and the node was not given back since.
+    permitted: bool,
     live_counts: RecapCounts,
     /// What earlier processes of the run spent on it, in seconds.
     earlier_s: u64,
@@ -118,6 +120,7 @@ impl NodeModel {
             wanted: None,
             reboots: Vec::new(),
             outcome: None,
+            permitted: false,
             live_counts: RecapCounts::default(),
             earlier_s: 0,
         }
@@ -212,6 +215,11 @@ impl NodeModel {
         said.or_else(|| if self.is_bad() { self.detail.as_deref().or_else(task) } else { None })
     }
 
+    /// Whether the run took it out of service, or was about to, and nobody heard of its return.
+    fn may_be_out(&self) -> bool {
+        self.permitted || self.drains.last().is_some_and(|(_, step)| step.holds())
+    }
+
     /// Whole seconds that the node took, or has taken until `now`.
     pub fn seconds(&self, now: Option<Timestamp>) -> u64 {
         let of_process = match &self.outcome {
@@ -282,12 +290,14 @@ impl RunModel {
         self.run.as_ref().map_or(Verb::Run, |run| run.verb)
     }
 
-    /// Nodes that this run took out of service and did not bring back: its last word, or what the nodes say.
+    /// Nodes that this run took out of service and did not bring back: its last word, or what was heard of the nodes.
     pub fn out_of_service(&self) -> Vec<String> {
         if let Some(finish) = &self.finish {
             return finish.out_of_service.clone();
         }
-        let out = |node: &&NodeModel| node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service);
+        let out = |node: &&NodeModel| {
+            node.outcome.as_ref().map_or_else(|| node.may_be_out(), |outcome| outcome.out_of_service)
+        };
         self.nodes.iter().filter(out).map(|node| node.name.clone()).collect()
     }
 
@@ -397,7 +407,12 @@ impl RunModel {
             What::PermitWanted { host, class, why } => {
                 self.node_mut(host).wanted = Some(Wanted { class: *class, why: why.clone() });
             }
-            What::PermitGranted { host, .. } => self.node_mut(host).wanted = None,
+            What::PermitGranted { host, .. } => {
+                let node = self.node_mut(host);
+                node.wanted = None;
+                node.permitted = true;
+            }
+            What::Released { host } => self.node_mut(host).permitted = false,
             What::IdleChecked { host, report } => self.node_mut(host).idle = Some(report.clone()),
             What::Drain { host, step } => self.node_mut(host).drains.push((event.at, step.clone())),
             What::Overridden { host, what } => {
@@ -462,8 +477,7 @@ impl RunModel {
                     self.enter(&host, NodeState::Pending, event.at);
                 }
             }
-            What::Released { .. }
-            | What::PowerCycled { .. }
+            What::PowerCycled { .. }
             | What::NodePredicted { .. }
             | What::NodeBegan { .. }
             | What::Fed { .. }

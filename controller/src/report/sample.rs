@@ -79,6 +79,7 @@ impl Stream {
             max_unavailable: 1,
             policy: None,
             work: None,
+            so_far: None,
         }))
     }
 

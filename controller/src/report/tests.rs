@@ -8,7 +8,7 @@ use super::{
     sample::{self, Stream},
     *,
 };
-use crate::event::{Event, NodeState, Origin, Phase, TaskReport, TaskStatus, Verb, What};
+use crate::event::{DrainStep, Event, NodeState, Origin, Phase, TaskReport, TaskStatus, Verb, What};
 
 const SCHEMA: &str = include_str!("../../../docs/schema/report.schema.json");
 
@@ -411,4 +411,26 @@ fn a_process_that_goes_on_forgets_what_an_earlier_one_could_not_do() {
     assert_eq!((node.counts().ok, node.counts().failed), (1, 0));
     assert_eq!(model.count(NodeState::Failed), 1);
     assert_eq!(model.out_of_service(), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_that_was_cut_off_tells_who_may_be_out() {
+    let names = sample::names(3);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &names).play(&names, &[("all", 3)]);
+    for host in &names[..2] {
+        s.push(What::PermitGranted { host: host.clone(), class: Disruption::Reboot });
+    }
+    s.push(What::Released { host: names[0].clone() });
+    assert_eq!(RunModel::of(&s.events).out_of_service(), [names[1].clone()]);
+    let begun = DrainStep::Begun {
+        scheduler: "Slurm".to_owned(),
+        node: names[2].clone(),
+        run: "RUN".to_owned(),
+        nonce: "1".to_owned(),
+    };
+    s.push(What::Drain { host: names[2].clone(), step: begun });
+    assert_eq!(RunModel::of(&s.events).out_of_service(), names[1..]);
+    s.push(What::Drain { host: names[2].clone(), step: DrainStep::GivenBack });
+    assert_eq!(RunModel::of(&s.events).out_of_service(), [names[1].clone()]);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Action, Denial, End, Input, Opening, Policy, RolloutError, StopReason, Wave,
@@ -16,11 +17,19 @@ use super::{
 };
 
 /// Nodes that a run lost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The unreachable ones included.
     pub failed: usize,
     pub unreachable: usize,
+}
+
+/// What earlier plays of a run left behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoFar {
+    pub lost: Lost,
+    /// Nodes that are out of service, and not in the play.
+    pub out_elsewhere: usize,
 }
 
 /// One play over one set of hosts.
@@ -47,6 +56,8 @@ pub struct Rollout {
     /// The wave that each host is in.
     pub(super) wave_of: Vec<usize>,
     pub(super) lost: Lost,
+    /// Those of them that earlier plays lost.
+    pub(super) lost_before: Lost,
     pub(super) stop: Option<StopReason>,
     /// The play ends with the current wave.
     pub(super) last_wave: bool,
@@ -90,6 +101,7 @@ impl Rollout {
             unchecked: BTreeSet::new(),
             failed_in_wave: 0,
             lost: so_far,
+            lost_before: so_far,
             stop: None,
             last_wave: false,
             now: Timestamp::MIN,
@@ -154,6 +166,17 @@ impl Rollout {
         self.wave_of.get(host) == Some(&usize::MAX)
     }
 
+    /// What it has to be told of other plays, when a new controller takes it up; nothing where all is as it knows it. `out`
+    /// are nodes of it that other plays have out of service, or that do not answer.
+    pub fn news(&self, so_far: SoFar, out: &BTreeSet<usize>) -> Option<Input> {
+        let known = SoFar { lost: self.lost_before, out_elsewhere: self.places.elsewhere() };
+        let rest = self.at_rest();
+        let same =
+            |host: &usize| self.places.marks(*host).absent == (out.contains(host) || self.is_lost(*host));
+        let out: Vec<usize> = rest.iter().copied().filter(|host| out.contains(host)).collect();
+        (known != so_far || !rest.iter().all(same)).then_some(Input::Beside { so_far, out })
+    }
+
     /// Why nothing new starts, if so.
     pub fn stopped(&self) -> Option<&StopReason> {
         self.stop.as_ref()
@@ -170,7 +193,7 @@ impl Rollout {
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<Vec<Action>, RolloutError> {
         let mut actions = Vec::new();
         // Why nothing follows: these come before the resume, and what time has brought meanwhile is its business.
-        if matches!(input, Input::Reopen { .. } | Input::Returned { .. }) {
+        if matches!(input, Input::Reopen { .. } | Input::Returned { .. } | Input::Beside { .. }) {
             self.take(input, &mut actions)?;
             return Ok(actions);
         }
@@ -317,6 +340,12 @@ impl Rollout {
                 Host::Pending if self.is_in_no_wave(host) => self.enlist(host),
                 state => return Err(impossible(host, state, "a return")),
             },
+            Input::Beside { so_far, out } => {
+                if let Some(unknown) = out.iter().find(|host| **host >= self.hosts.len()) {
+                    return Err(RolloutError::NoSuchHost(*unknown));
+                }
+                self.look_beside(so_far, &out.into_iter().collect(), actions);
+            }
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ mod window;
 mod words;
 
 pub use budget::{Amount, BudgetError};
-pub use core::{Lost, Rollout};
+pub use core::{Lost, Rollout, SoFar};
 pub use policy::{Domains, Needs, Policy, Thresholds};
 pub use waves::{Batch, Wave, WaveHost, plan_waves};
 pub use window::{Opening, Window, WindowError};

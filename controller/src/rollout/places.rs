@@ -152,6 +152,10 @@ impl Places {
         self.elsewhere = nodes;
     }
 
+    pub(super) fn elsewhere(&self) -> usize {
+        self.elsewhere
+    }
+
     pub(super) fn domain(&self, host: usize) -> usize {
         self.of.get(host).copied().unwrap_or(self.names.len())
     }

@@ -1,9 +1,11 @@
 //! Waves one after the other, the soak between them, the window's end, and when the run stops.
 
+use std::collections::BTreeSet;
+
 use gpufleet_protocol::Disruption;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Action, End, Rollout, StopReason, Wave, host::Host};
+use super::{Action, End, Rollout, SoFar, StopReason, Wave, host::Host};
 
 /// How far the play is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,16 +145,24 @@ impl Rollout {
         if wave.canary {
             return Some(StopReason::Canary { failed });
         }
-        if let Some(allowed) = bounds.max_failures.filter(|allowed| self.lost.failed > *allowed) {
-            return Some(StopReason::Failures { failed: self.lost.failed, allowed });
-        }
-        if let Some(allowed) = bounds.max_unreachable.filter(|allowed| self.lost.unreachable > *allowed) {
-            return Some(StopReason::Unreachable { unreachable: self.lost.unreachable, allowed });
+        if let Some(reason) = self.too_many_lost() {
+            return Some(reason);
         }
         if bounds.max_fail_percentage.is_some_and(|max| failed as f64 * 100.0 > max * of as f64) {
             return Some(StopReason::FailPercentage { wave: index, failed, of });
         }
         (failed == of && index + 1 < self.waves.len()).then_some(StopReason::WholeWave { wave: index })
+    }
+
+    /// What the whole run may lose, and has lost more of.
+    fn too_many_lost(&self) -> Option<StopReason> {
+        let (lost, bounds) = (self.lost, &self.policy.thresholds);
+        let failures = bounds.max_failures.filter(|allowed| lost.failed > *allowed);
+        let failures = failures.map(|allowed| StopReason::Failures { failed: lost.failed, allowed });
+        failures.or_else(|| {
+            let allowed = bounds.max_unreachable.filter(|allowed| lost.unreachable > *allowed)?;
+            Some(StopReason::Unreachable { unreachable: lost.unreachable, allowed })
+        })
     }
 
     /// Lets nothing new start, and gives back who is still being drained.
@@ -268,6 +278,34 @@ impl Rollout {
         }
         if let Some(opening) = self.opening.filter(|_| !self.has_opened()) {
             actions.push(Action::WaitsForWindow { opens: opening.opens });
+        }
+    }
+
+    /// Nodes that this play does nothing with now, and has not left out of service.
+    pub(super) fn at_rest(&self) -> Vec<usize> {
+        let rests = |(index, host): &(usize, &Host)| !host.is_in_flight() && !self.places.marks(*index).ours;
+        self.hosts.iter().enumerate().filter(rests).map(|(index, _)| index).collect()
+    }
+
+    /// Whether the play itself found it not to answer.
+    pub(super) fn is_lost(&self, host: usize) -> bool {
+        matches!(self.hosts.get(host), Some(Host::Ended { end: End::Unreachable, .. }))
+    }
+
+    /// Takes over what other plays left behind meanwhile. Who failed there since counts here.
+    pub(super) fn look_beside(&mut self, so_far: SoFar, out: &BTreeSet<usize>, actions: &mut Vec<Action>) {
+        let before = std::mem::replace(&mut self.lost_before, so_far.lost);
+        let now = |all: usize, before: usize, now: usize| (all + now).saturating_sub(before);
+        self.lost.failed = now(self.lost.failed, before.failed, so_far.lost.failed);
+        self.lost.unreachable = now(self.lost.unreachable, before.unreachable, so_far.lost.unreachable);
+        self.places.set_elsewhere(so_far.out_elsewhere);
+        for host in self.at_rest() {
+            let absent = out.contains(&host) || self.is_lost(host);
+            self.mark(host, |marks| marks.absent = absent);
+        }
+        let more = so_far.lost.failed > before.failed || so_far.lost.unreachable > before.unreachable;
+        if let Some(reason) = self.too_many_lost().filter(|_| more) {
+            self.halt(reason, actions);
         }
     }
 

@@ -6,6 +6,8 @@ use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::SoFar;
+
 /// What happened to a node (an index into the play's hosts) or to the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,6 +104,13 @@ pub enum Input {
     /// [`Input::Resume`].
     Returned {
         host: usize,
+    },
+    /// What other plays of the run have left behind by now, where that is not what it was; told before
+    /// [`Input::Resume`], and after the two above.
+    Beside {
+        so_far: SoFar,
+        /// Nodes of this play that other plays have out of service, or that do not answer.
+        out: Vec<usize>,
     },
 }
 

@@ -46,6 +46,7 @@ impl Tape {
             max_unavailable: 1,
             policy: None,
             work: Some(work.to_owned()),
+            so_far: None,
         }));
         tape
     }

@@ -10,6 +10,7 @@ mod late;
 mod learned;
 mod pauses;
 mod places;
+mod plays;
 mod queue;
 mod reboots;
 mod steps;

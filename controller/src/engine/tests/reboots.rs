@@ -242,3 +242,49 @@ fn a_resume_asks_the_power_hook_again_where_nothing_was_done() {
     });
     assert_eq!(story, (Vec::new(), (1, 1)));
 }
+
+const SETUP: &str =
+    "- hosts: all\n  gather_facts: false\n  tasks:\n    - gpu_mig: {mode: enabled}\n    - setup:\n";
+
+#[test]
+fn a_gpu_that_a_reset_lost_is_missed_whoever_reads_the_facts_behind_it() {
+    let story = told(SETUP, None, |machine| {
+        machine.gpus = Some(2);
+        machine.fault = Fault::LosesGpuInReset;
+    });
+    assert_eq!(
+        (story.outcome.state, story.outcome.out_of_service),
+        (NodeState::Held, true),
+        "{}",
+        story.message()
+    );
+    assert!(story.message().contains("gpu_count"), "{}", story.message());
+}
+
+#[test]
+fn a_node_that_lost_a_gpu_in_its_reboot_stays_out_wherever_the_journal_ends() {
+    for (play, fault) in [(rebooting(""), Fault::LosesGpu), (rebooting(POWER), Fault::LosesGpuWithPower)] {
+        virtual_time(async {
+            let (hosts, state) = (hosts(1), tempfile::tempdir().unwrap());
+            let world = World::new(&hosts, false);
+            world.with(&hosts[0], |machine| {
+                machine.gpus = Some(2);
+                machine.fault = fault;
+            });
+            let dir = RunDir::new(state.path(), &RunId::generate());
+            let result = process_of(&play, &world, &hosts, &dir, 1).await.unwrap();
+            assert_eq!(result.out_of_service, hosts);
+            let journal = fs::read_to_string(dir.journal()).unwrap();
+            let records: Vec<&str> = journal.split_inclusive('\n').collect();
+            let rebooted = records.iter().position(|record| record.contains("\"rebooted\"")).unwrap();
+            for end in rebooted + 1..records.len() {
+                fs::write(dir.journal(), records[..end].concat()).unwrap();
+                // Why twice: the first one leaves facts of its own behind.
+                for epoch in 2..4 {
+                    let result = process_of(&play, &world, &hosts, &dir, epoch).await.unwrap();
+                    assert_eq!(result.out_of_service, hosts, "{fault:?}, cut behind {}", records[end - 1]);
+                }
+            }
+        });
+    }
+}

@@ -9,7 +9,8 @@ use std::{
 use futures::future::BoxFuture;
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus, Reply, Request,
-    health::{CheckResult, HealthReport, SystemState, Verdict},
+    facts::{Facts, GpuFacts, GpuSystemState},
+    health::{CheckResult, HealthCheck, HealthReport, SystemState, Verdict},
     message::{IdleReport, IdleVerdict, Mode, Spooled},
     op::{JobStart, Reboot},
 };
@@ -50,6 +51,12 @@ pub(super) enum Fault {
     HelperDies,
     /// Every other look at a job breaks the connection.
     Drops,
+    /// Comes back from a reboot with one GPU less.
+    LosesGpu,
+    /// Never comes back, and from a power cycle with one GPU less.
+    LosesGpuWithPower,
+    /// Loses a GPU in what is done to it under a permit.
+    LosesGpuInReset,
 }
 
 pub(super) struct Machine {
@@ -69,6 +76,8 @@ pub(super) struct Machine {
     pub(super) cycled: u32,
     /// Whether its power state can be told.
     pub(super) power_known: bool,
+    /// GPUs that its facts have; none where it tells none.
+    pub(super) gpus: Option<u32>,
     shutting_down: bool,
     /// Looks until it begins to go down.
     hesitates: Option<u32>,
@@ -116,6 +125,7 @@ impl World {
             asked: 0,
             cycled: 0,
             power_known: true,
+            gpus: None,
             shutting_down: false,
             hesitates: None,
             up_at: None,
@@ -189,11 +199,33 @@ impl Machine {
         }
     }
 
+    /// Somebody mended it and switched it on.
+    pub(super) fn mend(&mut self) {
+        self.fault = Fault::None;
+        self.comes_up(true);
+    }
+
+    fn lose_gpu(&mut self, fault: Fault) {
+        if self.fault == fault {
+            self.gpus = self.gpus.map(|gpus| gpus - 1);
+        }
+    }
+
+    fn facts(&self) -> Option<Box<Facts>> {
+        let mut facts = Facts::default();
+        facts.gpu.state = GpuSystemState::Ok;
+        let gpu = |number| GpuFacts { index: number, uuid: format!("GPU-{number}"), ..GpuFacts::default() };
+        facts.gpu.gpus = (0..self.gpus?).map(gpu).collect();
+        Some(Box::new(facts))
+    }
+
     fn comes_up(&mut self, new_boot: bool) {
         self.down = false;
         self.shutting_down = false;
         if new_boot {
             self.boot += 1;
+            self.lose_gpu(Fault::LosesGpu);
+            self.lose_gpu(Fault::LosesGpuWithPower);
         }
         if let Fault::Starts(time) = self.fault {
             self.up_at = Some(Instant::now() + time);
@@ -237,7 +269,7 @@ impl World {
                 world.go_down(&host);
             }
             sleep(BOOT).await;
-            if fault != Fault::NeverBack {
+            if !matches!(fault, Fault::NeverBack | Fault::LosesGpuWithPower) {
                 world.with(&host, |machine| machine.comes_up(fault != Fault::SameBoot));
             }
         });
@@ -435,6 +467,9 @@ impl Wire {
                         self.world.queue.check(&self.host);
                     }
                     machine.node.real = state;
+                    if needed > Disruption::Live {
+                        machine.lose_gpu(Fault::LosesGpuInReset);
+                    }
                 }
             }
             outcome
@@ -472,16 +507,22 @@ impl Link for Wire {
                     outcome
                 }
                 NodeOp::Health(asked) => {
-                    let results = asked.checks.iter().map(|check| CheckResult {
-                        check: *check,
-                        verdict: Verdict::Ok,
-                        why: String::new(),
+                    let seen = self.world.with(&self.host, |machine| machine.gpus);
+                    let misses = asked.gpus.zip(seen).is_some_and(|(had, seen)| seen < had);
+                    let results = asked.checks.iter().map(|check| {
+                        let fails = misses && *check == HealthCheck::GpuCount;
+                        let verdict = if fails { Verdict::Fail } else { Verdict::Ok };
+                        CheckResult { check: *check, verdict, why: String::new() }
                     });
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     outcome.health = Some(HealthReport { results: results.collect() });
                     outcome
                 }
-                NodeOp::Facts(_) => OpOutcome::new(OpStatus::Ok),
+                NodeOp::Facts(_) => {
+                    let mut outcome = OpOutcome::new(OpStatus::Ok);
+                    outcome.facts = self.world.with(&self.host, |machine| machine.facts());
+                    outcome
+                }
                 NodeOp::System => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     outcome.system = Some(self.world.with(&self.host, |machine| machine.system()));

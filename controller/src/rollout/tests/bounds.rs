@@ -1,5 +1,7 @@
 //! What stops a play, what counts as a failure, and who takes part again.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn of(count: usize) -> [Batch; 1] {
@@ -295,4 +297,50 @@ fn who_an_earlier_play_lost_takes_no_part_and_joins_the_last_wave() {
         all_gone.ended(3, End::Done),
         [Action::FinishWave { wave: 0 }, Action::Finish { never_started: vec![0, 1, 2] }]
     );
+}
+
+#[test]
+fn what_other_plays_leave_behind_counts_from_the_moment_it_is_told() {
+    let thresholds = Thresholds { max_failures: Some(1), ..Thresholds::default() };
+    let mut play = Play::begun(3, &[], Policy { budget: 2, ..bounds(thresholds) });
+    play.take_out(0);
+    play.ended(2, End::Failed);
+    let nobody = BTreeSet::new();
+    assert_eq!(play.rollout.news(SoFar::default(), &nobody), None);
+    let so_far = SoFar { lost: Lost::default(), out_elsewhere: 1 };
+    let news = play.rollout.news(so_far, &nobody).unwrap();
+    assert_eq!(play.step(news), []);
+    assert_eq!(play.rollout.news(so_far, &nobody), None, "it is told once");
+    play.step(Input::Resume);
+    assert_eq!(
+        play.wants(1),
+        [Action::Waits { host: 1, out: vec![0] }],
+        "one of the play and one elsewhere are out"
+    );
+    play.step(Input::Released { host: 0 });
+    assert!(matches!(play.rollout.state(1), Ok(crate::rollout::host::Host::Proving { .. })));
+
+    let more = SoFar { lost: Lost { failed: 1, unreachable: 1 }, out_elsewhere: 1 };
+    let news = play.rollout.news(more, &nobody).unwrap();
+    let reason = StopReason::Failures { failed: 2, allowed: 1 };
+    assert_eq!(play.step(news), [Action::Stop { reason }]);
+    let news = play.rollout.news(SoFar::default(), &nobody).unwrap();
+    assert_eq!(play.step(news), []);
+    assert_eq!(play.rollout.lost(), Lost { failed: 1, unreachable: 0 });
+}
+
+#[test]
+fn a_node_that_another_play_has_out_takes_up_the_budget() {
+    let mut play = Play::begun(2, &[], Policy::default());
+    play.ended(0, End::Done);
+    // Why not the other one: it is at work here.
+    let out = BTreeSet::from([0, 1]);
+    let news = play.rollout.news(SoFar::default(), &out).unwrap();
+    assert_eq!(news, Input::Beside { so_far: SoFar::default(), out: vec![0] });
+    play.step(news);
+    assert_eq!(play.rollout.news(SoFar::default(), &out), None);
+    let why = Denial::BudgetSpent { out: vec![0], budget: 1 };
+    assert!(play.wants(1).contains(&Action::Deny { host: 1, why }));
+    let unknown = Input::Beside { so_far: SoFar::default(), out: vec![7] };
+    assert_eq!(play.rollout.step(at(0), unknown), Err(RolloutError::NoSuchHost(7)));
 }

@@ -56,6 +56,7 @@ struct Fleet {
     policy: Policy,
     waves: Vec<Wave>,
     elsewhere: usize,
+    so_far: Lost,
     /// Milliseconds.
     now: i64,
     due: BinaryHeap<Reverse<(i64, u64, Due, u64)>>,
@@ -122,6 +123,7 @@ impl Fleet {
             policy,
             waves,
             elsewhere,
+            so_far,
             now,
             due: BinaryHeap::new(),
             sequence: 0,
@@ -417,6 +419,9 @@ impl Fleet {
                 self.come_back(host);
             }
         }
+        if self.dice.chance(40) {
+            self.look_beside();
+        }
         let unfinished = |host: &&usize| !self.ended.contains_key(host);
         let running: Vec<usize> = self.started.iter().filter(unfinished).copied().collect();
         // Why before: the step may start further ones.
@@ -426,6 +431,26 @@ impl Fleet {
             for host in running {
                 self.plan(Due::Next(host), 300);
             }
+        }
+    }
+
+    /// Other plays were taken up again before this one, and leave something else behind.
+    fn look_beside(&mut self) {
+        self.elsewhere = self.dice.size(3);
+        for host in 0..self.places.len() {
+            let ended = self.ended.get(&host).copied();
+            if self.places[host] != Place::None || (self.started.contains(&host) && ended.is_none()) {
+                continue;
+            }
+            if ended == Some(End::Unreachable) || self.dice.chance(10) {
+                self.absent.insert(host);
+            } else if self.dice.chance(30) {
+                self.absent.remove(&host);
+            }
+        }
+        let so_far = SoFar { lost: self.so_far, out_elsewhere: self.elsewhere };
+        if let Some(news) = self.rollout.news(so_far, &self.absent) {
+            self.input(news);
         }
     }
 

@@ -1,0 +1,286 @@
+//! Runs of several plays that are taken up again: earlier plays may end otherwise than they had when a later one began.
+
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::{
+    Engine, Holder, RunDir, RunId, RunResult, Stop, World, engine, hosts, process_with, read_for_resume,
+    virtual_time,
+    world::{Fault, Machine, lock},
+};
+use crate::{
+    drain::Marker,
+    event::{DrainStep, NodeOutcome, NodeState, What},
+    playbook::Overrides,
+    rollout::Amount,
+};
+
+const TWO: &str = r#"
+- hosts: all
+  gather_facts: false
+  max_unavailable: 2
+  tasks:
+    - gpu_ecc: {mode: enabled}
+    - reboot: {when: required, timeout: 20m}
+- hosts: all
+  gather_facts: false
+  max_unavailable: 1
+  tasks:
+    - command: "{{ 'true' if inventory_hostname != 'gpu004' else '/bin/ill' }}"
+    - gpu_ecc: {mode: enabled}
+    - reboot: {when: required, timeout: 20m}
+    - command: /bin/end
+"#;
+
+type ComeSoFar = fn(&Machine) -> bool;
+
+/// A run over five hosts: the first play has gpu001 and gpu005, the second one the others.
+struct Story {
+    world: Arc<World>,
+    hosts: Vec<String>,
+    dir: RunDir,
+    _state: TempDir,
+    epoch: u64,
+}
+
+impl Story {
+    fn new() -> Self {
+        let (hosts, state) = (hosts(5), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, false);
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        Self { world, hosts, dir, _state: state, epoch: 0 }
+    }
+
+    /// One process; `None` when it was killed, which happens as soon as gpu002 is down.
+    async fn process(&mut self, killed: bool, set: impl Fn(&mut Engine)) -> Option<RunResult> {
+        let killed = killed.then_some(("gpu002", (|machine| machine.down) as ComeSoFar));
+        let with = |engine: &mut Engine| {
+            let (first, second) = (["gpu001", "gpu005"], ["gpu002", "gpu003", "gpu004"]);
+            engine.play_hosts = vec![first.map(str::to_owned).to_vec(), second.map(str::to_owned).to_vec()];
+            set(engine);
+        };
+        self.process_of(TWO, killed, with).await
+    }
+
+    /// The same of another playbook, killed as soon as a machine has come so far.
+    async fn process_of(
+        &mut self,
+        playbook: &str,
+        killed: Option<(&'static str, ComeSoFar)>,
+        set: impl Fn(&mut Engine),
+    ) -> Option<RunResult> {
+        self.epoch += 1;
+        let mut engine = engine(playbook, &self.world, &self.hosts, self.epoch);
+        set(&mut engine);
+        let killer = killed.map(|(host, come_so_far)| {
+            let world = Arc::clone(&self.world);
+            tokio::spawn(async move {
+                while !world.with(host, |machine| come_so_far(machine)) {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                world.crashed.notify_one();
+            })
+        });
+        let (_keep, mut interrupts) = mpsc::channel(1);
+        let result = process_with(engine, &self.world, &self.hosts, &self.dir, &mut interrupts).await;
+        killer.inspect(|killer| killer.abort());
+        result
+    }
+
+    fn end(&self, host: &str) -> NodeOutcome {
+        let events = read_for_resume(&self.dir).unwrap();
+        let end = events.into_iter().rev().find_map(|event| match event.what {
+            What::NodeFinished { host: name, outcome } if name == host => Some(outcome),
+            _ => None,
+        });
+        end.unwrap()
+    }
+
+    fn states(&self) -> Vec<NodeState> {
+        self.hosts.iter().map(|host| self.end(host).state).collect()
+    }
+}
+
+use NodeState::{Done, Failed, Held, Unreachable};
+
+fn as_written(_: &mut Engine) {}
+
+#[test]
+fn a_host_that_goes_out_in_an_earlier_play_takes_up_the_budget_of_the_later_one() {
+    virtual_time(async {
+        let mut story = Story::new();
+        story.world.with("gpu001", |machine| machine.works = true);
+        assert!(story.process(true, as_written).await.is_none());
+        story.world.with("gpu001", |machine| {
+            machine.works = false;
+            machine.fault = Fault::NeverBack;
+        });
+        let result = story.process(false, as_written).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, vec!["gpu001".to_owned()]));
+        assert_eq!(story.states(), [Unreachable, Done, Held, Failed, Done]);
+        let message = story.end("gpu003").message.unwrap_or_default();
+        assert!(message.contains("`max_unavailable` allows 1") && message.contains("gpu001"), "{message}");
+        assert_eq!(story.world.with("gpu003", |machine| machine.asked), 0);
+
+        story.world.with("gpu001", |machine| machine.mend());
+        let result = story.process(false, as_written).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
+        assert_eq!(story.states(), [Done, Done, Done, Failed, Done]);
+    });
+}
+
+#[test]
+fn a_host_that_returns_to_an_earlier_play_leaves_the_later_one_its_budget() {
+    virtual_time(async {
+        let mut story = Story::new();
+        story.world.with("gpu001", |machine| machine.fault = Fault::NeverBack);
+        let two = |engine: &mut Engine| engine.options.max_unavailable = Some(Amount::Count(2));
+        assert!(story.process(true, two).await.is_none());
+        story.world.with("gpu001", |machine| machine.mend());
+        let result = story.process(false, two).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
+        assert_eq!(story.states(), [Done, Done, Done, Failed, Done]);
+        let reboots = |host| story.world.with(host, |machine| machine.node.reboots);
+        assert_eq!(["gpu001", "gpu002", "gpu003"].map(reboots), [1, 1, 1]);
+    });
+}
+
+#[test]
+fn nodes_that_a_later_play_has_out_take_up_the_budget_of_an_earlier_one() {
+    virtual_time(async {
+        let mut story = Story::new();
+        story.world.with("gpu001", |machine| machine.works = true);
+        let one = |engine: &mut Engine| engine.options.max_unavailable = Some(Amount::Count(1));
+        assert!(story.process(true, one).await.is_none());
+        story.world.with("gpu001", |machine| machine.works = false);
+        let result = story.process(false, one).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
+        assert_eq!(story.states(), [Held, Done, Done, Failed, Done]);
+        let message = story.end("gpu001").message.unwrap_or_default();
+        assert!(message.contains("gpu002"), "{message}");
+        story.process(false, one).await.unwrap();
+        assert_eq!(story.states(), [Done, Done, Done, Failed, Done]);
+        assert_eq!(*lock(&story.world.most_down), 1);
+    });
+}
+
+#[test]
+fn one_failure_more_in_an_earlier_play_stops_the_later_one() {
+    virtual_time(async {
+        let mut story = Story::new();
+        let fails = |engine: &mut Engine| {
+            engine.options.overrides = Overrides { max_failures: Some(1), ..Overrides::default() };
+            engine.options.max_unavailable = Some(Amount::Count(3));
+        };
+        story.world.with("gpu001", |machine| machine.works = true);
+        story.world.with("gpu003", |machine| machine.works = true);
+        // Why gpu004 fails before: the failure is on record, and one is allowed.
+        assert!(story.process(true, fails).await.is_none());
+        story.world.with("gpu003", |machine| machine.works = false);
+        story.world.with("gpu001", |machine| {
+            machine.works = false;
+            machine.fault = Fault::NeverBack;
+        });
+        let result = story.process(false, fails).await.unwrap();
+        assert!(matches!(&result.stop, Some(Stop::Threshold(why)) if why.contains('2')), "{result:?}");
+        assert_eq!(result.out_of_service, ["gpu001"]);
+        assert_eq!(story.end("gpu002").state, Done, "what was under way reaches a safe point");
+        let again = story.process(false, fails).await.unwrap();
+        assert!(matches!(again.stop, Some(Stop::Threshold(_))), "{again:?}");
+    });
+}
+
+#[test]
+fn a_stop_in_an_earlier_play_leaves_nobody_of_a_later_one_out() {
+    virtual_time(async {
+        let mut story = Story::new();
+        let none = |engine: &mut Engine| {
+            engine.options.overrides = Overrides { max_failures: Some(0), ..Overrides::default() };
+            engine.play_hosts[1].truncate(2);
+        };
+        story.world.with("gpu001", |machine| machine.works = true);
+        assert!(story.process(true, none).await.is_none());
+        story.world.with("gpu001", |machine| {
+            machine.works = false;
+            machine.fault = Fault::NeverBack;
+        });
+        let result = story.process(false, none).await.unwrap();
+        assert!(matches!(result.stop, Some(Stop::Threshold(_))), "{result:?}");
+        assert_eq!(result.out_of_service, ["gpu001"]);
+        assert_eq!(story.end("gpu002").state, Done);
+        assert_eq!(story.world.with("gpu003", |machine| machine.asked), 0);
+    });
+}
+
+const SAME_HOSTS: &str = r#"
+- hosts: all
+  gather_facts: false
+  max_unavailable: 5
+  tasks:
+    - gpu_ecc: {mode: enabled}
+    - reboot: {when: required, timeout: 20m}
+    - command: /bin/first
+- hosts: all
+  gather_facts: false
+  tasks:
+    - command: /bin/second
+    - command: /bin/third
+"#;
+
+#[test]
+fn what_an_earlier_play_did_when_it_was_taken_up_again_is_told_of_that_play() {
+    virtual_time(async {
+        let mut story = Story::new();
+        story.world.with("gpu001", |machine| machine.works = true);
+        let held = story.process_of(SAME_HOSTS, None, as_written).await.unwrap();
+        assert!(held.held, "{held:?}");
+        story.world.with("gpu001", |machine| machine.works = false);
+        let second = |machine: &Machine| machine.ran.iter().any(|line| line.contains("second"));
+        assert!(story.process_of(SAME_HOSTS, Some(("gpu001", second)), as_written).await.is_none());
+        let result = story.process_of(SAME_HOSTS, None, as_written).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service, story.states()), (None, Vec::new(), vec![Done; 5]));
+        let ran = |host: &str| story.world.with(host, |machine| (machine.node.reboots, machine.ran.clone()));
+        assert_eq!(ran("gpu001").1.len(), 3);
+        for host in &story.hosts {
+            assert_eq!(ran(host), ran("gpu001"), "{host}");
+        }
+    });
+}
+
+const DRAINED_TWICE: &str = r#"
+- hosts: all
+  gather_facts: false
+  tasks:
+    - gpu_ecc: {mode: enabled}
+    - reboot: {when: required, timeout: 20m}
+- hosts: all
+  gather_facts: false
+  rollout: {drain: {slurm: {timeout: 1h}}}
+  tasks:
+    - command: /bin/end
+"#;
+
+#[test]
+fn what_a_lost_run_left_drained_is_adopted_once() {
+    virtual_time(async {
+        let (hosts, state) = (hosts(2), tempfile::tempdir().unwrap());
+        let world = World::new(&hosts, true);
+        let marker = Marker { run: "LOST".to_owned(), nonce: "1".to_owned() };
+        lock(&world.queue.held).insert("gpu001".to_owned(), Holder::Run(marker.clone()));
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let mut engine = engine(DRAINED_TWICE, &world, &hosts, 1);
+        engine.schedulers = vec![engine.schedulers[0].clone(); 2];
+        engine.options.adopted = [("gpu001".to_owned(), marker)].into();
+        let (_keep, mut interrupts) = mpsc::channel(1);
+        let result = process_with(engine, &world, &hosts, &dir, &mut interrupts).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
+        let adopted = read_for_resume(&dir).unwrap().into_iter().filter(|event| {
+            matches!(&event.what, What::Drain { step: DrainStep::Begun { run, .. }, .. } if run == "LOST")
+        });
+        assert_eq!(adopted.count(), 1);
+        let log = lock(&world.queue.log).clone();
+        assert_eq!(log.iter().filter(|entry| *entry == "resume gpu001").count(), 1, "{log:?}");
+    });
+}
