@@ -85,7 +85,7 @@ impl Case {
             found.push(format!("list: ours {}\ntheirs {}", sorted(&list), sorted(&self.expected["list"])));
         }
         if let Some(graph) = self.expected["graph"].as_str() {
-            let ours = inventory.graph_text("all", true).unwrap();
+            let ours = inventory.graph_text("all", true, false).unwrap();
             let differ = ours.lines().zip(graph.lines()).find(|(ours, theirs)| ours != theirs);
             if ours != graph && self.option("graph") != Some("no") {
                 found.push(format!("graph: (ours, theirs) {differ:?}"));

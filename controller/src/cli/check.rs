@@ -192,7 +192,7 @@ fn inventory(
         keyring: Arc::clone(keyring),
         ..sources::Around::default()
     };
-    let mut inventory = match sources::inventory_in(&args.inventory, around) {
+    let mut inventory = match sources::inventory_in(&args.inventory, around, environment) {
         Ok(inventory) => inventory,
         Err(CommandError::Input(errors)) => {
             report.add(errors);

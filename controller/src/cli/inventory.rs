@@ -27,13 +27,15 @@ pub fn inventory(
         keyring,
         only_here: false,
     };
-    let inventory = sources::inventory_in(&args.inventory, around)?;
+    let inventory = sources::inventory_in(&args.inventory, around, environment)?;
     let limit = sources::limit(&args.inventory, environment)?;
     let limit = limit.as_deref();
     let text = match (&args.host, &args.graph) {
         (Some(host), _) if args.yaml => inventory.host_yaml(host, args.export)?,
         (Some(host), _) => inventory.host_text(host, args.export)?,
-        (None, Some(group)) => inventory.graph_text(args.group.as_ref().unwrap_or(group), args.vars)?,
+        (None, Some(group)) => {
+            inventory.graph_text(args.group.as_ref().unwrap_or(group), args.vars, args.export)?
+        }
         (None, None) if args.yaml => inventory.list_yaml(limit, args.export)?,
         (None, None) => inventory.list_text(limit, args.export)?,
     };

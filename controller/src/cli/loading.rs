@@ -80,7 +80,7 @@ pub fn load(
         only_here,
         ..sources::Around::default()
     };
-    let mut inventory = sources::inventory_in(&source.inventory, around)?;
+    let mut inventory = sources::inventory_in(&source.inventory, around, environment)?;
     let limit = sources::limit(&source.inventory, environment)?;
     let program = program.map_or_else(read, Ok)?;
     if !program.warnings.is_empty() {

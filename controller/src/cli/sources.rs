@@ -14,6 +14,7 @@ use gpufleet::{
     journal::{RunDir, read_events, resolve_run},
     playbook::{self, Reader},
     report::RunModel,
+    settings,
     vault::{self, Keyring},
     yaml,
 };
@@ -48,7 +49,8 @@ pub fn inventory(
 ) -> Result<Inventory, CommandError> {
     let keyring = vault_passwords::keyring(&source.vault, environment)?;
     let only_here = only_here(source, [pattern], output);
-    inventory_in(source, Around { playbook_dir, keyring, only_here, ..Around::default() })
+    let around = Around { playbook_dir, keyring, only_here, ..Around::default() };
+    inventory_in(source, around, environment)
 }
 
 /// Whether there is no inventory and none is needed, since all patterns are names of this machine; says so, as Ansible
@@ -70,7 +72,16 @@ pub fn has_inventory(source: &InventorySource) -> bool {
     !source.inventory.is_empty() || DEFAULTS.into_iter().any(|path| Path::new(path).exists())
 }
 
-pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventory, CommandError> {
+pub fn inventory_in(
+    source: &InventorySource,
+    around: Around,
+    environment: &Environment,
+) -> Result<Inventory, CommandError> {
+    // Why here: behind `=`, or in quotes, a shell leaves these signs as they are.
+    let path_of = |source: &String| match source.contains(',') {
+        true => source.clone(),
+        false => settings::expanded(source, environment.home.as_deref(), &environment.settings),
+    };
     let sources = match source.inventory.as_slice() {
         [] => match DEFAULTS.into_iter().find(|path| Path::new(path).exists()) {
             Some(path) => vec![path.to_owned()],
@@ -80,7 +91,7 @@ pub fn inventory_in(source: &InventorySource, around: Around) -> Result<Inventor
                     .hint("name one with -i: a file, a folder, or `host1,host2,`"));
             }
         },
-        given => given.to_vec(),
+        given => given.iter().map(path_of).collect(),
     };
     let options = LoadOptions {
         sources,

@@ -3,7 +3,7 @@
 //! Owns what such a file may say and how its expressions become variables, groups and members. Must not know where the
 //! hosts came from. Invariants: only hosts and variables of the sources before this one count; an expression that
 //! cannot be read is an error for every host, one that fails on a host counts for nothing there unless the file is
-//! strict.
+//! strict, or gpufleet does not do on any host what it asks for.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -119,11 +119,16 @@ struct Keyed {
 
 impl Text {
     fn of(node: &Node, what: &str) -> Result<Self, Diagnostics> {
-        let text = match &node.value {
-            Yaml::Bool(value) => if *value { "true" } else { "false" }.to_owned(),
-            _ => node.expect_str(what)?.to_owned(),
-        };
+        let text = node.expect_str(what)?.to_owned();
         Ok(Self { text, span: node.span.clone() })
+    }
+
+    /// A condition, which may be a plain `true` as well.
+    fn condition(node: &Node, what: &str) -> Result<Self, Diagnostics> {
+        match node.value {
+            Yaml::Bool(value) => Ok(Self { text: value.to_string(), span: node.span.clone() }),
+            _ => Self::of(node, what),
+        }
     }
 
     /// The part of the text that an error is about.
@@ -152,13 +157,14 @@ impl Config {
         let mut errors = root.refuse_unknown_keys("a file with `plugin: constructed`", &KEYS);
         let mut config = Self::default();
         let flag = |key: &str, errors: &mut Diagnostics| {
-            root.get(key).and_then(|node| errors.absorb(boolean(node, key)))
+            let node = root.get(key).filter(|node| !node.is_null())?;
+            if node.as_str() == Some("") { None } else { errors.absorb(boolean(node, key)) }
         };
         config.strict = flag("strict", &mut errors).unwrap_or(false);
         config.use_vars_plugins = flag("use_vars_plugins", &mut errors).unwrap_or(false);
         config.use_extra_vars = flag("use_extra_vars", &mut errors).unwrap_or(false);
         config.no_leading_separator = flag("leading_separator", &mut errors) == Some(false);
-        config.compose = expressions(root, "compose", &mut errors)
+        config.compose = expressions(root, "compose", Text::of, &mut errors)
             .into_iter()
             .map(|(name, text)| {
                 let mut reads = template::inspect_expression(&text.text).unwrap_or_default().names;
@@ -166,7 +172,7 @@ impl Config {
                 Composed { name, text, reads }
             })
             .collect();
-        config.groups = expressions(root, "groups", &mut errors);
+        config.groups = expressions(root, "groups", Text::condition, &mut errors);
         if let Some(node) = root.get("keyed_groups").filter(|node| !node.is_null()) {
             for entry in errors.absorb(node.expect_seq("`keyed_groups`")).unwrap_or_default() {
                 config.keyed.extend(Keyed::read(entry, &mut errors));
@@ -189,13 +195,18 @@ fn boolean(node: &Node, key: &str) -> Result<bool, Diagnostics> {
 }
 
 /// The entries of `compose` or `groups`; all that can be told without a host is checked here.
-fn expressions(root: &Node, key: &str, errors: &mut Diagnostics) -> Vec<(String, Text)> {
+fn expressions(
+    root: &Node,
+    key: &str,
+    read: fn(&Node, &str) -> Result<Text, Diagnostics>,
+    errors: &mut Diagnostics,
+) -> Vec<(String, Text)> {
     let Some(node) = root.get(key).filter(|node| !node.is_null()) else { return Vec::new() };
     let entries = errors.absorb(node.expect_map(&format!("`{key}`"))).unwrap_or_default();
     let mut found = Vec::new();
     for (name, value) in entries {
         let name = name.key_text();
-        if let Some(text) = errors.absorb(Text::of(value, &format!("the expression of `{name}`")))
+        if let Some(text) = errors.absorb(read(value, &format!("the expression of `{name}`")))
             && check(&text, errors)
         {
             found.push((name, text));
@@ -278,27 +289,30 @@ fn safe_name(name: &str) -> String {
     name.chars().enumerate().map(|(index, c)| if good((index, c)) { c } else { '_' }).collect()
 }
 
-/// The strings in some variables.
-fn written_strings(names: &[String], dict: &Dict) -> HashSet<String> {
-    let mut found = HashSet::new();
-    let mut open: Vec<Value> = names.iter().filter_map(|name| dict.get(name).cloned()).collect();
+/// The strings in some variables that may be templates.
+fn written_strings<'a>(names: &[String], layers: &[&'a Map<String, Json>]) -> HashSet<&'a str> {
+    let found = |name: &String| layers.iter().find_map(|layer| layer.get(name));
+    let mut open: Vec<&Json> = names.iter().filter_map(found).collect();
+    let mut strings = HashSet::new();
     while let Some(value) = open.pop() {
         match value {
-            Value::Str(text) => {
-                found.insert(text.to_string());
+            Json::String(text) => {
+                strings.insert(text.as_str());
             }
-            Value::List(list) => open.extend(list.items().iter().cloned()),
-            Value::Map(dict) => open.extend(dict.iter().map(|(_, value)| value.clone())),
+            Json::Array(items) => open.extend(items),
+            Json::Object(map) if map.len() == 1 && map.contains_key("__ansible_unsafe") => {}
+            Json::Object(map) if crate::vault::is_secret(map).is_some() => {}
+            Json::Object(map) => open.extend(map.values()),
             _ => {}
         }
     }
-    found
+    strings
 }
 
 /// Marks strings that an expression made, and nobody wrote, as not to be templated.
-fn with_marks(value: Json, written: &HashSet<String>) -> Json {
+fn with_marks(value: Json, written: &HashSet<&str>) -> Json {
     match value {
-        Json::String(text) if !written.contains(&text) => json!({ "__ansible_unsafe": text }),
+        Json::String(text) if !written.contains(text.as_str()) => json!({ "__ansible_unsafe": text }),
         Json::Array(items) => items.into_iter().map(|item| with_marks(item, written)).collect(),
         Json::Object(map) if crate::vault::is_secret(&map).is_some() => Json::Object(map),
         Json::Object(map) => {
@@ -321,16 +335,21 @@ struct Run<'a> {
 impl Run<'_> {
     fn host(&mut self, draft: &mut Draft, host: HostId) {
         let config = self.config;
-        let mut dict = self.variables(draft, host);
+        let vars = self.variables(draft, host);
+        let mut dict = self.dict(draft, host, &vars);
         if !config.compose.is_empty() {
             let scope = self.scope(Arc::clone(&dict));
+            let mut layers = vec![&vars];
+            if config.use_extra_vars {
+                layers.insert(0, self.surroundings.extra_vars);
+            }
             for Composed { name, text, reads } in &config.compose {
                 let (value, secret) = template::watch(|| template::evaluate(&text.text, &scope));
                 match value {
                     Ok(Value::Omit | Value::Unknown) => {}
                     Ok(value) => {
                         let value = if secret { value.sealed() } else { value };
-                        let value = with_marks(value.to_marked_json(), &written_strings(reads, &dict));
+                        let value = with_marks(value.to_marked_json(), &written_strings(reads, &layers));
                         if let Some(data) = draft.hosts.get_mut(host) {
                             data.vars.insert(name.clone(), value);
                         }
@@ -340,7 +359,8 @@ impl Run<'_> {
                     }
                 }
             }
-            dict = self.variables(draft, host);
+            let vars = self.variables(draft, host);
+            dict = self.dict(draft, host, &vars);
         }
         let scope = Scope::new(vec![Arc::clone(&dict)]);
         for (name, text) in &config.groups {
@@ -384,8 +404,8 @@ impl Run<'_> {
     }
 
     /// What is known of a host at this point: variables of its groups, its own, and a few magic ones.
-    fn variables(&mut self, draft: &Draft, host: HostId) -> Arc<Dict> {
-        let Some(data) = draft.hosts.get(host) else { return Arc::default() };
+    fn variables(&self, draft: &Draft, host: HostId) -> Map<String, Json> {
+        let Some(data) = draft.hosts.get(host) else { return Map::new() };
         let mut groups: Vec<GroupId> = data.groups.clone();
         for direct in &data.groups {
             groups.extend(draft.ancestors(*direct));
@@ -424,15 +444,21 @@ impl Run<'_> {
         vars.insert("group_names".to_owned(), json!(names));
         vars.insert("inventory_file".to_owned(), json!(data.origin.file));
         vars.insert("inventory_dir".to_owned(), json!(data.origin.dir));
-        let mut dict = Dict::trusted(&vars);
-        if let Some(facts) = self.config.facts.get(&*data.name) {
+        vars
+    }
+
+    fn dict(&self, draft: &Draft, host: HostId, vars: &Map<String, Json>) -> Arc<Dict> {
+        let mut dict = Dict::trusted(vars);
+        let facts = draft.hosts.get(host).and_then(|data| self.config.facts.get(&*data.name));
+        if let Some(facts) = facts {
             dict.insert("gpufleet_facts", Value::literal(facts));
         }
         Arc::new(dict)
     }
 
     fn failed(&mut self, draft: &Draft, host: HostId, text: &Text, error: &TemplateError, so: &str) {
-        if self.config.strict {
+        // Why: what is never done here cannot be meant to fail on some hosts, as a variable that is not everywhere can.
+        if self.config.strict || error.is_refusal() {
             self.refuse(draft, host, text.error(error).note(so), text);
         }
     }
@@ -579,6 +605,74 @@ mod tests {
             })
         );
         assert_eq!(inventory.groups_of("n2"), ["gpu", "r2_8"]);
+    }
+
+    #[test]
+    fn texts_that_were_written_keep_their_marks() {
+        let files = Files::new(&[
+            ("a.yml", "all: {hosts: {h: {raw: !unsafe '{{ x }}', low: r1}}}"),
+            (
+                "z.yml",
+                "plugin: constructed\nstrict:\nuse_extra_vars: true\ncompose: {q: raw, l: '[raw, low]', e: env}\n",
+            ),
+        ]);
+        let extra = json!({"env": "prod"});
+        let inventory = files.load_given(&["a.yml", "z.yml"], extra.as_object().unwrap()).unwrap();
+        let unsafe_text = json!({"__ansible_unsafe": "{{ x }}"});
+        assert_eq!(
+            json!(inventory.host_vars("h").unwrap().own()),
+            json!({"raw": unsafe_text, "low": "r1", "q": unsafe_text, "l": [unsafe_text, "r1"], "e": "prod"})
+        );
+    }
+
+    #[test]
+    fn what_gpufleet_never_does_is_an_error_though_the_file_is_not_strict() {
+        for expression in [
+            "\"'%s' % rack\"",
+            "lookup('env', 'HOME')",
+            "lookup('pipe', 'true') | default('')",
+            "rack is exists",
+            "rack | password_hash",
+        ] {
+            for text in [
+                format!("compose:\n  a: {expression}\n"),
+                format!("groups:\n  a: {expression}\n"),
+                format!("keyed_groups:\n  - key: {expression}\n"),
+            ] {
+                let error = constructed(&format!("plugin: constructed\n{text}")).unwrap_err();
+                assert!(error.contains("--> z.yml:3:"), "{expression}: {error}");
+                assert!(error.contains("for the host `n1`"), "{expression}: {error}");
+            }
+        }
+        insta::assert_snapshot!(constructed("plugin: constructed\ncompose:\n  home: lookup('env', 'HOME')\n  b: nope\n").unwrap_err(), @r"
+        error: the lookup `env`: only tasks can look outside of the variables; give the value with `-e` or set it in a task
+          --> z.yml:3:9
+           |
+         3 |   home: lookup('env', 'HOME')
+           |         ^^^^^^^^^^^^^^^^^^^^^
+        note: the variable `home` is not set
+        note: for the host `n1`
+        ");
+        insta::assert_snapshot!(constructed("plugin: constructed\ncompose: {a: true, b: 5}\nkeyed_groups: [{key: true}]\n").unwrap_err(), @r"
+        error: the expression of `a` wants a string, got a boolean
+          --> z.yml:2:14
+           |
+         2 | compose: {a: true, b: 5}
+           |              ^^^^
+        help: put it in quotes to make it a string
+        error: the expression of `b` wants a string, got a whole number
+          --> z.yml:2:23
+           |
+         2 | compose: {a: true, b: 5}
+           |                       ^
+        help: put it in quotes to make it a string
+        error: `key` wants a string, got a boolean
+          --> z.yml:3:22
+           |
+         3 | keyed_groups: [{key: true}]
+           |                      ^^^^
+        help: put it in quotes to make it a string
+        ");
     }
 
     #[test]

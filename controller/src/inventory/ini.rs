@@ -22,7 +22,7 @@ pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Di
         source,
         errors: Diagnostics::new(),
         pending: Vec::new(),
-        group_vars: HashMap::new(),
+        section_vars: HashMap::new(),
         sections: HashSet::new(),
     };
     let mut section = Section { group: UNGROUPED, kind: Kind::Hosts };
@@ -31,7 +31,7 @@ pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Di
         if text.trimmed.is_empty() || text.trimmed.starts_with(['#', ';']) {
             continue;
         }
-        if text.trimmed.starts_with('[') && !parse_host_in_brackets(text.trimmed) {
+        if text.trimmed.starts_with('[') && !is_host_in_brackets(text.trimmed) {
             match reader.header(&text) {
                 Some(next) => section = next,
                 // Why: without the header the lines below it belong nowhere, and would only give follow-up errors.
@@ -50,10 +50,12 @@ pub(super) fn read(draft: &mut Draft, source: &Arc<SourceFile>) -> Result<(), Di
     reader.errors.into_result(())
 }
 
-/// `[fe80::1]:22` and `[fe80::1]:22 var=1` are hosts, although they begin like a section.
-fn parse_host_in_brackets(line: &str) -> bool {
+/// `[fe80::1]:22` and `[a:c].example.com` are hosts, although they begin like a section.
+fn is_host_in_brackets(line: &str) -> bool {
     let first = line.split_whitespace().next().unwrap_or_default();
-    first.contains("]:") && parse_address(first).is_some()
+    let address = first.contains("]:") && parse_address(first).is_some();
+    // Why not before a `]` at the end, or before a comment: that is a section, `[gpu:vars]`, or meant to be one.
+    address || (split_header(line).is_none() && !line.ends_with(']') && range::expand(first).is_ok())
 }
 
 #[derive(Clone, Copy)]
@@ -99,8 +101,8 @@ struct Reader<'a> {
     source: &'a Arc<SourceFile>,
     errors: Diagnostics,
     pending: Vec<Pending>,
-    /// Where this file set a variable of a group.
-    group_vars: HashMap<(GroupId, String), u32>,
+    /// Where the section that is read set a variable of its group.
+    section_vars: HashMap<String, u32>,
     sections: HashSet<String>,
 }
 
@@ -134,6 +136,7 @@ impl Reader<'_> {
             }
         };
         self.sections.insert(name.to_owned());
+        self.section_vars.clear();
         let known = self.draft.group(name).is_some();
         let waiting = self.pending.iter().position(|pending| pending.name == name);
         if !known && kind == Kind::Vars && waiting.is_none() {
@@ -254,7 +257,7 @@ impl Reader<'_> {
             self.errors.push(Diagnostic::error("a variable needs a name in front of `=`").at(&place));
             return;
         }
-        if let Some(first) = self.group_vars.insert((group, key.to_owned()), text.number) {
+        if let Some(first) = self.section_vars.insert(key.to_owned(), text.number) {
             self.errors.push(twice(key, &place, first));
             return;
         }

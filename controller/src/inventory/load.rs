@@ -320,6 +320,10 @@ impl TextFile<'_> {
             Ok(root) => not_a_mapping(&root),
             Err(errors) => errors,
         };
+        // Why: a brace begins no host and no section, so a mistake in JSON is told as what it is.
+        if source.text().trim_start().starts_with('{') {
+            return Err(yaml_errors);
+        }
         let mut trial = Draft::new();
         for group in &draft.groups {
             trial.add_group(&group.name);

@@ -107,7 +107,9 @@ impl Inventory {
     }
 
     /// The tree of `ansible-inventory --graph`, from `group` down.
-    pub fn graph_text(&self, group: &str, vars: bool) -> Result<String, Diagnostics> {
+    ///
+    /// `vars` shows variables; with `export`, hosts have only their own.
+    pub fn graph_text(&self, group: &str, vars: bool, export: bool) -> Result<String, Diagnostics> {
         let Some(&id) = self.group_index.get(group) else {
             let error = Diagnostic::error(format!("there is no group `{group}`"));
             let names = self.groups.iter().map(|group| group.name.as_str());
@@ -118,6 +120,7 @@ impl Inventory {
             .into());
         };
         let mut lines = Vec::new();
+        let vars = vars.then_some(export);
         self.graph_group(id, 0, vars, &mut lines);
         Ok(lines.join("\n"))
     }
@@ -223,7 +226,8 @@ impl Inventory {
         (!entry.is_empty()).then_some(Value::Object(entry))
     }
 
-    fn graph_group(&self, id: GroupId, depth: usize, vars: bool, lines: &mut Vec<String>) {
+    /// `vars`: whether hosts show only their own variables; none shows no variables at all.
+    fn graph_group(&self, id: GroupId, depth: usize, vars: Option<bool>, lines: &mut Vec<String>) {
         let Some(group) = self.groups.get(id) else { return };
         lines.push(graph_line(&format!("@{}:", group.name), depth));
         for &child in &group.children {
@@ -232,12 +236,12 @@ impl Inventory {
         if id != ALL {
             for host in group.hosts.iter().filter_map(|host| self.name(*host)) {
                 lines.push(graph_line(&host, depth + 1));
-                if vars {
-                    graph_vars(self.shown_vars(&host, false), depth + 2, lines);
+                if let Some(export) = vars {
+                    graph_vars(self.shown_vars(&host, export), depth + 2, lines);
                 }
             }
         }
-        if vars {
+        if vars.is_some() {
             graph_vars(self.shown_group_vars(id), depth + 1, lines);
         }
     }

@@ -105,7 +105,7 @@ proptest! {
         std::fs::write(files.folder.path().join(name.trim_end_matches('.')), &text).unwrap();
         if let Ok(inventory) = files.load(&[name.trim_end_matches('.')]) {
             inventory.list_text(None, false).unwrap();
-            inventory.graph_text("all", true).unwrap();
+            inventory.graph_text("all", true, false).unwrap();
         }
     }
 }

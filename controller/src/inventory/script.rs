@@ -140,9 +140,14 @@ fn groups(draft: &mut Draft, root: &Node) -> Result<Listed, Diagnostics> {
                     }
                 }
                 "children" => {
-                    let list =
-                        errors.absorb(value.expect_seq(&format!("`children` of the group `{name_text}`")));
-                    for child in list.unwrap_or_default() {
+                    let children: Vec<&Node> = match &value.value {
+                        Value::Map(entries) => entries.iter().map(|(name, _)| name).collect(),
+                        _ => errors
+                            .absorb(value.expect_seq(&format!("`children` of the group `{name_text}`")))
+                            .map(|list| list.iter().collect())
+                            .unwrap_or_default(),
+                    };
+                    for child in children {
                         let Some(text) = errors.absorb(child.expect_str("the name of a group")) else {
                             continue;
                         };
@@ -214,7 +219,7 @@ fn call(path: &Path, arguments: &[&str], timeout: Duration) -> Result<(Node, Str
 
 /// Why: the text must be JSON, but the YAML reader gives places to what is in it.
 fn parse_json(source: &Arc<SourceFile>) -> Result<Node, Diagnostic> {
-    if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(source.text()) {
+    if let Err(error) = yaml::check_json(source.text()) {
         let line = u32::try_from(error.line()).unwrap_or(1).max(1);
         let column = u32::try_from(error.column()).unwrap_or(1).max(1);
         return Err(Diagnostic::error("an inventory script must print JSON")

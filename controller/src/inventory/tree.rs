@@ -149,8 +149,8 @@ fn host(draft: &mut Draft, group: GroupId, name: &Node, data: &Node, errors: &mu
         }
     };
     let vars = match &data.value {
-        Value::Null => &[][..],
         Value::Map(entries) => entries,
+        _ if data.is_falsy() => &[][..],
         _ => {
             let mut error = data.wrong_type(&format!("the host `{text}`"), "a mapping of variables");
             if let Some(address) = data.as_str().filter(|text| super::address::parse_address(text).is_some())

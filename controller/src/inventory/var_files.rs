@@ -79,8 +79,8 @@ impl Folder {
         for ending in ENDINGS {
             let file = format!("{name}{ending}");
             let path = self.path.join(&file);
-            let exists = self.names.contains(&file) || (file.contains('/') && path.exists());
-            if !exists {
+            // Why also for names of the listing: a link that leads nowhere is no file.
+            if !(self.names.contains(&file) || file.contains('/')) || matches!(path.try_exists(), Ok(false)) {
                 continue;
             }
             return if path.is_dir() { files_below(&path) } else { vec![path] };
@@ -103,7 +103,7 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
             if ending.is_empty() {
                 found.extend(files_below(&path));
             }
-        } else if ENDINGS.contains(&ending) {
+        } else if ENDINGS.contains(&ending) && !matches!(path.try_exists(), Ok(false)) {
             found.push(path);
         }
     }
@@ -131,7 +131,7 @@ fn vars_of(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Va
     keyring.note(&root);
     match root.to_json() {
         Value::Object(map) if root.as_map().is_some() => Ok(map),
-        Value::Null => Ok(Map::new()),
+        _ if root.is_falsy() => Ok(Map::new()),
         _ => Err(Diagnostic::error(format!("a file of variables holds a mapping, got {}", root.kind()))
             .at(&root.span)
             .help("write `name: value` lines")

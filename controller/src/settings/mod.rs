@@ -222,7 +222,7 @@ fn located(
         if path == "none" {
             return path;
         }
-        let path = expanded(&path, home, environment);
+        let path = expanded(&path.replace("{{CWD}}", "."), home, environment);
         let joined = if folder.as_os_str().is_empty() { path.into() } else { folder.join(path) };
         let shown = joined.strip_prefix("./").unwrap_or(&joined).display().to_string();
         let shown = if shown.is_empty() { ".".to_owned() } else { shown };
@@ -238,16 +238,15 @@ fn located(
     }
 }
 
-/// `~`, `$NAME`, `${NAME}` and `{{CWD}}` replaced; variables that are not set stay.
-fn expanded(text: &str, home: Option<&Path>, environment: &[(String, String)]) -> String {
-    let text = text.replace("{{CWD}}", ".");
+/// `~`, `$NAME` and `${NAME}` replaced; variables that are not set stay.
+pub fn expanded(text: &str, home: Option<&Path>, environment: &[(String, String)]) -> String {
     let mut out = String::new();
     let mut rest = match (text.strip_prefix('~'), home) {
         (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
             out.push_str(&home.display().to_string());
             rest
         }
-        _ => text.as_str(),
+        _ => text,
     };
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);

@@ -18,11 +18,18 @@ pub struct TemplateError {
     undefined: Option<String>,
     /// A name that was meant, such as a filter that does not exist.
     suggestion: Option<String>,
+    /// Whether it is something that gpufleet does not do, whatever the variables hold.
+    refused: bool,
 }
 
 impl TemplateError {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), range: None, undefined: None, suggestion: None }
+        Self { message: message.into(), range: None, undefined: None, suggestion: None, refused: false }
+    }
+
+    /// Something that gpufleet does not do, whatever the variables hold.
+    pub(super) fn refusal(message: impl Into<String>) -> Self {
+        Self { refused: true, ..Self::new(message) }
     }
 
     pub(super) fn undefined(path: String) -> Self {
@@ -31,7 +38,7 @@ impl TemplateError {
         } else {
             format!("`{path}` is undefined")
         };
-        Self { message, range: None, undefined: Some(path), suggestion: None }
+        Self { undefined: Some(path), ..Self::new(message) }
     }
 
     /// Takes from the engine's error what is safe to show.
@@ -44,6 +51,7 @@ impl TemplateError {
             fresh.range = error.range();
             return fresh;
         }
+        let no_format = detail.starts_with("tried to use % operator") && detail.contains("types string");
         let message = match kind {
             ErrorKind::OutOfFuel => "it takes too many steps; is there an endless loop?".to_owned(),
             ErrorKind::SyntaxError if detail.is_empty() => "syntax error".to_owned(),
@@ -57,12 +65,14 @@ impl TemplateError {
                 }
             }
             _ if detail.is_empty() => kind.to_string(),
-            _ if detail.starts_with("tried to use % operator") && detail.contains("types string") => {
+            _ if no_format => {
                 "there is no `%` between a text and values; write `'…' | format(value)`".to_owned()
             }
             _ => detail.to_owned(),
         };
         let mut fresh = Self::new(message);
+        let source_error = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Self>());
+        fresh.refused = no_format || source_error.is_some_and(Self::is_refusal);
         fresh.range = error.range().filter(|range| range.start <= source.len() && range.end <= source.len());
         if matches!(kind, ErrorKind::UnknownFilter | ErrorKind::UnknownTest)
             && let Some(name) = fresh.range.clone().and_then(|range| source.get(range))
@@ -86,7 +96,9 @@ impl TemplateError {
     pub(super) fn into_engine(self) -> minijinja::Error {
         let kind =
             if self.undefined.is_some() { ErrorKind::UndefinedError } else { ErrorKind::InvalidOperation };
-        minijinja::Error::new(kind, self.message)
+        let error = minijinja::Error::new(kind, self.message.clone());
+        // Why: the engine hands an error back without knowing what else it tells.
+        if self.refused { error.with_source(self) } else { error }
     }
 
     /// Says in which variable it happened; the place in another text is of no use here.
@@ -148,6 +160,11 @@ impl TemplateError {
     /// The variable that does not exist, if that is the error.
     pub fn undefined_name(&self) -> Option<&str> {
         self.undefined.as_deref()
+    }
+
+    /// Whether gpufleet does not do what is asked, whatever the variables hold.
+    pub fn is_refusal(&self) -> bool {
+        self.refused
     }
 
     pub fn suggestion(&self) -> Option<&str> {

@@ -10,6 +10,12 @@ use super::node::{Entries, Node, Str, Value};
 use super::{Limits, clamp, scalar};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
 
+const UNSAFE: &str = "!unsafe";
+
+/// What PyYAML reads beside the tags of a reader's choice; `!!binary` is refused as an unknown tag.
+const CORE_TYPES: [&str; 11] =
+    ["str", "null", "bool", "int", "float", "map", "seq", "set", "omap", "pairs", "timestamp"];
+
 /// Mappings up to this size are searched for a key without an index.
 const SMALL_MAP: usize = 12;
 
@@ -200,22 +206,22 @@ impl Builder<'_> {
             None => Value::Str(Str { text: text.to_owned(), plain: false }),
         };
         let Some(tag) = tag else { return Ok(Node { value: untagged(), span: place }) };
-        if let Some(core) = tag.core_suffix() {
-            let value = scalar::resolve_core(core, text, plain).ok_or_else(|| {
-                Diagnostic::error(format!("this is no YAML `!!{core}`"))
-                    .at(&place)
-                    .help("quote strings, and leave the tag out: types are found by themselves")
-            })?;
+        if let Some(core) = core_type(tag) {
+            let value = scalar::resolve_core(core, text).ok_or_else(|| not_of_type(core, &place))?;
             return Ok(Node { value, span: place });
         }
-        match self.custom_tag(tag, span)? {
-            None => Ok(Node { value: Value::Str(Str { text: text.to_owned(), plain: false }), span: place }),
-            Some(tag) => {
-                let value = Value::Str(Str { text: text.to_owned(), plain: false });
-                let node = Box::new(Node { value, span: place.clone() });
-                Ok(Node { value: Value::Tagged { tag, node }, span: place })
-            }
-        }
+        let tag = self.custom_tag(tag, span)?;
+        // Why quotes do not count here: under `!` and `!unsafe`, PyYAML finds the type as if there were none.
+        let value = match tag.as_deref() {
+            None | Some(UNSAFE) => scalar::resolve(text),
+            Some(_) => Value::Str(Str { text: text.to_owned(), plain: false }),
+        };
+        let node = Node { value, span: place };
+        Ok(match tag {
+            None => node,
+            Some(tag) if &*tag == UNSAFE => unsafe_texts(node),
+            Some(tag) => tagged(tag, node),
+        })
     }
 
     /// The name of an allowed tag; none for the non-specific tag `!`.
@@ -261,8 +267,11 @@ impl Builder<'_> {
         self.refuse_tab(span.start)?;
         let tag = match tag {
             None => None,
-            Some(tag) if matches!(tag.core_suffix(), Some("map" | "seq" | "omap" | "set")) => None,
-            Some(tag) => self.custom_tag(tag, span)?,
+            Some(tag) => match core_type(tag) {
+                Some("map" | "seq") => None,
+                Some(core) => Some(core.into()),
+                None => self.custom_tag(tag, span)?,
+            },
         };
         let flow = matches!(style, StructureStyle::Flow);
         // Why: a block collection has no sign of its own to point at; its first key or item is what a person sees.
@@ -282,11 +291,13 @@ impl Builder<'_> {
             Content::Map(map) => Value::Map(finish_map(map)),
         };
         let span = frame.span.unwrap_or(frame.start);
-        let mut node = Node { value, span };
-        if let Some(tag) = frame.tag {
-            let span = node.span.clone();
-            node = Node { value: Value::Tagged { tag, node: Box::new(node) }, span };
-        }
+        let node = Node { value, span };
+        let node = match frame.tag {
+            None => node,
+            Some(tag) if &*tag == UNSAFE => unsafe_texts(node),
+            Some(tag) if CORE_TYPES.contains(&&*tag) => listed(&tag, node)?,
+            Some(tag) => tagged(tag, node),
+        };
         self.keep_anchor(frame.anchor, &node);
         self.insert(node)
     }
@@ -336,6 +347,7 @@ impl Builder<'_> {
         match &mut frame.content {
             Content::Seq(items) => items.push(node),
             Content::Map(map) => match map.key.take() {
+                None if is_unsafe_text(&node) => map.key = Some(untagged(node)),
                 None if matches!(node.value, Value::Seq(_) | Value::Map(_) | Value::Tagged { .. }) => {
                     return Err(unclear_key(&node).into());
                 }
@@ -357,6 +369,71 @@ impl Builder<'_> {
         }
         Ok(())
     }
+}
+
+/// The type of YAML itself that a tag names, of those that PyYAML reads from text.
+fn core_type(tag: &Tag) -> Option<&'static str> {
+    let name = format!("{}{}", tag.handle(), tag.suffix());
+    let name = name.strip_prefix("tag:yaml.org,2002:")?;
+    CORE_TYPES.into_iter().find(|known| *known == name)
+}
+
+fn not_of_type(core: &str, place: &Span) -> Diagnostic {
+    Diagnostic::error(format!("this is no YAML `!!{core}`"))
+        .at(place)
+        .help("quote strings, and leave the tag out: types are found by themselves")
+}
+
+fn tagged(tag: Box<str>, node: Node) -> Node {
+    let span = node.span.clone();
+    Node { value: Value::Tagged { tag, node: Box::new(node) }, span }
+}
+
+fn untagged(node: Node) -> Node {
+    match node.value {
+        Value::Tagged { node, .. } => *node,
+        value => Node { value, span: node.span },
+    }
+}
+
+fn is_unsafe_text(node: &Node) -> bool {
+    matches!(&node.value, Value::Tagged { tag, node } if &**tag == UNSAFE && node.as_str().is_some())
+}
+
+/// Marks every text that is a value in it; other scalars cannot hold a template.
+fn unsafe_texts(node: Node) -> Node {
+    let span = node.span;
+    let value = match node.value {
+        Value::Str(Str { text, .. }) => {
+            let value = Value::Str(Str { text, plain: false });
+            return tagged(UNSAFE.into(), Node { value, span });
+        }
+        Value::Seq(items) => Value::Seq(items.into_iter().map(unsafe_texts).collect()),
+        Value::Map(entries) => {
+            Value::Map(entries.into_iter().map(|(key, value)| (key, unsafe_texts(value))).collect())
+        }
+        other => other,
+    };
+    Node { value, span }
+}
+
+/// The list that a `!!set`, `!!omap` or `!!pairs` is to everything that uses it.
+fn listed(tag: &str, node: Node) -> Result<Node, Diagnostic> {
+    let span = node.span;
+    let items = match (tag, node.value) {
+        ("set", Value::Map(entries)) => entries.into_iter().map(|(key, _)| key).collect(),
+        ("omap" | "pairs", Value::Seq(items)) => {
+            let pair = |item: Node| match item.value {
+                Value::Map(mut entries) if entries.len() == 1 => entries
+                    .pop()
+                    .map(|(key, value)| Node { span: key.span.clone(), value: Value::Seq(vec![key, value]) }),
+                _ => None,
+            };
+            items.into_iter().map(pair).collect::<Option<_>>().ok_or_else(|| not_of_type(tag, &span))?
+        }
+        _ => return Err(not_of_type(tag, &span)),
+    };
+    Ok(Node { value: Value::Seq(items), span })
 }
 
 /// Takes the entries of a `<<` value, so that those that count more come later.

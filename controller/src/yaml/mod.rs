@@ -53,9 +53,53 @@ pub fn parse_source(source: &Arc<SourceFile>) -> Result<Node, Diagnostics> {
 /// Parses with limits of the caller's choice. A text that is JSON has JSON's numbers (`1e3` is one there).
 pub fn parse_with(source: &Arc<SourceFile>, limits: &Limits) -> Result<Node, Diagnostics> {
     error::refuse_control_characters(source)?;
-    let json = source.text().trim_start().starts_with(['{', '['])
-        && serde_json::from_str::<serde::de::IgnoredAny>(source.text()).is_ok();
+    let json = source.text().trim_start().starts_with(['{', '[']) && check_json(source.text()).is_ok();
     build::build(source, limits, json)
+}
+
+/// Whether a text is JSON as Python reads it, which has `NaN` and `Infinity` among its numbers.
+///
+/// # Errors
+/// Where it is none.
+pub(crate) fn check_json(text: &str) -> Result<(), serde_json::Error> {
+    let check = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).map(drop);
+    check(text).or_else(|error| match text.contains("NaN") || text.contains("Infinity") {
+        true => check(&without_constants(text)),
+        false => Err(error),
+    })
+}
+
+/// The text with a 0 for each `NaN` and `Infinity` outside of its strings; everything stays where it stood.
+fn without_constants(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['"', 'N', 'I']) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let constant = ["NaN", "Infinity"].into_iter().find(|name| from.starts_with(name));
+        rest = if let Some(name) = constant {
+            out.push_str(&format!("{:<width$}", 0, width = name.len()));
+            from.get(name.len()..).unwrap_or_default()
+        } else {
+            let length = if from.starts_with('"') { string_length(from) } else { 1 };
+            let (kept, behind) = from.split_at(length);
+            out.push_str(kept);
+            behind
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The bytes of the JSON string at the beginning of a text, with its quotes.
+fn string_length(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 2)
 }
 
 /// Turns the bytes of a file into a named text: UTF-8, with or without a byte order mark.

@@ -78,6 +78,18 @@ impl Node {
         self.value == Value::Null
     }
 
+    /// Whether Python takes it for false, and Ansible for nothing: nothing, `false`, 0, and what is empty.
+    pub fn is_falsy(&self) -> bool {
+        match &self.value {
+            Value::Null | Value::Bool(false) | Value::Int(0) => true,
+            Value::Float(value) => *value == 0.0,
+            Value::Str(text) => text.text.is_empty(),
+            Value::Seq(items) => items.is_empty(),
+            Value::Map(entries) => entries.is_empty(),
+            Value::Bool(true) | Value::Int(_) | Value::Tagged { .. } => false,
+        }
+    }
+
     /// The text of a string (not of a number or a boolean).
     pub fn as_str(&self) -> Option<&str> {
         match &self.value {

@@ -3,6 +3,8 @@
 //! Timestamps stay strings: a date in a variable is a text to everything that uses it. One with a time of day is
 //! written as Python writes it (`2026-01-02T03:04:05`).
 
+use std::ops::RangeInclusive;
+
 use super::node::{Str, Value};
 
 /// The value of an unquoted scalar without a tag.
@@ -29,24 +31,28 @@ pub(super) fn resolve(text: &str) -> Value {
 
 /// A YAML 1.1 date with a time of day, in the form Python gives it; none for everything else, also for plain dates.
 fn timestamp(text: &str) -> Option<String> {
-    let (date, rest) = text.split_at_checked(10).filter(|_| text.is_ascii())?;
-    let rest =
-        rest.strip_prefix(['T', 't']).or_else(|| rest.starts_with([' ', '\t']).then(|| rest.trim_start()))?;
+    let (date, rest) = text.split_at(text.find(['T', 't', ' ', '\t']).filter(|_| text.is_ascii())?);
+    let rest = rest.strip_prefix(['T', 't']).unwrap_or_else(|| rest.trim_start());
     let zone_at = rest.find(['Z', '+', '-']);
     let (time, zone) = zone_at.map_or((rest, ""), |at| rest.split_at(at));
     let (time, fraction) = time.trim_end().split_once('.').unwrap_or((time.trim_end(), ""));
-    let pair = |text: &str| {
-        (matches!(text.len(), 1 | 2) && text.bytes().all(|b| b.is_ascii_digit()))
+    let number = |text: &str, digits: RangeInclusive<usize>| {
+        (digits.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit()))
             .then(|| text.parse::<u32>().ok())?
     };
     let mut days = date.split('-');
-    let year = days.next().filter(|year| year.len() == 4).and_then(|year| year.parse::<u32>().ok())?;
-    let (month, day) = (pair(days.next()?)?, pair(days.next()?)?);
+    let year = number(days.next()?, 4..=4)?;
+    let (month, day) = (number(days.next()?, 1..=2)?, number(days.next()?, 1..=2)?);
     let mut parts = time.split(':');
-    let (hour, minute, second) = (pair(parts.next()?)?, pair(parts.next()?)?, pair(parts.next()?)?);
+    let (hour, minute) = (number(parts.next()?, 1..=2)?, number(parts.next()?, 2..=2)?);
+    let second = number(parts.next()?, 2..=2)?;
     let in_range =
         (1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second < 60;
-    if parts.next().is_some() || !in_range || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+    if days.next().is_some()
+        || parts.next().is_some()
+        || !in_range
+        || !fraction.bytes().all(|b| b.is_ascii_digit())
+    {
         return None;
     }
     let mut out = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
@@ -60,8 +66,8 @@ fn timestamp(text: &str) -> Option<String> {
         "Z" => out.push_str("+00:00"),
         zone => {
             let (sign, offset) = zone.split_at(1);
-            let (hours, minutes) = offset.split_once(':').unwrap_or((offset, "0"));
-            out.push_str(&format!("{sign}{:02}:{:02}", pair(hours)?, pair(minutes)?));
+            let (hours, minutes) = offset.split_once(':').unwrap_or((offset, "00"));
+            out.push_str(&format!("{sign}{:02}:{:02}", number(hours, 1..=2)?, number(minutes, 2..=2)?));
         }
     }
     Some(out)
@@ -161,8 +167,17 @@ fn int_base_60(digits: &str) -> Option<i128> {
     Some(value)
 }
 
+/// `2026-01-02`
+fn is_date(text: &str) -> bool {
+    text.len() == 10
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        })
+}
+
 /// The value of a scalar with a tag of YAML itself (`!!str`, `!!int` …), or none when text and tag do not fit.
-pub(super) fn resolve_core(tag: &str, text: &str, plain: bool) -> Option<Value> {
+pub(super) fn resolve_core(tag: &str, text: &str) -> Option<Value> {
     let string = || Value::Str(Str { text: text.to_owned(), plain: false });
     match tag {
         "str" => Some(string()),
@@ -173,7 +188,8 @@ pub(super) fn resolve_core(tag: &str, text: &str, plain: bool) -> Option<Value> 
         },
         "int" => int(text).map(Value::Int),
         "float" => float(text).or_else(|| text.replace('_', "").parse().ok()).map(Value::Float),
-        "timestamp" => Some(Value::Str(Str { text: text.to_owned(), plain })),
+        "timestamp" if is_date(text) => Some(string()),
+        "timestamp" => timestamp(text).map(|text| Value::Str(Str { text, plain: false })),
         _ => None,
     }
 }

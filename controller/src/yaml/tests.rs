@@ -63,7 +63,7 @@ fn scalars_are_typed_as_ansible_types_them() {
 
 #[test]
 fn tags_of_yaml_itself_set_the_type() {
-    assert_eq!(json("[!!str 5, !!int '7', !!float 3, !!bool 'yes', ! 12]"), json!(["5", 7, 3.0, true, "12"]));
+    assert_eq!(json("[!!str 5, !!int '7', !!float 3, !!bool 'yes', ! 12]"), json!(["5", 7, 3.0, true, 12]));
     insta::assert_snapshot!(error("a: !!int nope"), @r"
     error: this is no YAML `!!int`
       --> t.yaml:1:10
@@ -115,6 +115,69 @@ fn merge_keys_give_way_to_own_keys() {
      1 | a: {<<: 5}
        |         ^
     ");
+}
+
+#[test]
+fn the_tags_for_nothing_and_unsafe_leave_types_to_be_found() {
+    assert_eq!(
+        json("[! 5, ! yes, ! '5', ! '~', ! [a], !unsafe 5, !unsafe '5', !unsafe ~, !unsafe , !unsafe yes]"),
+        json!([5, true, 5, null, ["a"], 5, 5, null, null, true])
+    );
+    assert_eq!(
+        json("a: !unsafe {k: x, l: [y, 1, ~], !unsafe m: {n: !vault z}}"),
+        json!({"a": {
+            "k": {"__ansible_unsafe": "x"},
+            "l": [{"__ansible_unsafe": "y"}, 1, null],
+            "m": {"n": {"__ansible_vault": "z"}},
+        }})
+    );
+}
+
+#[test]
+fn sets_pairs_and_dates_with_a_tag_are_lists_and_texts() {
+    assert_eq!(
+        json("[!!set {a, b}, !!omap [a: 1, b: 2], !!pairs [a: 1, a: 2], !!timestamp 2024-01-01]"),
+        json!([["a", "b"], [["a", 1], ["b", 2]], [["a", 1], ["a", 2]], "2024-01-01"])
+    );
+    assert_eq!(json("!!timestamp '2024-01-01 10:00:00'"), json!("2024-01-01T10:00:00"));
+    for text in
+        ["!!set [a]", "!!omap {a: 1}", "!!omap [1]", "!!pairs [{a: 1, b: 2}]", "!!timestamp x", "!!set x"]
+    {
+        let core = text.trim_start_matches('!').split(' ').next().unwrap();
+        assert!(
+            error(&format!("a: {text}")).starts_with(&format!("error: this is no YAML `!!{core}`")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn times_are_written_as_python_writes_them() {
+    assert_eq!(
+        json(
+            "[2024-1-1 1:02:03, 2024-01-01 1:2:3, 2024-01-01 01:02:3, 2024-01-01T10:00:00Z, 2024-01-01\t10:00:00.5 +5:30, \
+             2024-1-1, 2024-01-01 10:00:00+05:3]"
+        ),
+        json!([
+            "2024-01-01T01:02:03",
+            "2024-01-01 1:2:3",
+            "2024-01-01 01:02:3",
+            "2024-01-01T10:00:00+00:00",
+            "2024-01-01T10:00:00.500000+05:30",
+            "2024-1-1",
+            "2024-01-01 10:00:00+05:3"
+        ])
+    );
+}
+
+#[test]
+fn json_has_the_numbers_of_python() {
+    assert_eq!(
+        json(r#"{"a": [NaN, -Infinity, 1e3], "b\"NaN": "Infinity", "N": "I"}"#),
+        json!({"a": ["nan", "-inf", 1000.0], "b\"NaN": "Infinity", "N": "I"})
+    );
+    assert!(check_json(r#"{"a": NaN"#).is_err());
+    assert!(check_json(r#"{"a": "NaN}"#).is_err());
 }
 
 #[test]

@@ -45,6 +45,15 @@ impl Files {
         self.load_with(&self.options(sources))
     }
 
+    /// [`Files::load`] with variables of the command line.
+    pub(super) fn load_given(
+        &self,
+        sources: &[&str],
+        extra_vars: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<Inventory, String> {
+        self.load_with(&LoadOptions { extra_vars: extra_vars.clone(), ..self.options(sources) })
+    }
+
     fn load_with(&self, options: &LoadOptions) -> Result<Inventory, String> {
         Inventory::load(options).map_err(|errors| self.plain(&errors.to_string()))
     }
@@ -126,7 +135,7 @@ fn encrypted_variable_files_are_read_and_never_shown() {
         list,
         inventory.host_text("x", false).unwrap(),
         inventory.list_yaml(None, false).unwrap(),
-        inventory.graph_text("all", true).unwrap(),
+        inventory.graph_text("all", true, false).unwrap(),
     ]
     .concat();
     assert!(
@@ -343,7 +352,7 @@ fn names_of_this_machine_are_one_host() {
 #[test]
 fn graph_and_host_need_a_known_name() {
     let inventory = fleet();
-    insta::assert_snapshot!(inventory.graph_text("rack3", false).unwrap_err().to_string(), @r"
+    insta::assert_snapshot!(inventory.graph_text("rack3", false, false).unwrap_err().to_string(), @r"
     error: there is no group `rack3`
     help: did you mean `rack1`?
     ");
@@ -405,4 +414,86 @@ fn five_thousand_hosts_load_quickly() {
     assert_eq!(inventory.host_count(), 5000);
     assert_eq!(inventory.select("gpu:!rack07", None).unwrap().len(), 4900);
     assert!(loaded < Duration::from_secs(8), "{loaded:?}");
+}
+
+#[test]
+fn a_key_twice_in_compact_json_makes_no_host() {
+    for name in ["h.json", "h.yml", "h"] {
+        let text = "{\"all\":{\"hosts\":{\"h\":{\"a\":1,\"a\":2}}}}";
+        let error = Files::new(&[(name, text)]).load(&[name]).unwrap_err();
+        assert!(error.starts_with("error: the key `a` is written twice"), "{error}");
+    }
+    let error = Files::new(&[("h.json", "{\"all\":{\"hosts\":{\"h\":{}}}")]).load(&["h.json"]).unwrap_err();
+    assert!(error.starts_with("error: "), "{error}");
+}
+
+#[test]
+fn a_host_line_may_begin_with_a_range() {
+    let inventory = load("hosts", "[a:c].example.com x=1\n[1:2]-[01:02].z\n[1:2] y=1\n[gpu]\nn1\n");
+    assert_eq!(
+        inventory.select("ungrouped", None).unwrap().join(" "),
+        "a.example.com b.example.com c.example.com 1-01.z 1-02.z 2-01.z 2-02.z 1 2"
+    );
+    assert_eq!(inventory.groups_of("n1"), ["gpu"]);
+    for line in ["[gpu", "[a:c", "[a:c]", "[a:c] # x", "[g]x", "[1:2]x]", "[gpu:vars] x=1", "[fe80::1] x=1"] {
+        assert!(Files::new(&[("hosts.ini", line)]).load(&["hosts.ini"]).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_section_that_comes_again_sets_its_variables_again() {
+    let inventory = load("hosts", "[g]\nh\n[g:vars]\nx=1\n[g:vars]\nx=2\n");
+    assert_eq!(json!(inventory.host_vars("h").unwrap().merged()), json!({"x": 2}));
+}
+
+#[test]
+fn what_is_empty_or_false_counts_for_no_variables() {
+    let values = ["\"\"", "[]", "false", "0", "0.0", "{}", "~"];
+    for value in values {
+        let files =
+            [("h.yml", format!("all: {{hosts: {{h: {value}}}}}")), ("host_vars/h.yml", value.to_owned())];
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let inventory =
+            Files::new(&files).load(&["h.yml"]).unwrap_or_else(|error| panic!("{value}: {error}"));
+        assert_eq!(json!(inventory.host_vars("h").unwrap().merged()), json!({}), "{value}");
+    }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_no_file_of_variables() {
+    let files = Files::new(&[
+        ("hosts", "[g]\nh\n[d]\nh\n"),
+        ("group_vars/g.json", "x: 1"),
+        ("group_vars/d/y", "y: 2"),
+    ]);
+    for link in ["group_vars/g.yml", "group_vars/d/x.yml"] {
+        std::os::unix::fs::symlink("nowhere", files.folder.path().join(link)).unwrap();
+    }
+    let inventory = files.load(&["hosts"]).unwrap();
+    assert_eq!(json!(inventory.host_vars("h").unwrap().merged()), json!({"x": 1, "y": 2}));
+}
+
+#[test]
+fn a_graph_for_an_export_shows_variables_where_they_are_set() {
+    let inventory = load("h.yml", "all: {vars: {v: 1}, children: {g: {vars: {w: 2}, hosts: {h: {a: 1}}}}}");
+    insta::assert_snapshot!(inventory.graph_text("all", true, true).unwrap(), @r"
+    @all:
+      |--@ungrouped:
+      |--@g:
+      |  |--h
+      |  |  |--{a = 1}
+      |  |--{w = 2}
+      |--{v = 1}
+    ");
+}
+
+#[test]
+fn scripts_may_print_the_json_of_python_and_children_with_contents() {
+    let inventory = load(
+        "s.sh",
+        "#!/bin/sh\necho '{\"g\": {\"children\": {\"c\": {}}, \"hosts\": [\"h\"]}, \"_meta\": {\"hostvars\": {\"h\": {\"a\": NaN, \"b\": 1e3}}}}'\n",
+    );
+    assert_eq!(json!(inventory.host_vars("h").unwrap().merged()), json!({"a": "nan", "b": 1000.0}));
+    let groups: Vec<&str> = inventory.groups().map(|(name, _)| name).collect();
+    assert_eq!(groups, ["all", "ungrouped", "g", "c"]);
 }

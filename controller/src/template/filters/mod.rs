@@ -229,7 +229,12 @@ fn dict(rest: Rest<ValueOrKwargs>) -> Result<Engine, Error> {
 }
 
 fn refusal(name: &str, message: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("`{name}`: {message}"))
+    let message = format!("`{name}`: {message}");
+    match name {
+        // Why: it is refused whatever it is given.
+        "password_hash" => TemplateError::refusal(message).into_engine(),
+        _ => Error::new(ErrorKind::InvalidOperation, message),
+    }
 }
 
 fn default(

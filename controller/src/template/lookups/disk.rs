@@ -41,7 +41,10 @@ fn asked(name: &str, value: &Engine) -> Result<Option<Asked>, Error> {
     };
     match top_scope().and_then(|scope| scope.outside().cloned()) {
         Some(outside) => Ok(Some((path, outside))),
-        None => Err(refusal(name, "only tasks can look at files of the controller")),
+        None => {
+            let message = format!("`{name}`: only tasks can look at files of the controller");
+            Err(TemplateError::refusal(message).into_engine())
+        }
     }
 }
 

@@ -46,7 +46,13 @@ pub(super) enum Failure {
     /// It hangs on something that only the run will tell.
     Unknown,
     Because(String),
+    /// Nothing can be looked up where the template stands.
+    Nowhere,
 }
+
+/// Why: what is looked up may be another thing for everybody who reads an inventory, and on every day.
+const NOWHERE: &str =
+    "only tasks can look outside of the variables; give the value with `-e` or set it in a task";
 
 impl From<String> for Failure {
     fn from(message: String) -> Self {
@@ -140,11 +146,7 @@ impl Request {
     }
 
     fn outside(&self) -> Result<&Arc<dyn Outside>, Failure> {
-        self.scope.outside().ok_or_else(|| {
-            Failure::from(
-                "only tasks can look outside of the variables; give the value with `-e` or set it in a task",
-            )
-        })
+        self.scope.outside().ok_or(Failure::Nowhere)
     }
 
     /// The folder of the playbook; empty for the one that the command was started in.
@@ -268,6 +270,7 @@ pub fn loop_over(
         Err((_, Failure::Unknown)) => Ok(None),
         Err((_, Failure::Undefined(path))) => Err(TemplateError::undefined(path)),
         Err((name, Failure::Because(message))) => Err(TemplateError::new(sentence(name, &message))),
+        Err((name, Failure::Nowhere)) => Err(TemplateError::refusal(sentence(name, NOWHERE))),
     }
 }
 
@@ -350,6 +353,9 @@ fn call(rest: Rest<ValueOrKwargs>, always_list: bool) -> Result<Engine, Error> {
         }
         Err((known, Failure::Because(message))) => {
             return Err(TemplateError::new(sentence(known, &message)).into_engine());
+        }
+        Err((known, Failure::Nowhere)) => {
+            return Err(TemplateError::refusal(sentence(known, NOWHERE)).into_engine());
         }
     };
     Ok(expose(&value, ""))
