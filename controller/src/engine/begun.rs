@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     event::NodeState,
-    rollout::{Batch, Input, StopReason, Wave},
+    rollout::{Batch, Input, SoFar, StopReason, Wave},
 };
 
 /// What is new where a play is taken up that an earlier process began.
@@ -59,7 +59,11 @@ impl Engine {
             .collect();
         let scheduler = self.scheduler(index);
         // Why not as it is now: earlier plays were taken up again meanwhile, and the play began before that.
-        let so_far = begun.shape.so_far.unwrap_or(before.so_far);
+        // Of records without those numbers: as near as can be told now, without what later plays did.
+        let so_far = begun.shape.so_far.unwrap_or_else(|| SoFar {
+            out_elsewhere: elsewhere.values().filter(|slot| slot.is_out()).count(),
+            ..before.so_far
+        });
         let mut core =
             rollout(play, &begun.shape, scheduler.as_deref(), &self.options.overrides, waves, so_far)?;
         let mut bound = None;

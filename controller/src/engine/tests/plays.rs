@@ -112,7 +112,10 @@ fn a_host_that_goes_out_in_an_earlier_play_takes_up_the_budget_of_the_later_one(
     virtual_time(async {
         let mut story = Story::new();
         story.world.with("gpu001", |machine| machine.works = true);
+        // Why busy: whichever of the two asks first, gpu002 is the one that is out at the kill.
+        story.world.with("gpu003", |machine| machine.works = true);
         assert!(story.process(true, as_written).await.is_none());
+        story.world.with("gpu003", |machine| machine.works = false);
         story.world.with("gpu001", |machine| {
             machine.works = false;
             machine.fault = Fault::NeverBack;
@@ -201,7 +204,9 @@ fn a_stop_in_an_earlier_play_leaves_nobody_of_a_later_one_out() {
             engine.play_hosts[1].truncate(2);
         };
         story.world.with("gpu001", |machine| machine.works = true);
+        story.world.with("gpu003", |machine| machine.works = true);
         assert!(story.process(true, none).await.is_none());
+        story.world.with("gpu003", |machine| machine.works = false);
         story.world.with("gpu001", |machine| {
             machine.works = false;
             machine.fault = Fault::NeverBack;
@@ -211,6 +216,29 @@ fn a_stop_in_an_earlier_play_leaves_nobody_of_a_later_one_out() {
         assert_eq!(result.out_of_service, ["gpu001"]);
         assert_eq!(story.end("gpu002").state, Done);
         assert_eq!(story.world.with("gpu003", |machine| machine.asked), 0);
+    });
+}
+
+#[test]
+fn a_journal_that_does_not_tell_what_a_play_began_with_is_taken_up_as_before() {
+    virtual_time(async {
+        let mut story = Story::new();
+        assert!(story.process(true, as_written).await.is_none());
+        let journal = std::fs::read_to_string(story.dir.journal()).unwrap();
+        let mut older = String::new();
+        for record in journal.lines() {
+            let mut event: serde_json::Value = serde_json::from_str(record).unwrap();
+            if let Some(play) = event.pointer_mut("/what/with").and_then(serde_json::Value::as_object_mut) {
+                play.remove("so_far");
+            }
+            older.push_str(&format!("{event}\n"));
+        }
+        assert_eq!(journal.matches("so_far").count(), 2);
+        assert_eq!(older.matches("so_far").count(), 0);
+        std::fs::write(story.dir.journal(), older).unwrap();
+        let result = story.process(false, as_written).await.unwrap();
+        assert_eq!((result.stop, result.out_of_service), (None, Vec::new()));
+        assert_eq!(story.states(), [Done, Done, Done, Failed, Done]);
     });
 }
 
