@@ -13,6 +13,7 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, ValueKind, from_a
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{expose, missing, render};
+use super::inserts::Inserted;
 use super::scan;
 use super::value::{Dict, List, Value};
 
@@ -53,59 +54,33 @@ pub(super) fn grows(source: &str) -> bool {
     })
 }
 
-/// A template whose literals can grow.
-pub(super) struct Grown {
-    pub(super) text: String,
-    /// What was added: where in the new text, and how much.
-    added: Vec<(usize, usize)>,
+/// Gives the literals in these stretches of code to the functions that make them grow.
+fn grown(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Inserted {
+    let mut inserts = Vec::new();
+    for stretch in stretches {
+        literals(source, stretch, &mut inserts);
+    }
+    Inserted::of(source, inserts.into_iter().map(|(at, word)| (at, word.to_owned())).collect())
 }
 
-impl Grown {
-    /// Gives the literals in these stretches of code to the functions that make them grow.
-    fn of(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Self {
-        let mut inserts: Vec<(usize, &'static str)> = Vec::new();
-        for stretch in stretches {
-            literals(source, stretch, &mut inserts);
+/// A bare expression whose literals can grow.
+pub(super) fn grown_expression(source: &str) -> Inserted {
+    grown(source, std::iter::once(0..source.len()))
+}
+
+/// A template with statements whose literals can grow.
+pub(super) fn grown_template(source: &str) -> Inserted {
+    let mut raw = false;
+    let stretches = scan::code(source).into_iter().filter(|stretch| {
+        let code = source.get(stretch.clone()).unwrap_or_default();
+        match code.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
+            "raw" => raw = true,
+            "endraw" => raw = false,
+            _ => return !raw,
         }
-        inserts.sort_by_key(|(at, _)| *at);
-        let mut grown =
-            Self { text: String::with_capacity(source.len() + inserts.len() * 8), added: Vec::new() };
-        let mut copied = 0;
-        for (at, word) in inserts {
-            grown.text.push_str(source.get(copied..at).unwrap_or_default());
-            grown.added.push((grown.text.len(), word.len()));
-            grown.text.push_str(word);
-            copied = at;
-        }
-        grown.text.push_str(source.get(copied..).unwrap_or_default());
-        grown
-    }
-
-    /// A bare expression.
-    pub(super) fn expression(source: &str) -> Self {
-        Self::of(source, std::iter::once(0..source.len()))
-    }
-
-    /// A template with statements.
-    pub(super) fn template(source: &str) -> Self {
-        let mut raw = false;
-        let stretches = scan::code(source).into_iter().filter(|stretch| {
-            let code = source.get(stretch.clone()).unwrap_or_default();
-            match code.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
-                "raw" => raw = true,
-                "endraw" => raw = false,
-                _ => return !raw,
-            }
-            false
-        });
-        Self::of(source, stretches)
-    }
-
-    /// Where something stood before.
-    pub(super) fn back(&self, at: usize) -> usize {
-        let before = self.added.iter().take_while(|(place, _)| *place < at);
-        at.saturating_sub(before.map(|(_, length)| length).sum())
-    }
+        false
+    });
+    grown(source, stretches)
 }
 
 fn literals(source: &str, stretch: Range<usize>, inserts: &mut Vec<(usize, &'static str)>) {
@@ -166,6 +141,14 @@ pub(super) fn dict(dict: &Dict) -> Engine {
     let entries = dict
         .iter()
         .map(|(key, value)| (Arc::clone(key), (Engine::from(Arc::clone(key)), Slot::Raw(value.clone()))));
+    Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
+}
+
+/// A mapping of values that are there already.
+pub(super) fn mapping(entries: Vec<(String, Engine)>) -> Engine {
+    let entries = entries
+        .into_iter()
+        .map(|(key, value)| (Arc::from(key.as_str()), (Engine::from(key), Slot::Ready(value))));
     Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
 }
 

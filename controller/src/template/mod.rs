@@ -12,6 +12,7 @@ mod filters;
 mod frame;
 mod growing;
 mod includes;
+mod inserts;
 mod lookups;
 mod minus;
 mod outside;

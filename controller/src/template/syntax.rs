@@ -48,10 +48,15 @@ impl Syntax {
         [&self.block, &self.variable, &self.comment].iter().all(|pair| **pair == (None, None))
     }
 
+    /// What a statement begins and ends with.
+    pub(super) fn block_marks(&self) -> [Cow<'static, str>; 2] {
+        marks(&self.block, "{%", "%}")
+    }
+
     /// # Errors
     /// Marks that cannot be told apart.
     pub(super) fn config(&self) -> Result<SyntaxConfig, String> {
-        let [block, block_end] = marks(&self.block, "{%", "%}");
+        let [block, block_end] = self.block_marks();
         let [variable, variable_end] = marks(&self.variable, "{{", "}}");
         let [comment, comment_end] = marks(&self.comment, "{#", "#}");
         SyntaxConfig::builder()

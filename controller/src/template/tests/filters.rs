@@ -108,7 +108,7 @@ fn reference() -> String {
          - `exists`, `file`, `directory` and `fileglob` look at the controller's disk once a run; a run that is resumed looks again.\n\
          - Keys of mappings are always text.\n\
          - Files that a template imports or includes see its variables, also where it says `without context`.\n\
-         - Macros take the arguments that they name: there is no `varargs` and no `kwargs`. A variable that a macro asks for has to be there where the macro is defined, also if nothing calls it.\n\
+         - Macros give text, also where they write nothing but a list. What a macro asks for and its own text sets only further down has to be there before.\n\
          - Whole numbers beyond 64 bits become floating-point numbers.\n\
          - `now()` is refused: a run that goes on after a crash has to write the same files. `ansible_date_time` of the facts is the time at which they were read.\n\
          - Of the variables of template files there are `ansible_managed`, `template_path`, `template_fullpath` and `template_destpath`; `template_host`, `template_uid`, `template_mtime` and `template_run_date` would give another file on each machine and in each run.\n",
