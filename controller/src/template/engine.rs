@@ -279,10 +279,12 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
     // before it takes none away.
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
     Ok(match render_line(line, scope)? {
         Value::Str(text) => {
-            let missing = breaks(source).saturating_sub(breaks(&text));
+            let missing = wanted.saturating_sub(breaks(&text));
             Value::from(format!("{text}{}", "\n".repeat(missing)))
         }
         other => other,
@@ -361,18 +363,11 @@ pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text, whose lines end with `\n`, with another end.
-pub(super) fn ended<'a>(text: &'a str, line_end: &str) -> Cow<'a, str> {
-    match line_end {
-        "\n" => Cow::Borrowed(text),
-        other => Cow::Owned(text.replace('\n', other)),
-    }
-}
-
-/// Where a place of a text that [`ended`] made lies in the text that it was made of.
-fn unended(text: &str, line_end: &str, at: usize) -> usize {
+/// Where a place of a text that [`Syntax::lines`] made lies in the text that it was made of.
+fn in_source(text: &str, removed: &[(usize, usize)], line_end: &str, at: usize) -> usize {
     let before = text.get(..at).unwrap_or(text);
-    at - before.matches(line_end).count() * (line_end.len() - 1)
+    let gone: usize = removed.iter().take_while(|(place, _)| *place <= at).map(|(_, length)| length).sum();
+    at + gone - before.matches(line_end).count() * (line_end.len() - 1)
 }
 
 /// A template file as text, written in some way, which takes in others from these shelves; none when it depends on
@@ -390,10 +385,12 @@ pub fn render_document_as(
     if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    let source = &*line_breaks(source);
     // Why: as in Ansible, a statement before the last line break takes it not away; what the text lacks is added again.
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let line_end = syntax.line_end;
-    let body = &*ended(source.strip_suffix('\n').unwrap_or(source), line_end);
+    let (body, removed) = syntax.lines(source.strip_suffix('\n').unwrap_or(source));
+    let body = &*body;
     let takes_in = includes::takes_in(body);
     let marks = match *syntax == Syntax::default() {
         true => SYNTAX.clone(),
@@ -420,12 +417,13 @@ pub fn render_document_as(
             .map(as_value)
             .map_err(|error| taken.error(&error).unwrap_or_else(|| document.error(&error)))
     });
-    let located =
-        |error: TemplateError| taken.located(error.located(body)).moved(|at| unended(body, line_end, at));
+    let located = |error: TemplateError| {
+        taken.located(error.located(body)).moved(|at| in_source(body, &removed, line_end, at))
+    };
     match rendered.map_err(located)? {
         Value::Unknown => Ok(None),
         Value::Str(text) => {
-            let missing = breaks(source).saturating_sub(breaks(&text));
+            let missing = wanted.saturating_sub(breaks(&text));
             Ok(Some(format!("{text}{}", line_end.repeat(missing))))
         }
         other => Ok(Some(other.to_text())),
@@ -446,6 +444,8 @@ pub(super) fn render_file(
     if *syntax != Syntax::default() {
         return document();
     }
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let bare = source.strip_suffix('\n').unwrap_or(source);
     match scan::pieces(bare).as_deref() {
         Some([Piece::Expression(range)]) => {
@@ -454,7 +454,7 @@ pub(super) fn render_file(
             let value = evaluate(inner, scope).map_err(|error| error.shifted(start))?;
             Ok(match value.as_str() {
                 Some(text) => {
-                    let missing = breaks(source).saturating_sub(breaks(text));
+                    let missing = wanted.saturating_sub(breaks(text));
                     Value::from(format!("{text}{}", "\n".repeat(missing)))
                 }
                 None => value,

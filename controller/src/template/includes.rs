@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind};
 
-use super::engine::{Document, ended, line_breaks, whole};
+use super::engine::{Document, line_breaks, whole};
 use super::outside::{Content, Outside};
 use super::{Syntax, TemplateError, frame, scan};
 
@@ -128,8 +128,7 @@ impl TakenIn {
         marks: &SyntaxConfig,
     ) {
         let (notes, outside, shelves) = (Arc::clone(&self.0), Arc::clone(outside), shelves.clone());
-        let (own_marks, line_end) = (syntax.has_own_marks(), syntax.line_end);
-        let (syntax, marks) = (syntax.clone(), marks.clone());
+        let (own_marks, syntax, marks) = (syntax.has_own_marks(), syntax.clone(), marks.clone());
         environment.set_loader(move |name| {
             let found = shelves.find(&*outside, name).map_err(|why| TemplateError::new(why).into_engine())?;
             let Ok(mut notes) = notes.lock() else { return Ok(None) };
@@ -147,7 +146,7 @@ impl TakenIn {
                 .map_err(|_| TemplateError::new(format!("{path} is not UTF-8 text")).into_engine())?;
             // Why: as in Ansible, the last line break of a file that is taken in goes.
             let source = line_breaks(source);
-            let source = ended(source.strip_suffix('\n').unwrap_or(&source), line_end).into_owned();
+            let source = syntax.lines(source.strip_suffix('\n').unwrap_or(&source)).0.into_owned();
             frame::note_macros(&source);
             let document = Document::of(&source, &syntax, &marks, own_marks, &notes.sets);
             notes.sets.extend(document.sets().cloned());

@@ -1,10 +1,11 @@
 //! What the engine is told beside what is written, so that it does as Jinja with Ansible does.
 //!
-//! Owns what is inserted, and where a place of the new text lay in the old one. Everything is inserted and nothing taken
-//! away, so that this can be told. Must not know what the values are.
+//! Owns what is inserted, and where a place of the new text lay in the old one. Nothing but a `%` is taken away,
+//! for which a blank stays, so that this can be told. Must not know what the values are.
 //!
 //! * `a[k].b`: the engine refuses to look below what is not there, also where a `default` follows. `a[k]` goes through
 //!   a filter that makes something of it that may be looked below.
+//! * `'%02d' % n`: the engine divides numbers only. Behind a text that is written out it is the filter `format`.
 //! * Variables of a macro that no text sets are asked for when the macro runs; the engine asks when it is defined.
 //! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`Variadic`].
 
@@ -70,7 +71,7 @@ pub(super) fn expression(source: &str) -> Inserted {
     if let Some(parsed) = &parsed {
         walk.expression(parsed);
     }
-    checked(source, walk.inserts, |text| parse_expr(text).is_ok())
+    checked(walk, |text| parse_expr(text).is_ok())
 }
 
 /// A template with statements.
@@ -103,19 +104,23 @@ pub(super) fn document(
     let mut walk = Walk::new(source, &known, [&start, &end]);
     walk.statement(&parsed);
     let late = std::mem::take(&mut walk.late);
-    let inserted = checked(source, walk.inserts, |text| parse(text, "", marks.clone()).is_ok());
+    let inserted = checked(walk, |text| parse(text, "", marks.clone()).is_ok());
     Document { inserted, sets, late }
 }
 
 /// Why checked: where the engine tells places otherwise than thought, the text stays as it is.
-fn checked(source: &str, inserts: Vec<(usize, String)>, is_right: impl Fn(&str) -> bool) -> Inserted {
-    if inserts.is_empty() {
-        return Inserted::of(source, inserts);
+fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Inserted {
+    if walk.inserts.is_empty() {
+        return Inserted::of(walk.source, Vec::new());
     }
-    let inserted = Inserted::of(source, inserts);
+    let mut text = walk.source.to_owned();
+    for at in walk.blanked {
+        text.replace_range(at..=at, " ");
+    }
+    let inserted = Inserted::of(&text, walk.inserts);
     match is_right(&inserted.text) {
         true => inserted,
-        false => Inserted::of(source, Vec::new()),
+        false => Inserted::of(walk.source, Vec::new()),
     }
 }
 
@@ -277,12 +282,22 @@ struct Walk<'t> {
     /// How many macros this lies in.
     macros: usize,
     inserts: Vec<(usize, String)>,
+    /// Where a `%` stands that is none.
+    blanked: Vec<usize>,
     late: Vec<String>,
 }
 
 impl<'t> Walk<'t> {
     fn new(source: &'t str, sets: &'t HashSet<String>, block_marks: [&'t str; 2]) -> Self {
-        Self { source, sets, block_marks, macros: 0, inserts: Vec::new(), late: Vec::new() }
+        Self {
+            source,
+            sets,
+            block_marks,
+            macros: 0,
+            inserts: Vec::new(),
+            blanked: Vec::new(),
+            late: Vec::new(),
+        }
     }
 
     fn statement(&mut self, statement: &ast::Stmt<'_>) {
@@ -357,6 +372,11 @@ impl<'t> Walk<'t> {
                     self.expression(argument(given));
                 }
             }
+            ast::Expr::BinOp(it)
+                if matches!(it.op, ast::BinOpKind::Rem) && matches!(&it.left, ast::Expr::Const(_)) =>
+            {
+                self.formatted(&it.left, &it.right);
+            }
             ast::Expr::GetAttr(it) => self.looked_below(&it.expr),
             ast::Expr::GetItem(it) => {
                 self.looked_below(&it.expr);
@@ -364,6 +384,42 @@ impl<'t> Walk<'t> {
             }
             other => children(other).into_iter().for_each(|child| self.expression(child)),
         }
+    }
+
+    /// `'text' % values`.
+    fn formatted(&mut self, text: &ast::Expr<'_>, values: &ast::Expr<'_>) {
+        let found = || {
+            let ast::Expr::Const(it) = text else { return None };
+            it.value.as_str()?;
+            let end = text.span().end_offset as usize;
+            let between = self.source.get(end..)?;
+            let sign = end + between.len() - between.trim_start().len();
+            self.source.get(sign..)?.strip_prefix('%')?;
+            let mut close = values.span().end_offset as usize;
+            // Why: the values may stand in brackets that their own place does not tell of.
+            let mut depth = scan::open_brackets(self.source.get(sign + 1..close)?);
+            while depth > 0 {
+                let rest = self.source.get(close..)?;
+                close += rest.len() - rest.trim_start().len();
+                self.source.get(close..)?.strip_prefix(')')?;
+                (close, depth) = (close + 1, depth - 1);
+            }
+            Some((end, sign, close))
+        };
+        let Some((end, sign, close)) = found() else {
+            self.expression(text);
+            return self.expression(values);
+        };
+        let splat = match values {
+            ast::Expr::Tuple(_) => "*",
+            ast::Expr::Map(_) => "**",
+            _ => "",
+        };
+        self.inserts.push((end, "|format(".to_owned()));
+        self.blanked.push(sign);
+        self.inserts.push((sign + 1, splat.to_owned()));
+        self.expression(values);
+        self.inserts.push((close, ")".to_owned()));
     }
 
     fn looked_below(&mut self, base: &ast::Expr<'_>) {
@@ -543,6 +599,21 @@ mod tests {
         assert_eq!(shown("{{ d.b.c + l[0].n | nosuch }}"), "error: filter nosuch is unknown at nosuch");
         let source = "{% set y = d['b'].c[0] %}{{ d.b.c.remove(7) }}";
         assert_eq!(shown(source), "error: `remove`: the list does not have this value at .remove(7)");
+    }
+
+    #[test]
+    fn a_text_is_formatted_by_a_sign() {
+        for (source, expected) in [
+            ("{{ 'gpu%02d' % 3 }}", "\"gpu03\""),
+            ("{{ '%s-%s' % ('a', l[0].n) ~ '!' }}", "\"a-1!\""),
+            ("{{ '%d%%' % ((1 + 2) * 10) }}", "\"30%\""),
+            ("{{ '%(a)s' % {'a': 1} }}", "\"1\""),
+            ("{{ '%s' % d[k].x | default('q') }}", "\"q\""),
+            ("{{ ['%03d' % 7, 7 % 4] | join(' ') }}", "\"007 3\""),
+            ("{% for i in [1, 2] %}{{ 'n%02d ' % i }}{% endfor %}", "\"n01 n02 \""),
+        ] {
+            assert_eq!(shown(source), expected, "{source}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod growing;
 mod includes;
 mod inserts;
 mod lookups;
+mod methods;
 mod minus;
 mod outside;
 mod scan;
