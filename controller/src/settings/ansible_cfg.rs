@@ -24,14 +24,7 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
     let mut read = Read::default();
     for Assignment { section, key: name, value: text, line } in assignments(source, errors) {
         if (section.as_str(), name.as_str(), text.as_str()) == ("defaults", "hash_behaviour", "merge") {
-            // Why an error: every mapping that is set twice would have other values, in silence.
-            errors.push(
-                Diagnostic::error(
-                    "`hash_behaviour = merge` is not done: the later mapping takes the place of the earlier",
-                )
-                .at(&place(source, line))
-                .help("merge where it is meant, with `{{ one | combine(other) }}`, and take the line out"),
-            );
+            errors.push(merged("hash_behaviour = merge", "take the line out").at(&place(source, line)));
             continue;
         }
         let known = KEYS.iter().find(|key| key.ansible_keys.contains(&(section.as_str(), name.as_str())));
@@ -57,6 +50,14 @@ pub(super) fn read(source: &Arc<SourceFile>, sources: &Sources<'_>, errors: &mut
         }
     }
     read
+}
+
+/// What is said where mappings were to be merged.
+///
+/// Why an error: every mapping that is set twice would have other values, in silence.
+pub(super) fn merged(written: &str, instead: &str) -> Diagnostic {
+    Diagnostic::error(format!("`{written}` is not done: the later mapping takes the place of the earlier"))
+        .help(format!("merge where it is meant, with `{{{{ one | combine(other) }}}}`, and {instead}"))
 }
 
 fn place(source: &Arc<SourceFile>, line: u32) -> Span {

@@ -122,6 +122,10 @@ impl Settings {
             settings.given.extend(toml_file::read(&source, sources, &mut errors));
         }
         for (name, text) in sources.environment {
+            if (name.as_str(), text.as_str()) == ("ANSIBLE_HASH_BEHAVIOUR", "merge") {
+                errors.push(ansible_cfg::merged("ANSIBLE_HASH_BEHAVIOUR=merge", "unset the variable"));
+                continue;
+            }
             let key = KEYS.iter().find_map(|key| {
                 let own = key.variable() == *name;
                 (own || key.ansible_variables.contains(&name.as_str())).then_some((key, own))

@@ -84,6 +84,12 @@ fn mappings_that_would_be_merged_are_refused() {
     help: merge where it is meant, with `{{ one | combine(other) }}`, and take the line out
     ");
     assert!(read(None, Some(&cfg.replace("merge", "replace")), &[]).is_ok());
+    let variable = |value: &str| read(None, None, &variables(&[("ANSIBLE_HASH_BEHAVIOUR", value)]));
+    insta::assert_snapshot!(variable("merge").unwrap_err(), @r"
+    error: `ANSIBLE_HASH_BEHAVIOUR=merge` is not done: the later mapping takes the place of the earlier
+    help: merge where it is meant, with `{{ one | combine(other) }}`, and unset the variable
+    ");
+    assert!(variable("replace").is_ok());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The template engine: compiles, caches, evaluates.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, RwLock};
 
 use minijinja::machinery::tokenize;
@@ -9,8 +9,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
-use super::growing::Grown;
 use super::includes::{self, Shelves, TakenIn};
+use super::inserts::{self, Inserted};
 use super::scan::{self, Piece};
 use super::value::Value;
 use super::{Scope, Syntax, TemplateError, Truth, filters, frame, growing, lookups, minus};
@@ -35,6 +35,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
     growing::register(&mut environment);
+    inserts::register(&mut environment);
     environment.set_formatter(|out, state, value| {
         // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
         if value.is_undefined() {
@@ -66,7 +67,7 @@ struct Compiled {
 }
 
 enum Code {
-    Expression(Expression<'static, 'static>),
+    Expression(Coded),
     /// Text and expressions, with the place of each expression in the source.
     Pieces(Vec<Part>),
     /// Has statements; the engine renders it as a whole.
@@ -74,37 +75,66 @@ enum Code {
 }
 
 pub(super) struct Document {
-    text: String,
-    grown: Option<Grown>,
+    written: inserts::Document,
+    grown: Option<Inserted>,
 }
 
 impl Document {
-    /// A text whose marks are Jinja's own, or not; it may change lists and mappings itself, or with others.
-    pub(super) fn of(source: &str, own_marks: bool, grows: bool) -> Self {
-        if !own_marks {
-            return Self { text: source.to_owned(), grown: None };
-        }
-        let text = scan::dotted_template(source);
-        let grown = grows.then(|| Grown::template(&text));
-        Self { text, grown }
+    /// A text that may change lists and mappings itself, or with others, which set some names.
+    pub(super) fn of(
+        source: &str,
+        syntax: &Syntax,
+        marks: &SyntaxConfig,
+        grows: bool,
+        outside: &HashSet<String>,
+    ) -> Self {
+        let own_marks = syntax.has_own_marks();
+        let text = if own_marks { Cow::Owned(scan::dotted_template(source)) } else { Cow::Borrowed(source) };
+        let written = inserts::document(&text, syntax, marks, outside);
+        let grown = (own_marks && grows).then(|| growing::grown_template(&written.inserted.text));
+        Self { written, grown }
     }
 
     pub(super) fn text(&self) -> &str {
-        self.grown.as_ref().map_or(&self.text, |grown| &grown.text)
+        &self.grown.as_ref().unwrap_or(&self.written.inserted).text
+    }
+
+    /// The names that it sets.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &String> {
+        self.written.sets.iter()
     }
 
     /// What the engine says, with its place in the source.
-    pub(super) fn error(&self, error: &minijinja::Error, source: &str) -> TemplateError {
-        match &self.grown {
-            None => TemplateError::from_engine(error, source),
-            Some(grown) => TemplateError::from_engine(error, &grown.text).moved(|at| grown.back(at)),
-        }
+    pub(super) fn error(&self, error: &minijinja::Error) -> TemplateError {
+        let error = TemplateError::from_engine(error, self.text());
+        error.moved(|at| {
+            let at = self.grown.as_ref().map_or(at, |grown| grown.back(at));
+            self.written.inserted.back(at)
+        })
     }
+}
+
+/// An expression as the engine takes it.
+struct Coded {
+    code: Expression<'static, 'static>,
+    text: Inserted,
+    grown: Option<Inserted>,
+}
+
+impl Coded {
+    fn eval(&self, root: minijinja::Value) -> Result<minijinja::Value, TemplateError> {
+        self.code.eval(root).map_err(|error| coded_error(&error, &self.text, self.grown.as_ref()))
+    }
+}
+
+fn coded_error(error: &minijinja::Error, text: &Inserted, grown: Option<&Inserted>) -> TemplateError {
+    TemplateError::from_engine(error, &grown.unwrap_or(text).text)
+        .moved(|at| text.back(grown.map_or(at, |grown| grown.back(at))))
 }
 
 enum Part {
     Text(Box<str>),
-    Expression { code: Expression<'static, 'static>, start: usize },
+    Expression { code: Box<Coded>, start: usize },
 }
 
 type Cache = RwLock<HashMap<Box<str>, Arc<Compiled>>>;
@@ -129,17 +159,19 @@ fn cached(
     Ok(fresh)
 }
 
-fn compile_expression(source: &str) -> Result<Expression<'static, 'static>, TemplateError> {
+fn compile_expression(source: &str) -> Result<Coded, TemplateError> {
     let unqualified = scan::unqualified(source);
     let dotted = scan::dotted(&unqualified);
-    let mut text = minus::rewritten(&dotted).into_owned();
-    if growing::grows(source) {
-        text = Grown::expression(&text).text;
+    let text = inserts::expression(&minus::rewritten(&dotted));
+    let grown = growing::grows(source).then(|| growing::grown_expression(&text.text));
+    let final_text = &grown.as_ref().unwrap_or(&text).text;
+    let compiled = ENVIRONMENT
+        .compile_expression_owned(final_text.clone())
+        .and_then(|code| whole(final_text, true, &SYNTAX).map(|()| code));
+    match compiled {
+        Ok(code) => Ok(Coded { code, text, grown }),
+        Err(error) => Err(coded_error(&error, &text, grown.as_ref())),
     }
-    ENVIRONMENT
-        .compile_expression_owned(text.clone())
-        .and_then(|code| whole(&text, true, &SYNTAX).map(|()| code))
-        .map_err(|error| TemplateError::from_engine(&error, source))
 }
 
 /// Whether every token of a text is one.
@@ -172,11 +204,12 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             !(open && pieces.len() > 1)
         };
         let Some(pieces) = scan::pieces(source).filter(several) else {
-            let document = Document::of(source, true, growing::grows(source));
+            let grows = growing::grows(source);
+            let document = Document::of(source, &Syntax::default(), &SYNTAX, grows, &HashSet::new());
             ENVIRONMENT
                 .template_from_str(document.text())
                 .and_then(|_| whole(document.text(), false, &SYNTAX))
-                .map_err(|error| document.error(&error, source))?;
+                .map_err(|error| document.error(&error))?;
             return Ok(Compiled { grows: document.grown.is_some(), code: Code::Document(document) });
         };
         let mut parts = Vec::new();
@@ -187,7 +220,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
                     let start = range.start;
                     let text = scan::doubled_backslashes(source.get(range).unwrap_or_default());
                     let code = compile_expression(&text).map_err(|error| error.shifted(start))?;
-                    Part::Expression { code, start }
+                    Part::Expression { code: Box::new(code), start }
                 }
             });
         }
@@ -206,8 +239,7 @@ pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError
         if compiled.grows {
             frame::let_grow();
         }
-        let value = code.eval(root).map_err(|error| TemplateError::from_engine(&error, source))?;
-        frame::collect(&value)
+        frame::collect(&code.eval(root)?)
     })
     .map_err(|error| error.located(source))
 }
@@ -247,10 +279,12 @@ pub(super) fn condition_text(source: &str) -> Result<&str, TemplateError> {
 pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     // Why: as in Ansible, the last line break belongs to the text only where the template gives text, and a statement
     // before it takes none away.
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let Some(line) = source.strip_suffix('\n') else { return render_line(source, scope) };
     Ok(match render_line(line, scope)? {
         Value::Str(text) => {
-            let missing = breaks(source).saturating_sub(breaks(&text));
+            let missing = wanted.saturating_sub(breaks(&text));
             Value::from(format!("{text}{}", "\n".repeat(missing)))
         }
         other => other,
@@ -265,7 +299,7 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
         }
         match &compiled.code {
             Code::Pieces(parts) => match parts.as_slice() {
-                [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root, source)?),
+                [Part::Expression { code, start }] => frame::collect(&run_part(code, *start, root)?),
                 parts => {
                     // Why: as in Ansible, what is none leaves no trace, and a value that is left alone keeps its type.
                     let mut values = Vec::with_capacity(parts.len());
@@ -273,7 +307,7 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
                         values.push(match part {
                             Part::Text(text) => Value::str(text),
                             Part::Expression { code, start } => {
-                                within_text(&run_part(code, *start, root.clone(), source)?)?
+                                within_text(&run_part(code, *start, root.clone())?)?
                             }
                         });
                     }
@@ -290,7 +324,7 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
                 ENVIRONMENT
                     .render_str(document.text(), root)
                     .map(as_value)
-                    .map_err(|error| document.error(&error, source))
+                    .map_err(|error| document.error(&error))
             }
             Code::Expression(_) => Ok(Value::Null),
         }
@@ -329,18 +363,11 @@ pub(super) fn line_breaks(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text, whose lines end with `\n`, with another end.
-pub(super) fn ended<'a>(text: &'a str, line_end: &str) -> Cow<'a, str> {
-    match line_end {
-        "\n" => Cow::Borrowed(text),
-        other => Cow::Owned(text.replace('\n', other)),
-    }
-}
-
-/// Where a place of a text that [`ended`] made lies in the text that it was made of.
-fn unended(text: &str, line_end: &str, at: usize) -> usize {
+/// Where a place of a text that [`Syntax::lines`] made lies in the text that it was made of.
+fn in_source(text: &str, removed: &[(usize, usize)], line_end: &str, at: usize) -> usize {
     let before = text.get(..at).unwrap_or(text);
-    at - before.matches(line_end).count() * (line_end.len() - 1)
+    let gone: usize = removed.iter().take_while(|(place, _)| *place <= at).map(|(_, length)| length).sum();
+    at + gone - before.matches(line_end).count() * (line_end.len() - 1)
 }
 
 /// A template file as text, written in some way, which takes in others from these shelves; none when it depends on
@@ -358,17 +385,19 @@ pub fn render_document_as(
     if own_marks && !scan::is_template(source) {
         return Ok(Some(source.to_owned()));
     }
-    let source = &*line_breaks(source);
     // Why: as in Ansible, a statement before the last line break takes it not away; what the text lacks is added again.
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let line_end = syntax.line_end;
-    let body = &*ended(source.strip_suffix('\n').unwrap_or(source), line_end);
+    let (body, removed) = syntax.lines(source.strip_suffix('\n').unwrap_or(source));
+    let body = &*body;
     let takes_in = includes::takes_in(body);
-    let document = Document::of(body, own_marks, takes_in || growing::grows(body));
     let marks = match *syntax == Syntax::default() {
         true => SYNTAX.clone(),
         false => syntax.config().map_err(TemplateError::new)?,
     };
-    let taken = TakenIn::default();
+    let document = Document::of(body, syntax, &marks, takes_in || growing::grows(body), &HashSet::new());
+    let taken = TakenIn::of(&document);
     let mut environment = Cow::Borrowed(&*ENVIRONMENT);
     if takes_in || *syntax != Syntax::default() {
         let own = environment.to_mut();
@@ -386,14 +415,15 @@ pub fn render_document_as(
             .render_str(document.text(), root)
             .and_then(|rendered| whole(document.text(), false, &marks).map(|()| rendered))
             .map(as_value)
-            .map_err(|error| taken.error(&error).unwrap_or_else(|| document.error(&error, body)))
+            .map_err(|error| taken.error(&error).unwrap_or_else(|| document.error(&error)))
     });
-    let located =
-        |error: TemplateError| taken.located(error.located(body)).moved(|at| unended(body, line_end, at));
+    let located = |error: TemplateError| {
+        taken.located(error.located(body)).moved(|at| in_source(body, &removed, line_end, at))
+    };
     match rendered.map_err(located)? {
         Value::Unknown => Ok(None),
         Value::Str(text) => {
-            let missing = breaks(source).saturating_sub(breaks(&text));
+            let missing = wanted.saturating_sub(breaks(&text));
             Ok(Some(format!("{text}{}", line_end.repeat(missing))))
         }
         other => Ok(Some(other.to_text())),
@@ -414,6 +444,8 @@ pub(super) fn render_file(
     if *syntax != Syntax::default() {
         return document();
     }
+    let wanted = breaks(source);
+    let source = &*line_breaks(source);
     let bare = source.strip_suffix('\n').unwrap_or(source);
     match scan::pieces(bare).as_deref() {
         Some([Piece::Expression(range)]) => {
@@ -422,7 +454,7 @@ pub(super) fn render_file(
             let value = evaluate(inner, scope).map_err(|error| error.shifted(start))?;
             Ok(match value.as_str() {
                 Some(text) => {
-                    let missing = breaks(source).saturating_sub(breaks(text));
+                    let missing = wanted.saturating_sub(breaks(text));
                     Value::from(format!("{text}{}", "\n".repeat(missing)))
                 }
                 None => value,
@@ -432,15 +464,8 @@ pub(super) fn render_file(
     }
 }
 
-fn run_part(
-    code: &Expression<'static, 'static>,
-    start: usize,
-    root: minijinja::Value,
-    source: &str,
-) -> Result<minijinja::Value, TemplateError> {
-    code.eval(root).map_err(|error| {
-        TemplateError::from_engine(&error, source.get(start..).unwrap_or_default()).shifted(start)
-    })
+fn run_part(code: &Coded, start: usize, root: minijinja::Value) -> Result<minijinja::Value, TemplateError> {
+    code.eval(root).map_err(|error| error.shifted(start))
 }
 
 /// What stands in a text for a value.
@@ -497,8 +522,11 @@ fn references(
     undeclared: impl IntoIterator<Item = String>,
     looked_up: Vec<(String, bool)>,
 ) -> Result<References, TemplateError> {
-    let mut names: Vec<String> =
-        undeclared.into_iter().filter(|name| name != "omit" && !is_function(name)).collect();
+    let macros = scan::macros(source);
+    let is_own = |name: &String| {
+        ["omit", inserts::SCOPE].contains(&name.as_str()) || is_function(name) || macros.contains(name)
+    };
+    let mut names: Vec<String> = undeclared.into_iter().filter(|name| !is_own(name)).collect();
     names.sort_unstable_by_key(|name| scan::find_name(source, name));
     names.dedup();
     for name in &names {
@@ -566,7 +594,7 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
     let compiled = expression(source)?;
     let Code::Expression(code) = &compiled.code else { return Ok(References::default()) };
     filters::check_names(source)?;
-    references(source, code.undeclared_variables(false), check_lookups(source)?)
+    references(source, code.code.undeclared_variables(false), check_lookups(source)?)
 }
 
 /// Reads a template without rendering it.
@@ -576,11 +604,12 @@ pub fn inspect_expression(source: &str) -> Result<References, TemplateError> {
 pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
     let compiled = template(source)?;
     let mut names = Vec::new();
+    let mut looked_up = Vec::new();
     match &compiled.code {
         Code::Pieces(parts) => {
             for part in parts {
                 if let Part::Expression { code, start } = part {
-                    names.extend(code.undeclared_variables(false));
+                    names.extend(code.code.undeclared_variables(false));
                     let end = source.get(*start..).and_then(|rest| rest.find("}}")).unwrap_or(0) + start;
                     filters::check_names(source.get(*start..end).unwrap_or_default())
                         .map_err(|error| error.shifted(*start))?;
@@ -588,14 +617,15 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
             }
         }
         Code::Document(document) => {
-            let parsed = ENVIRONMENT
-                .template_from_str(document.text())
-                .map_err(|error| document.error(&error, source))?;
+            let parsed =
+                ENVIRONMENT.template_from_str(document.text()).map_err(|error| document.error(&error))?;
             names.extend(parsed.undeclared_variables(false));
+            // Why guarded: nobody knows whether the macro runs.
+            let late = document.written.late.iter().filter(|name| !names.contains(name)).cloned();
+            looked_up.extend(late.map(|name| (name, true)));
         }
         Code::Expression(_) => {}
     }
-    let mut looked_up = Vec::new();
     for range in scan::code(source) {
         let start = range.start;
         let found = check_lookups(source.get(range).unwrap_or_default());

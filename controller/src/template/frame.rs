@@ -12,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, engine, growing, scan, sight};
+use super::{Scope, TemplateError, engine, growing, inserts, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -354,6 +354,7 @@ impl Object for Scope {
         match name {
             "omit" => Some(Engine::from_object(Omit)),
             "vars" => Some(sight::all(self)),
+            inserts::SCOPE => Some(Engine::from_dyn_object(Arc::clone(self))),
             _ if engine::is_function(name) || is_macro(name) => None,
             _ => Some(missing(name.to_owned())),
         }

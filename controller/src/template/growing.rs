@@ -13,8 +13,9 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, ValueKind, from_a
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{expose, missing, render};
-use super::scan;
+use super::inserts::Inserted;
 use super::value::{Dict, List, Value};
+use super::{methods, scan};
 
 type Engine = minijinja::Value;
 
@@ -37,9 +38,6 @@ const METHODS: [&str; 11] = [
     ".update",
 ];
 
-/// Blanks that a method adds at most.
-const MAX_PADDING: usize = 1_000_000;
-
 /// How deep lists may lie in one another.
 const MAX_DEPTH: usize = 64;
 
@@ -53,59 +51,33 @@ pub(super) fn grows(source: &str) -> bool {
     })
 }
 
-/// A template whose literals can grow.
-pub(super) struct Grown {
-    pub(super) text: String,
-    /// What was added: where in the new text, and how much.
-    added: Vec<(usize, usize)>,
+/// Gives the literals in these stretches of code to the functions that make them grow.
+fn grown(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Inserted {
+    let mut inserts = Vec::new();
+    for stretch in stretches {
+        literals(source, stretch, &mut inserts);
+    }
+    Inserted::of(source, inserts.into_iter().map(|(at, word)| (at, word.to_owned())).collect())
 }
 
-impl Grown {
-    /// Gives the literals in these stretches of code to the functions that make them grow.
-    fn of(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Self {
-        let mut inserts: Vec<(usize, &'static str)> = Vec::new();
-        for stretch in stretches {
-            literals(source, stretch, &mut inserts);
+/// A bare expression whose literals can grow.
+pub(super) fn grown_expression(source: &str) -> Inserted {
+    grown(source, std::iter::once(0..source.len()))
+}
+
+/// A template with statements whose literals can grow.
+pub(super) fn grown_template(source: &str) -> Inserted {
+    let mut raw = false;
+    let stretches = scan::code(source).into_iter().filter(|stretch| {
+        let code = source.get(stretch.clone()).unwrap_or_default();
+        match code.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
+            "raw" => raw = true,
+            "endraw" => raw = false,
+            _ => return !raw,
         }
-        inserts.sort_by_key(|(at, _)| *at);
-        let mut grown =
-            Self { text: String::with_capacity(source.len() + inserts.len() * 8), added: Vec::new() };
-        let mut copied = 0;
-        for (at, word) in inserts {
-            grown.text.push_str(source.get(copied..at).unwrap_or_default());
-            grown.added.push((grown.text.len(), word.len()));
-            grown.text.push_str(word);
-            copied = at;
-        }
-        grown.text.push_str(source.get(copied..).unwrap_or_default());
-        grown
-    }
-
-    /// A bare expression.
-    pub(super) fn expression(source: &str) -> Self {
-        Self::of(source, std::iter::once(0..source.len()))
-    }
-
-    /// A template with statements.
-    pub(super) fn template(source: &str) -> Self {
-        let mut raw = false;
-        let stretches = scan::code(source).into_iter().filter(|stretch| {
-            let code = source.get(stretch.clone()).unwrap_or_default();
-            match code.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
-                "raw" => raw = true,
-                "endraw" => raw = false,
-                _ => return !raw,
-            }
-            false
-        });
-        Self::of(source, stretches)
-    }
-
-    /// Where something stood before.
-    pub(super) fn back(&self, at: usize) -> usize {
-        let before = self.added.iter().take_while(|(place, _)| *place < at);
-        at.saturating_sub(before.map(|(_, length)| length).sum())
-    }
+        false
+    });
+    grown(source, stretches)
 }
 
 fn literals(source: &str, stretch: Range<usize>, inserts: &mut Vec<(usize, &'static str)>) {
@@ -166,6 +138,14 @@ pub(super) fn dict(dict: &Dict) -> Engine {
     let entries = dict
         .iter()
         .map(|(key, value)| (Arc::clone(key), (Engine::from(Arc::clone(key)), Slot::Raw(value.clone()))));
+    Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
+}
+
+/// A mapping of values that are there already.
+pub(super) fn mapping(entries: Vec<(String, Engine)>) -> Engine {
+    let entries = entries
+        .into_iter()
+        .map(|(key, value)| (Arc::from(key.as_str()), (Engine::from(key), Slot::Ready(value))));
     Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
 }
 
@@ -249,7 +229,7 @@ impl GrowingDict {
     }
 }
 
-fn refusal(method: &str, why: &str) -> Error {
+pub(super) fn refusal(method: &str, why: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("`{method}`: {why}"))
 }
 
@@ -520,8 +500,9 @@ impl Object for GrowingDict {
 /// Python's methods of lists and mappings that change nothing, as far as the engine lacks them.
 fn plain_method(value: &Engine, method: &str, args: &[Engine]) -> Option<Result<Engine, Error>> {
     Some(match (value.kind(), method) {
-        (ValueKind::Seq, "index") => from_args(args).and_then(|(item,): (&Engine,)| {
-            let at = value.try_iter()?.position(|known| known == *item);
+        (ValueKind::Seq, "index") => from_args(args).and_then(|(item, start): (&Engine, Option<usize>)| {
+            let start = start.unwrap_or_default();
+            let at = value.try_iter()?.skip(start).position(|known| known == *item).map(|at| at + start);
             at.map(Engine::from).ok_or_else(|| refusal(method, "the list does not have this value"))
         }),
         (ValueKind::Seq, "copy") => from_args(args).and_then(|()| {
@@ -530,71 +511,7 @@ fn plain_method(value: &Engine, method: &str, args: &[Engine]) -> Option<Result<
         }),
         (ValueKind::Map, "copy") => from_args(args)
             .and_then(|()| Ok(Engine::from_object(GrowingDict { entries: Mutex::new(pairs(value)?) }))),
-        (ValueKind::String, _) => return text_method(value.as_str()?, method, args),
-        _ => return None,
-    })
-}
-
-/// Python's methods of text that the engine lacks.
-fn text_method(text: &str, method: &str, args: &[Engine]) -> Option<Result<Engine, Error>> {
-    let length = text.chars().count();
-    let padded = |left: usize, right: usize, with: char| {
-        let fill = |count: usize| std::iter::repeat_n(with, count);
-        Engine::from(fill(left).chain(text.chars()).chain(fill(right)).collect::<String>())
-    };
-    let missing = |width: i64| {
-        let missing = usize::try_from(width).unwrap_or_default().saturating_sub(length);
-        if missing > MAX_PADDING { Err(refusal(method, "the width is too large")) } else { Ok(missing) }
-    };
-    Some(match method {
-        "ljust" | "rjust" | "center" => from_args(args).and_then(|(width, with): (i64, Option<&str>)| {
-            let missing = missing(width)?;
-            let mut with = with.unwrap_or(" ").chars();
-            let (Some(fill), None) = (with.next(), with.next()) else {
-                return Err(refusal(method, "it fills with one character"));
-            };
-            Ok(match method {
-                "ljust" => padded(0, missing, fill),
-                "rjust" => padded(missing, 0, fill),
-                _ => {
-                    // Why: as Python has it, what cannot be halved goes to the left where the width is odd.
-                    let left = missing / 2 + (missing & usize::try_from(width).unwrap_or_default() & 1);
-                    padded(left, missing - left, fill)
-                }
-            })
-        }),
-        "zfill" => from_args(args).and_then(|(width,): (i64,)| {
-            let zeros = "0".repeat(missing(width)?);
-            let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
-            Ok(Engine::from(format!("{sign}{zeros}{digits}")))
-        }),
-        "partition" | "rpartition" => from_args(args).and_then(|(at,): (&str,)| {
-            if at.is_empty() {
-                return Err(refusal(method, "it wants a text to part at"));
-            }
-            let parts = match method {
-                "partition" => text.split_once(at).map_or([text, "", ""], |(left, right)| [left, at, right]),
-                _ => text.rsplit_once(at).map_or(["", "", text], |(left, right)| [left, at, right]),
-            };
-            Ok(Engine::from(parts.map(Engine::from).to_vec()))
-        }),
-        "removeprefix" => {
-            from_args(args).map(|(part,): (&str,)| Engine::from(text.strip_prefix(part).unwrap_or(text)))
-        }
-        "removesuffix" => {
-            from_args(args).map(|(part,): (&str,)| Engine::from(text.strip_suffix(part).unwrap_or(text)))
-        }
-        "swapcase" => from_args(args).map(|()| {
-            let swapped = text.chars().map(|c| match c.is_uppercase() {
-                true => c.to_lowercase().to_string(),
-                false => c.to_uppercase().to_string(),
-            });
-            Engine::from(swapped.collect::<String>())
-        }),
-        "index" => from_args(args).and_then(|(part,): (&str,)| {
-            let at = text.find(part).and_then(|at| text.get(..at)).map(|before| before.chars().count());
-            at.map(Engine::from).ok_or_else(|| refusal(method, "the text does not have this part"))
-        }),
+        (ValueKind::String, _) => return methods::of_text(value.as_str()?, method, args),
         _ => return None,
     })
 }
@@ -655,29 +572,6 @@ mod tests {
                 "{{ [1, 2].index(2) }} {{ [1, 1].count(1) }} {{ {'a': 1}.copy() }} {{ [1].copy() }}",
                 r#""1 2 {'a': 1} [1]""#,
             ),
-        ] {
-            assert_eq!(shown(source), expected, "{source}");
-        }
-    }
-
-    #[test]
-    fn texts_have_the_methods_of_python() {
-        for (source, expected) in [
-            (
-                "{{ 'ab'.ljust(4) ~ '|' ~ 'ab'.rjust(4, '.') ~ '|' ~ 'ab'.center(5, '*') ~ '|' ~ 'abc'.center(6, '*') }}",
-                "\"ab  |..ab|**ab*|*abc**\"",
-            ),
-            ("{{ ['-7'.zfill(4), '7'.zfill(3), 'abc'.zfill(2)] }}", r#"["-007","007","abc"]"#),
-            (
-                "{{ ['a=b=c'.partition('='), 'a=b=c'.rpartition('='), 'a'.partition('=')] }}",
-                r#"[["a","=","b=c"],["a=b","=","c"],["a","",""]]"#,
-            ),
-            (
-                "{{ ['v1.2'.removeprefix('v'), 'a.conf'.removesuffix('.conf'), 'aB'.swapcase(), 'abc'.index('c')] }}",
-                r#"["1.2","a","Ab",2]"#,
-            ),
-            ("{{ 'a'.ljust(9999999999) }}", "error: `ljust`: the width is too large"),
-            ("{{ 'abc'.index('x') }}", "error: `index`: the text does not have this part"),
         ] {
             assert_eq!(shown(source), expected, "{source}");
         }

@@ -3,13 +3,14 @@
 //! Owns where those are looked for, and what is said where one is not there or has a mistake. Must not read anything
 //! itself: files are asked of [`Outside`].
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind};
 
-use super::engine::{Document, ended, line_breaks, whole};
+use super::engine::{Document, line_breaks, whole};
 use super::outside::{Content, Outside};
 use super::{Syntax, TemplateError, frame, scan};
 
@@ -98,7 +99,7 @@ struct Taken {
 }
 
 /// What one rendering took in.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct TakenIn(Arc<Mutex<Notes>>);
 
 #[derive(Default)]
@@ -106,9 +107,17 @@ struct Notes {
     taken: Vec<Taken>,
     /// What was not there, and where it was looked for.
     missing: Option<(String, String)>,
+    /// The names that the templates so far set.
+    sets: HashSet<String>,
 }
 
 impl TakenIn {
+    /// Of a template that sets these names itself.
+    pub(super) fn of(document: &Document) -> Self {
+        let notes = Notes { sets: document.sets().cloned().collect(), ..Notes::default() };
+        Self(Arc::new(Mutex::new(notes)))
+    }
+
     /// Lets the templates of an environment take in others.
     pub(super) fn open(
         &self,
@@ -119,7 +128,7 @@ impl TakenIn {
         marks: &SyntaxConfig,
     ) {
         let (notes, outside, shelves) = (Arc::clone(&self.0), Arc::clone(outside), shelves.clone());
-        let (own_marks, line_end, marks) = (syntax.has_own_marks(), syntax.line_end, marks.clone());
+        let (own_marks, syntax, marks) = (syntax.has_own_marks(), syntax.clone(), marks.clone());
         environment.set_loader(move |name| {
             let found = shelves.find(&*outside, name).map_err(|why| TemplateError::new(why).into_engine())?;
             let Ok(mut notes) = notes.lock() else { return Ok(None) };
@@ -137,9 +146,10 @@ impl TakenIn {
                 .map_err(|_| TemplateError::new(format!("{path} is not UTF-8 text")).into_engine())?;
             // Why: as in Ansible, the last line break of a file that is taken in goes.
             let source = line_breaks(source);
-            let source = ended(source.strip_suffix('\n').unwrap_or(&source), line_end).into_owned();
+            let source = syntax.lines(source.strip_suffix('\n').unwrap_or(&source)).0.into_owned();
             frame::note_macros(&source);
-            let document = Document::of(&source, own_marks, own_marks);
+            let document = Document::of(&source, &syntax, &marks, own_marks, &notes.sets);
+            notes.sets.extend(document.sets().cloned());
             let text = document.text().to_owned();
             notes.taken.push(Taken { name: name.to_owned(), path, document, source });
             drop(notes);
@@ -165,7 +175,7 @@ impl TakenIn {
             (Some((name, looked)), _) => {
                 TemplateError::new(format!("there is no template `{name}`; {looked}"))
             }
-            (None, Some(taken)) => taken.document.error(inner, &taken.source),
+            (None, Some(taken)) => taken.document.error(inner),
             (None, None) => return None,
         };
         let own = error.range();

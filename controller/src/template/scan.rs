@@ -86,6 +86,25 @@ pub(super) fn bracket_end(expression: &str, start: usize) -> Option<usize> {
     expression_end(expression.as_bytes(), start, b")")
 }
 
+/// How many round brackets a stretch of an expression opens and does not close.
+pub(super) fn open_brackets(expression: &str) -> usize {
+    let bytes = expression.as_bytes();
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\'' | b'"' => match string_end(bytes, at) {
+                Some(end) => at = end,
+                None => return depth,
+            },
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    depth
+}
+
 /// The arguments between the brackets of a call, without the blanks around them.
 pub(super) fn arguments(expression: &str, inside: Range<usize>) -> Vec<Range<usize>> {
     let bytes = expression.as_bytes().get(..inside.end).unwrap_or_default();

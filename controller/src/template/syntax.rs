@@ -1,7 +1,9 @@
 //! How the template of a file is written: its marks and what becomes of blanks.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
 /// A mark that is left out is Jinja's own.
@@ -32,14 +34,16 @@ impl Default for Syntax {
     }
 }
 
+fn mark(given: &Option<String>, own: &'static str) -> Cow<'static, str> {
+    given.clone().map_or(Cow::Borrowed(own), Cow::Owned)
+}
+
 fn marks(
     given: &(Option<String>, Option<String>),
     begin: &'static str,
     end: &'static str,
 ) -> [Cow<'static, str>; 2] {
-    let one =
-        |given: &Option<String>, own: &'static str| given.clone().map_or(Cow::Borrowed(own), Cow::Owned);
-    [one(&given.0, begin), one(&given.1, end)]
+    [mark(&given.0, begin), mark(&given.1, end)]
 }
 
 impl Syntax {
@@ -48,10 +52,15 @@ impl Syntax {
         [&self.block, &self.variable, &self.comment].iter().all(|pair| **pair == (None, None))
     }
 
+    /// What a statement begins and ends with.
+    pub(super) fn block_marks(&self) -> [Cow<'static, str>; 2] {
+        marks(&self.block, "{%", "%}")
+    }
+
     /// # Errors
     /// Marks that cannot be told apart.
     pub(super) fn config(&self) -> Result<SyntaxConfig, String> {
-        let [block, block_end] = marks(&self.block, "{%", "%}");
+        let [block, block_end] = self.block_marks();
         let [variable, variable_end] = marks(&self.variable, "{{", "}}");
         let [comment, comment_end] = marks(&self.comment, "{#", "#}");
         SyntaxConfig::builder()
@@ -63,6 +72,44 @@ impl Syntax {
             .comment_delimiters(comment, comment_end)
             .build()
             .map_err(|error| error.to_string())
+    }
+
+    /// A text whose lines end with `\n` as the engine is to have it, and what was taken out: where in the new text, and how
+    /// much.
+    pub(super) fn lines<'a>(&self, text: &'a str) -> (Cow<'a, str>, Vec<(usize, usize)>) {
+        let mut removed = Vec::new();
+        if self.line_end == "\n" {
+            return (Cow::Borrowed(text), removed);
+        }
+        let mut kept = String::new();
+        let mut copied = 0;
+        // Why here: to the engine no line ends with a lone `\r`.
+        if self.lstrip_blocks && self.line_end == "\r" {
+            for blanks in self.blanks_before_statements(text) {
+                kept.push_str(text.get(copied..blanks.start).unwrap_or_default());
+                removed.push((kept.len(), blanks.len()));
+                copied = blanks.end;
+            }
+        }
+        kept.push_str(text.get(copied..).unwrap_or_default());
+        (Cow::Owned(kept.replace('\n', self.line_end)), removed)
+    }
+
+    fn blanks_before_statements(&self, text: &str) -> Vec<Range<usize>> {
+        let Ok(marks) = Self { lstrip_blocks: false, ..self.clone() }.config() else { return Vec::new() };
+        let starts = [mark(&self.block.0, "{%"), mark(&self.comment.0, "{#")];
+        let data = tokenize(text, false, marks).map_while(Result::ok);
+        let ends = data.filter_map(|(token, span)| {
+            matches!(token, Token::TemplateData(_)).then_some(span.end_offset as usize)
+        });
+        let blanks = ends.filter_map(|end| {
+            let (before, after) = text.split_at_checked(end)?;
+            let rest = starts.iter().find_map(|start| after.strip_prefix(&**start))?;
+            let line = before.rsplit('\n').next()?;
+            let only_blanks = line.chars().all(char::is_whitespace) && !line.is_empty();
+            (only_blanks && !rest.starts_with('+')).then_some(end - line.len()..end)
+        });
+        blanks.collect()
     }
 
     /// Takes what a first line `#jinja2: name: value, …` says, and gives the text after that line.

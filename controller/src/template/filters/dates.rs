@@ -44,6 +44,10 @@ struct Span(i64);
 
 impl Date {
     fn parse(format: &str, text: &str) -> Option<Self> {
+        if format.contains("%Z") {
+            // Why: as in Python, the name of a zone is read and makes nothing of it.
+            return ["GMT", "UTC"].iter().find_map(|zone| Self::parse(&format.replace("%Z", zone), text));
+        }
         let read = BrokenDownTime::parse(format, text).ok()?;
         Some(Self { time: read.to_datetime().ok()?, offset: read.offset() })
     }

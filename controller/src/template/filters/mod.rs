@@ -302,6 +302,17 @@ fn map(state: &mut State, value: Engine, rest: Rest<ValueOrKwargs>) -> Result<En
         }
         return Ok(Engine::from(mapped));
     }
+    // Why: to the engine's own, `attribute` is always its own, and never the filter's that it is to call.
+    if let Some(filter) = values.first().and_then(Engine::as_str)
+        && kwargs.has("attribute")
+    {
+        let mut mapped = Vec::new();
+        for item in value.try_iter()? {
+            let args: Vec<Engine> = std::iter::once(item).chain(values.iter().skip(1).cloned()).collect();
+            mapped.push(state.apply_filter(filter, &args)?);
+        }
+        return Ok(Engine::from(mapped));
+    }
     Ok(Engine::from(minijinja::filters::map(state, value, rest)?))
 }
 

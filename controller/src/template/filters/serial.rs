@@ -95,7 +95,13 @@ fn yaml(call: &Call, indent: usize, flow: Flow) -> Result<Value, String> {
     let indent = if (2..=9).contains(&indent) { indent } else { 2 };
     let width = if width <= indent * 2 { 80 } else { width };
     let sort = call.named("sort_keys").is_none_or(Value::truthy);
-    Ok(text_with(&call.value().to_json(), &Layout { indent, width, sort, flow }).into())
+    let text = text_with(&call.value().to_json(), &Layout { indent, width, sort, flow });
+    if !call.named("explicit_start").is_some_and(Value::truthy) {
+        return Ok(text.into());
+    }
+    // Why: as PyYAML has it, only lists and mappings over several lines begin below the mark.
+    let is_block = matches!(call.value(), Value::List(_) | Value::Map(_)) && !text.starts_with(['[', '{']);
+    Ok(format!("---{}{text}", if is_block { '\n' } else { ' ' }).into())
 }
 
 /// How Python's `json.dumps` lays out a value.

@@ -123,7 +123,8 @@ fn indent(call: &Call) -> Result<Value, String> {
     };
     let (first, blank) = (call.flag(1, "first"), call.flag(2, "blank"));
     let mut out = String::new();
-    for (index, line) in text.split('\n').enumerate() {
+    // Why with one more break: as in Jinja, a text that ends with a break keeps it.
+    for (index, line) in lines(&format!("{text}\n")).enumerate() {
         if index > 0 {
             out.push('\n');
         }
@@ -133,6 +134,23 @@ fn indent(call: &Call) -> Result<Value, String> {
         out.push_str(line);
     }
     Ok(out.into())
+}
+
+/// The lines of a text as Python's `splitlines` has them.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let ends = |c: char| {
+        matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    };
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Some((line, after)) = rest.split_once(ends) else { return Some(std::mem::take(&mut rest)) };
+        let crlf = rest.get(line.len()..).is_some_and(|end| end.starts_with("\r\n"));
+        rest = if crlf { after.strip_prefix('\n').unwrap_or(after) } else { after };
+        Some(line)
+    })
 }
 
 fn wordwrap(call: &Call) -> Result<Value, String> {

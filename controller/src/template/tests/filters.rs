@@ -6,10 +6,7 @@ use super::scope;
 use crate::template::{filters, inspect_template, render};
 
 /// Where we differ, and why.
-const DIFFERENCES: &[(&str, &str)] = &[
-    ("'%s' % 'a'", "the engine has no `%` for text; `format` does it"),
-    ("'%s-%d' % ('a', 3)", "the engine has no `%` for text; `format` does it"),
-];
+const DIFFERENCES: &[(&str, &str)] = &[];
 
 #[test]
 fn filters_and_tests_give_what_ansible_gives() {
@@ -104,11 +101,11 @@ fn reference() -> String {
          - Dates of `to_datetime` live within an expression: a variable keeps the text of a date, which `-` takes for one. A date \
          without a time zone counts as UTC in `timestamp()`.\n\
          - Regular expressions that look around or refer back may take a million steps a match.\n\
-         - There is no `%` between a text and values; `format` does it.\n\
+         - `%` between a text and values works behind a text that is written out (`'%02d' % n`); behind a variable `format` does it.\n\
          - `exists`, `file`, `directory` and `fileglob` look at the controller's disk once a run; a run that is resumed looks again.\n\
          - Keys of mappings are always text.\n\
          - Files that a template imports or includes see its variables, also where it says `without context`.\n\
-         - Macros take the arguments that they name: there is no `varargs` and no `kwargs`. A variable that a macro asks for has to be there where the macro is defined, also if nothing calls it.\n\
+         - Macros give text, also where they write nothing but a list. What a macro asks for and its own text sets only further down has to be there before.\n\
          - Whole numbers beyond 64 bits become floating-point numbers.\n\
          - `now()` is refused: a run that goes on after a crash has to write the same files. `ansible_date_time` of the facts is the time at which they were read.\n\
          - Of the variables of template files there are `ansible_managed`, `template_path`, `template_fullpath` and `template_destpath`; `template_host`, `template_uid`, `template_mtime` and `template_run_date` would give another file on each machine and in each run.\n",

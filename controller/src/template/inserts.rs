@@ -1,0 +1,684 @@
+//! What the engine is told beside what is written, so that it does as Jinja with Ansible does.
+//!
+//! Owns what is inserted, and where a place of the new text lay in the old one. Nothing but a `%` is taken away,
+//! for which a blank stays, so that this can be told. Must not know what the values are.
+//!
+//! * `a[k].b`: the engine refuses to look below what is not there, also where a `default` follows. `a[k]` goes through
+//!   a filter that makes something of it that may be looked below.
+//! * `'%02d' % n`: the engine divides numbers only. Behind a text that is written out it is the filter `format`.
+//! * Variables of a macro that no text sets are asked for when the macro runs; the engine asks when it is defined.
+//! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`Variadic`].
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::machinery::{ast, parse, parse_expr};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Object};
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use super::{Syntax, engine, frame, growing, scan};
+
+type Engine = minijinja::Value;
+
+/// The filter that makes nothing something that may be looked below.
+const BELOW: &str = "__below";
+/// The filter that lets a macro take more arguments than it names.
+const VARIADIC: &str = "__variadic";
+/// The variables as a whole.
+pub(super) const SCOPE: &str = "__scope";
+/// The longest expression that is named in a message.
+const LONGEST_NAME: usize = 80;
+
+/// A text with things inserted.
+pub(super) struct Inserted {
+    pub(super) text: String,
+    /// What was added: where in the new text, and how much.
+    added: Vec<(usize, usize)>,
+}
+
+impl Inserted {
+    /// Of two things that go to one place, the one that is given first comes first.
+    pub(super) fn of(source: &str, mut inserts: Vec<(usize, String)>) -> Self {
+        inserts.sort_by_key(|(at, _)| *at);
+        let mut text = String::with_capacity(source.len() + inserts.len() * 16);
+        let mut added = Vec::new();
+        let mut copied = 0;
+        for (at, word) in inserts {
+            text.push_str(source.get(copied..at).unwrap_or_default());
+            added.push((text.len(), word.len()));
+            text.push_str(&word);
+            copied = at;
+        }
+        text.push_str(source.get(copied..).unwrap_or_default());
+        Self { text, added }
+    }
+
+    /// Where something stood before.
+    pub(super) fn back(&self, at: usize) -> usize {
+        let before = self.added.iter().take_while(|(place, _)| *place < at);
+        // Why at most: what lies within something inserted stands for where that was put.
+        at.saturating_sub(before.map(|(place, length)| (*length).min(at - place)).sum())
+    }
+}
+
+/// A bare expression.
+pub(super) fn expression(source: &str) -> Inserted {
+    let parsed = parse_expr(source).ok();
+    let nothing = HashSet::new();
+    let mut walk = Walk::new(source, &nothing, ["", ""]);
+    if let Some(parsed) = &parsed {
+        walk.expression(parsed);
+    }
+    checked(walk, |text| parse_expr(text).is_ok())
+}
+
+/// A template with statements.
+pub(super) struct Document {
+    pub(super) inserted: Inserted,
+    /// The names that it sets somewhere.
+    pub(super) sets: HashSet<String>,
+    /// Variables that only its macros ask for.
+    pub(super) late: Vec<String>,
+}
+
+/// A template with statements, where others that take it in set some names.
+pub(super) fn document(
+    source: &str,
+    syntax: &Syntax,
+    marks: &SyntaxConfig,
+    outside: &HashSet<String>,
+) -> Document {
+    let Ok(parsed) = parse(source, "", marks.clone()) else {
+        return Document {
+            inserted: Inserted::of(source, Vec::new()),
+            sets: HashSet::new(),
+            late: Vec::new(),
+        };
+    };
+    let mut sets = HashSet::new();
+    targets(&parsed, &mut sets);
+    let known = sets.union(outside).cloned().collect();
+    let [start, end] = syntax.block_marks();
+    let mut walk = Walk::new(source, &known, [&start, &end]);
+    walk.statement(&parsed);
+    let late = std::mem::take(&mut walk.late);
+    let inserted = checked(walk, |text| parse(text, "", marks.clone()).is_ok());
+    Document { inserted, sets, late }
+}
+
+/// Why checked: where the engine tells places otherwise than thought, the text stays as it is.
+fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Inserted {
+    if walk.inserts.is_empty() {
+        return Inserted::of(walk.source, Vec::new());
+    }
+    let mut text = walk.source.to_owned();
+    for at in walk.blanked {
+        text.replace_range(at..=at, " ");
+    }
+    let inserted = Inserted::of(&text, walk.inserts);
+    match is_right(&inserted.text) {
+        true => inserted,
+        false => Inserted::of(walk.source, Vec::new()),
+    }
+}
+
+/// The parts of a statement.
+#[derive(Default)]
+struct Parts<'n, 's> {
+    targets: Vec<&'n ast::Expr<'s>>,
+    expressions: Vec<&'n ast::Expr<'s>>,
+    call: Option<&'n ast::Call<'s>>,
+    bodies: Vec<&'n [ast::Stmt<'s>]>,
+}
+
+fn parts<'n, 's>(statement: &'n ast::Stmt<'s>) -> Parts<'n, 's> {
+    let mut found = Parts::default();
+    match statement {
+        ast::Stmt::Template(it) => found.bodies.push(&it.children),
+        ast::Stmt::EmitExpr(it) => found.expressions.push(&it.expr),
+        ast::Stmt::ForLoop(it) => {
+            found.targets.push(&it.target);
+            found.expressions.push(&it.iter);
+            found.expressions.extend(&it.filter_expr);
+            found.bodies.extend([it.body.as_slice(), &it.else_body]);
+        }
+        ast::Stmt::IfCond(it) => {
+            found.expressions.push(&it.expr);
+            found.bodies.extend([it.true_body.as_slice(), &it.false_body]);
+        }
+        ast::Stmt::WithBlock(it) => {
+            found.targets.extend(it.assignments.iter().map(|(target, _)| target));
+            found.expressions.extend(it.assignments.iter().map(|(_, value)| value));
+            found.bodies.push(&it.body);
+        }
+        ast::Stmt::Set(it) => {
+            found.targets.push(&it.target);
+            found.expressions.push(&it.expr);
+        }
+        ast::Stmt::SetBlock(it) => {
+            found.targets.push(&it.target);
+            found.expressions.extend(&it.filter);
+            found.bodies.push(&it.body);
+        }
+        ast::Stmt::AutoEscape(it) => found.bodies.push(&it.body),
+        ast::Stmt::FilterBlock(it) => {
+            found.expressions.push(&it.filter);
+            found.bodies.push(&it.body);
+        }
+        ast::Stmt::Block(it) => found.bodies.push(&it.body),
+        ast::Stmt::Import(it) => {
+            found.targets.push(&it.name);
+            found.expressions.push(&it.expr);
+        }
+        ast::Stmt::FromImport(it) => {
+            found.targets.extend(it.names.iter().map(|(name, alias)| alias.as_ref().unwrap_or(name)));
+            found.expressions.push(&it.expr);
+        }
+        ast::Stmt::Extends(it) => found.expressions.push(&it.name),
+        ast::Stmt::Include(it) => found.expressions.push(&it.name),
+        ast::Stmt::Macro(it) => {
+            found.targets.extend(&it.args);
+            found.expressions.extend(&it.defaults);
+            found.bodies.push(&it.body);
+        }
+        ast::Stmt::CallBlock(it) => {
+            found.targets.extend(&it.macro_decl.args);
+            found.expressions.extend(&it.macro_decl.defaults);
+            found.call = Some(&it.call);
+            found.bodies.push(&it.macro_decl.body);
+        }
+        ast::Stmt::Do(it) => found.call = Some(&it.call),
+        ast::Stmt::EmitRaw(_) | ast::Stmt::Continue(_) | ast::Stmt::Break(_) => {}
+    }
+    found
+}
+
+/// The names that a statement and those in it set.
+fn targets(statement: &ast::Stmt<'_>, into: &mut HashSet<String>) {
+    let parts = parts(statement);
+    if let ast::Stmt::Macro(it) = statement {
+        into.insert(it.name.to_owned());
+    }
+    let mut open = parts.targets;
+    while let Some(target) = open.pop() {
+        match target {
+            ast::Expr::Var(it) => _ = into.insert(it.id.to_owned()),
+            ast::Expr::List(it) => open.extend(&it.items),
+            ast::Expr::Tuple(it) => open.extend(&it.items),
+            _ => {}
+        }
+    }
+    for statement in parts.bodies.into_iter().flatten() {
+        targets(statement, into);
+    }
+}
+
+/// What an expression consists of.
+fn children<'n, 's>(expression: &'n ast::Expr<'s>) -> Vec<&'n ast::Expr<'s>> {
+    let with = |first: Option<&'n ast::Expr<'s>>, args: &'n [ast::CallArg<'s>]| {
+        first.into_iter().chain(args.iter().map(argument)).collect()
+    };
+    match expression {
+        ast::Expr::Var(_) | ast::Expr::Const(_) => Vec::new(),
+        ast::Expr::Slice(it) => [Some(&it.expr), it.start.as_ref(), it.stop.as_ref(), it.step.as_ref()]
+            .into_iter()
+            .flatten()
+            .collect(),
+        ast::Expr::UnaryOp(it) => vec![&it.expr],
+        ast::Expr::BinOp(it) => vec![&it.left, &it.right],
+        ast::Expr::Compare(it) => std::iter::once(&it.expr).chain(it.ops.iter().map(|op| &op.expr)).collect(),
+        ast::Expr::IfExpr(it) => {
+            [Some(&it.true_expr), Some(&it.test_expr), it.false_expr.as_ref()].into_iter().flatten().collect()
+        }
+        ast::Expr::Filter(it) => with(it.expr.as_ref(), &it.args),
+        ast::Expr::Test(it) => with(Some(&it.expr), &it.args),
+        ast::Expr::GetAttr(it) => vec![&it.expr],
+        ast::Expr::GetItem(it) => vec![&it.expr, &it.subscript_expr],
+        ast::Expr::Call(it) => with(Some(&it.expr), &it.args),
+        ast::Expr::List(it) => it.items.iter().collect(),
+        ast::Expr::Tuple(it) => it.items.iter().collect(),
+        ast::Expr::Map(it) => it.keys.iter().chain(&it.values).collect(),
+    }
+}
+
+fn argument<'n, 's>(argument: &'n ast::CallArg<'s>) -> &'n ast::Expr<'s> {
+    match argument {
+        ast::CallArg::Pos(it)
+        | ast::CallArg::Kwarg(_, it)
+        | ast::CallArg::PosSplat(it)
+        | ast::CallArg::KwargSplat(it) => it,
+    }
+}
+
+/// Whether a macro itself, and none within it, uses a name.
+fn uses(statement: &ast::Stmt<'_>, name: &str) -> bool {
+    fn named(expression: &ast::Expr<'_>, name: &str) -> bool {
+        matches!(expression, ast::Expr::Var(it) if it.id == name)
+            || children(expression).into_iter().any(|child| named(child, name))
+    }
+    let parts = parts(statement);
+    let called = parts.call.is_some_and(|call| {
+        named(&call.expr, name) || call.args.iter().any(|given| named(argument(given), name))
+    });
+    called
+        || parts.expressions.iter().any(|expression| named(expression, name))
+        || parts
+            .bodies
+            .into_iter()
+            .flatten()
+            .any(|inner| !matches!(inner, ast::Stmt::Macro(_)) && uses(inner, name))
+}
+
+/// Names that the engine itself gives.
+const OWN: [&str; 6] = ["loop", "self", "super", "caller", "varargs", "kwargs"];
+
+struct Walk<'t> {
+    source: &'t str,
+    /// Names that texts set.
+    sets: &'t HashSet<String>,
+    block_marks: [&'t str; 2],
+    /// How many macros this lies in.
+    macros: usize,
+    inserts: Vec<(usize, String)>,
+    /// Where a `%` stands that is none.
+    blanked: Vec<usize>,
+    late: Vec<String>,
+}
+
+impl<'t> Walk<'t> {
+    fn new(source: &'t str, sets: &'t HashSet<String>, block_marks: [&'t str; 2]) -> Self {
+        Self {
+            source,
+            sets,
+            block_marks,
+            macros: 0,
+            inserts: Vec::new(),
+            blanked: Vec::new(),
+            late: Vec::new(),
+        }
+    }
+
+    fn statement(&mut self, statement: &ast::Stmt<'_>) {
+        let is_macro = matches!(statement, ast::Stmt::Macro(_));
+        self.macros += usize::from(is_macro);
+        let parts = parts(statement);
+        for expression in parts.expressions {
+            self.expression(expression);
+        }
+        if let Some(call) = parts.call {
+            self.callee(&call.expr);
+            for given in &call.args {
+                self.expression(argument(given));
+            }
+        }
+        for statement in parts.bodies.into_iter().flatten() {
+            self.statement(statement);
+        }
+        self.macros -= usize::from(is_macro);
+        if let ast::Stmt::Macro(it) = statement {
+            self.variadic(statement, it);
+        }
+    }
+
+    /// Lets a macro have `varargs` and `kwargs`, if it uses them.
+    fn variadic(&mut self, statement: &ast::Stmt<'_>, it: &ast::Spanned<ast::Macro<'_>>) {
+        let named =
+            |name: &str| it.args.iter().any(|arg| matches!(arg, ast::Expr::Var(var) if var.id == name));
+        let extra: Vec<&str> =
+            ["varargs", "kwargs"].into_iter().filter(|name| !named(name) && uses(statement, name)).collect();
+        if extra.is_empty() {
+            return;
+        }
+        let span = it.span();
+        let found = || {
+            let open =
+                span.start_offset as usize + self.source.get(span.start_offset as usize..)?.find('(')?;
+            let close = scan::bracket_end(self.source, open + 1)?;
+            let end = span.end_offset as usize;
+            let after = end + self.source.get(end..)?.find(self.block_marks[1])?;
+            let comma = !self.source.get(open + 1..close)?.trim_end().is_empty();
+            let sign = self.source.get(end..after)?.trim();
+            Some((close, comma, after + self.block_marks[1].len(), sign.to_owned()))
+        };
+        let Some((close, comma, after, sign)) = found() else { return };
+        let parameters: Vec<String> = extra.iter().map(|name| format!("{name}=none")).collect();
+        self.inserts.push((close, format!("{}{}", if comma { ", " } else { "" }, parameters.join(", "))));
+        let ([start, end], name) = (self.block_marks, it.name);
+        self.inserts.push((after, format!("{start} set {name} = {name}|{VARIADIC} {sign}{end}")));
+    }
+
+    /// What is called: a name is a function's, and no variable's.
+    fn callee(&mut self, expression: &ast::Expr<'_>) {
+        if !matches!(expression, ast::Expr::Var(_)) {
+            self.expression(expression);
+        }
+    }
+
+    fn expression(&mut self, expression: &ast::Expr<'_>) {
+        match expression {
+            ast::Expr::Var(it) if self.macros > 0 => {
+                let name = it.id;
+                let own = OWN.contains(&name) || name.starts_with("__") || engine::is_function(name);
+                if !own && !self.sets.contains(name) {
+                    self.inserts.push((it.span().start_offset as usize, format!("{SCOPE}.")));
+                    self.late.push(name.to_owned());
+                }
+            }
+            ast::Expr::Call(it) => {
+                self.callee(&it.expr);
+                for given in &it.args {
+                    self.expression(argument(given));
+                }
+            }
+            ast::Expr::BinOp(it)
+                if matches!(it.op, ast::BinOpKind::Rem) && matches!(&it.left, ast::Expr::Const(_)) =>
+            {
+                self.formatted(&it.left, &it.right);
+            }
+            ast::Expr::GetAttr(it) => self.looked_below(&it.expr),
+            ast::Expr::GetItem(it) => {
+                self.looked_below(&it.expr);
+                self.expression(&it.subscript_expr);
+            }
+            other => children(other).into_iter().for_each(|child| self.expression(child)),
+        }
+    }
+
+    /// `'text' % values`.
+    fn formatted(&mut self, text: &ast::Expr<'_>, values: &ast::Expr<'_>) {
+        let found = || {
+            let ast::Expr::Const(it) = text else { return None };
+            it.value.as_str()?;
+            let end = text.span().end_offset as usize;
+            let between = self.source.get(end..)?;
+            let sign = end + between.len() - between.trim_start().len();
+            self.source.get(sign..)?.strip_prefix('%')?;
+            let mut close = values.span().end_offset as usize;
+            // Why: the values may stand in brackets that their own place does not tell of.
+            let mut depth = scan::open_brackets(self.source.get(sign + 1..close)?);
+            while depth > 0 {
+                let rest = self.source.get(close..)?;
+                close += rest.len() - rest.trim_start().len();
+                self.source.get(close..)?.strip_prefix(')')?;
+                (close, depth) = (close + 1, depth - 1);
+            }
+            Some((end, sign, close))
+        };
+        let Some((end, sign, close)) = found() else {
+            self.expression(text);
+            return self.expression(values);
+        };
+        let splat = match values {
+            ast::Expr::Tuple(_) => "*",
+            ast::Expr::Map(_) => "**",
+            _ => "",
+        };
+        self.inserts.push((end, "|format(".to_owned()));
+        self.blanked.push(sign);
+        self.inserts.push((sign + 1, splat.to_owned()));
+        self.expression(values);
+        self.inserts.push((close, ")".to_owned()));
+    }
+
+    fn looked_below(&mut self, base: &ast::Expr<'_>) {
+        let may_be_nothing = match base {
+            ast::Expr::Var(it) => self.sets.contains(it.id) && !OWN.contains(&it.id),
+            ast::Expr::GetAttr(_) | ast::Expr::GetItem(_) | ast::Expr::Filter(_) | ast::Expr::Call(_) => true,
+            _ => false,
+        };
+        let Some((start, end)) = may_be_nothing.then(|| self.place(base)).flatten() else {
+            return self.expression(base);
+        };
+        self.inserts.push((start, "((".to_owned()));
+        self.expression(base);
+        self.inserts.push((end, format!(")|{BELOW}{})", self.name(start, end))));
+    }
+
+    /// Where an expression begins and ends.
+    ///
+    /// Why not its span: that of `a.b.c` begins at the last dot but one.
+    fn place(&self, expression: &ast::Expr<'_>) -> Option<(usize, usize)> {
+        let end = expression.span().end_offset as usize;
+        let mut first = expression;
+        let start = loop {
+            first = match first {
+                ast::Expr::Var(_)
+                | ast::Expr::Const(_)
+                | ast::Expr::List(_)
+                | ast::Expr::Map(_)
+                | ast::Expr::Tuple(_) => break first.span().start_offset as usize,
+                ast::Expr::UnaryOp(_) => return None,
+                other => children(other).into_iter().next()?,
+            }
+        };
+        // Why: the first part may stand in brackets that the whole does not.
+        let mut start = start;
+        while let Some(close) = scan::bracket_end(self.source, start).filter(|close| *close < end) {
+            let before = self.source.get(..start)?.trim_end();
+            start = before.strip_suffix('(')?.len();
+            debug_assert!(scan::bracket_end(self.source, start + 1) == Some(close));
+        }
+        Some((start, end))
+    }
+
+    /// What a message calls an expression, as the argument of the filter.
+    fn name(&self, start: usize, end: usize) -> String {
+        let words = self.source.get(start..end).unwrap_or_default().split_whitespace();
+        let text = words.collect::<Vec<_>>().join(" ").replace(" .", ".").replace(" [", "[");
+        let strange = text.len() > LONGEST_NAME || text.contains(['\\', '{', '}', '%', '#']);
+        match ['\'', '"'].into_iter().find(|quote| !text.contains(*quote)) {
+            Some(quote) if !strange => format!("({quote}{text}{quote})"),
+            _ => String::new(),
+        }
+    }
+}
+
+pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.add_filter(BELOW, |value: &Engine, name: Option<&str>| match value.is_undefined() {
+        true => frame::missing(name.unwrap_or("…").to_owned()),
+        false => value.clone(),
+    });
+    environment.add_filter(VARIADIC, |inner: &Engine| {
+        let parameters: Vec<String> = inner
+            .get_attr("arguments")
+            .and_then(|names| Ok(names.try_iter()?.map(|name| name.to_string()).collect()))
+            .unwrap_or_default();
+        let has = |name: &str| parameters.iter().any(|known| known == name);
+        let (varargs, kwargs) = (has("varargs"), has("kwargs"));
+        let named = parameters.iter().filter(|name| !["varargs", "kwargs"].contains(&name.as_str())).cloned();
+        Engine::from_object(Variadic { inner: inner.clone(), named: named.collect(), varargs, kwargs })
+    });
+}
+
+/// A macro that takes more arguments than it names.
+struct Variadic {
+    inner: Engine,
+    named: Vec<String>,
+    varargs: bool,
+    kwargs: bool,
+}
+
+impl fmt::Debug for Variadic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Object for Variadic {
+    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
+        Some(match key.as_str()? {
+            "arguments" => Engine::from(self.named.clone()),
+            "catch_varargs" => Engine::from(self.varargs),
+            "catch_kwargs" => Engine::from(self.kwargs),
+            other => self.inner.get_attr(other).ok()?,
+        })
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Engine]) -> Result<Engine, Error> {
+        let (given, named) = match args.split_last() {
+            Some((last, given)) if last.is_kwargs() => (given, Some(Kwargs::try_from(last.clone())?)),
+            _ => (args, None),
+        };
+        let (own, more) = given.split_at(given.len().min(self.named.len()));
+        if !more.is_empty() && !self.varargs {
+            let message = format!("the macro takes at most {} arguments", self.named.len());
+            return Err(Error::new(ErrorKind::TooManyArguments, message));
+        }
+        let has_caller = self.inner.get_attr("caller").is_ok_and(|caller| caller.is_true());
+        let (mut passed, mut others) = (Vec::new(), Vec::new());
+        for name in named.iter().flat_map(Kwargs::args) {
+            let value = named.as_ref().map_or(Ok(Engine::UNDEFINED), |named| named.get::<Engine>(name))?;
+            let is_own = self.named.iter().any(|known| known == name) || name == "caller" && has_caller;
+            match is_own {
+                true => passed.push((name.to_owned(), value)),
+                false if self.kwargs => others.push((name.to_owned(), value)),
+                false => {
+                    let message = format!("unknown keyword argument `{name}`");
+                    return Err(Error::new(ErrorKind::TooManyArguments, message));
+                }
+            }
+        }
+        if self.varargs {
+            passed.push(("varargs".to_owned(), Engine::from(more.to_vec())));
+        }
+        if self.kwargs {
+            passed.push(("kwargs".to_owned(), growing::mapping(others)));
+        }
+        let mut all = own.to_vec();
+        all.push(Engine::from(passed.into_iter().collect::<Kwargs>()));
+        self.inner.call(state, &all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::{Dict, Scope, inspect_template, render};
+    use super::*;
+
+    fn shown(source: &str) -> String {
+        let vars = json!({"d": {"a": 1, "b": {"c": [1]}, "x-y": {"z": 2}}, "k": "none", "l": [{"n": 1}]});
+        let scope = Scope::new(vec![Arc::new(Dict::trusted(vars.as_object().unwrap()))]);
+        match render(source, &scope) {
+            Ok(value) => value.to_json().to_string(),
+            Err(error) => {
+                let place = error.range().and_then(|range| source.get(range)).unwrap_or("?");
+                format!("error: {} at {place}", error.message())
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_may_be_looked_below() {
+        for source in [
+            "{{ d[k].x | default('q') }}",
+            "{{ d[k]['x'].y | default('q') }}",
+            "{{ d['no-ne'].x | default('q') }}",
+            "{{ l[7].n | default('q') }}",
+            "{{ l[0].n.o.p | default('q') }}",
+            "{{ (l | selectattr('n', 'eq', 9) | first).n | default('q') }}",
+            "{{ ((l) | last)[k].n | default('q') }}",
+            "{{ [][0].x | default('q') }}",
+            "{% for i in l %}{{ loop.previtem.n | default('q') }}{% endfor %}",
+            "{% set x = {} %}{{ x[k].y | default('q') }}",
+            "{% macro m(a) %}{{ a.b.c | default('q') }}{% endmacro %}{{ m() }}",
+            "{{ 'w' if d[k].x is defined else 'q' }}",
+        ] {
+            assert_eq!(shown(source), "\"q\"", "{source}");
+        }
+        assert_eq!(shown("{{ d[k].x }}"), "error: `d[k].x` is undefined at d[k].x");
+        assert_eq!(shown("{{ d['x-y'].z + l[0].n + d.b['c'][0] }}"), "4");
+        assert_eq!(shown("{{ k in d }} {{ d[k] is defined }}"), "\"False False\"");
+    }
+
+    #[test]
+    fn a_mistake_behind_something_inserted_has_its_place() {
+        assert_eq!(shown("{{ d.b.c + l[0].n | nosuch }}"), "error: filter nosuch is unknown at nosuch");
+        let source = "{% set y = d['b'].c[0] %}{{ d.b.c.remove(7) }}";
+        assert_eq!(shown(source), "error: `remove`: the list does not have this value at .remove(7)");
+    }
+
+    #[test]
+    fn a_text_is_formatted_by_a_sign() {
+        for (source, expected) in [
+            ("{{ 'gpu%02d' % 3 }}", "\"gpu03\""),
+            ("{{ '%s-%s' % ('a', l[0].n) ~ '!' }}", "\"a-1!\""),
+            ("{{ '%d%%' % ((1 + 2) * 10) }}", "\"30%\""),
+            ("{{ '%(a)s' % {'a': 1} }}", "\"1\""),
+            ("{{ '%s' % d[k].x | default('q') }}", "\"q\""),
+            ("{{ ['%03d' % 7, 7 % 4] | join(' ') }}", "\"007 3\""),
+            ("{% for i in [1, 2] %}{{ 'n%02d ' % i }}{% endfor %}", "\"n01 n02 \""),
+        ] {
+            assert_eq!(shown(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn macros_take_more_than_they_name() {
+        for (source, expected) in [
+            (
+                "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, 4, x=5) }}",
+                "\"12[3, 4]{'x': 5}\"",
+            ),
+            (
+                "{% macro m() %}{% for k, v in kwargs.items() %}{{ k }}={{ v }};{% endfor %}{% endmacro %}{{ m(b=1, a=2) }}",
+                "\"b=1;a=2;\"",
+            ),
+            (
+                "{% macro m(a=(1)) -%}\n {{ a }}{{ varargs | join }}\n{%- endmacro -%}\n {{ m(1, 2, 3) }}",
+                "\"123\"",
+            ),
+            (
+                "{% macro m() %}{{ caller(varargs[0]) }}{% endmacro %}{% call(i) m('x') %}<{{ i }}>{% endcall %}",
+                "\"<x>\"",
+            ),
+            (
+                "{% macro o() %}{% macro i() %}{{ varargs | sum }}{% endmacro %}{{ i(1, 2) }}{{ varargs }}{% endmacro %}{{ o(9) }}",
+                "\"3[9]\"",
+            ),
+            (
+                "{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(1) }}",
+                "error: the macro takes at most 0 arguments at m(1)",
+            ),
+            (
+                "{% macro m() %}{{ varargs }}{% endmacro %}{{ m(x=1) }}",
+                "error: unknown keyword argument `x` at m(x=1)",
+            ),
+        ] {
+            assert_eq!(shown(source), expected, "{source}");
+        }
+        let asked = inspect_template("{% macro m() %}{{ varargs }}{% endmacro %}{{ m(1) }}").unwrap();
+        assert_eq!(asked.names, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_macro_asks_for_variables_when_it_runs() {
+        let unused = "{% macro m(a) %}{{ gone.x }}{{ k }}{% endmacro %}ok";
+        assert_eq!(shown(unused), "\"ok\"");
+        let asked = inspect_template(unused).unwrap();
+        assert_eq!(
+            (asked.names.clone(), asked.guarded),
+            (asked.names, vec!["gone".to_owned(), "k".to_owned()])
+        );
+        assert_eq!(
+            shown("{% macro m(a) %}{% if a %}{{ gone }}{% endif %}{{ k }}{% endmacro %}{{ m(false) }}"),
+            "\"none\""
+        );
+        assert_eq!(
+            shown("{% macro m() %}{{ gone.x }}{% endmacro %}{{ m() }}"),
+            "error: `gone.x` is undefined at gone.x"
+        );
+        assert_eq!(
+            shown("{% macro m() %}{{ gone | default('q') }}{{ d.a }}{% endmacro %}{{ m() }}"),
+            "\"q1\""
+        );
+        let later = "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}B{% endmacro %}{{ a() }}";
+        assert_eq!(shown(later), "\"B\"");
+        assert!(inspect_template(later).unwrap().names.is_empty());
+        let sets = "{% set x = 1 %}{% macro m() %}{{ x }}{% endmacro %}{% set x = 2 %}{{ m() }}!";
+        assert_eq!(shown(sets), "\"2!\"");
+    }
+}
