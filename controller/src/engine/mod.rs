@@ -9,6 +9,7 @@ mod approval;
 mod begun;
 mod between;
 pub(crate) mod convert;
+mod cut;
 mod domains;
 mod drain;
 mod elsewhere;

@@ -11,6 +11,7 @@ use gpufleet_protocol::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
+pub(super) use super::cut::Cut;
 use super::{
     approval::Stepper,
     convert,
@@ -34,34 +35,6 @@ use crate::{
 
 /// How long reading facts, or the proof that a node is idle, may take.
 pub(super) const READING: Duration = Duration::from_secs(60);
-
-/// Why a node's task ended before its cursor did.
-pub(super) enum Cut {
-    Unreachable(String),
-    /// For a person to decide; the node was left as it is.
-    Held(String),
-    Failed(String),
-    /// The run stops.
-    Stopped,
-}
-
-impl Cut {
-    const fn reason(&mut self) -> Option<&mut String> {
-        match self {
-            Self::Unreachable(why) | Self::Held(why) | Self::Failed(why) => Some(why),
-            Self::Stopped => None,
-        }
-    }
-
-    /// Adds what went wrong after it.
-    fn and(&mut self, mut then: Self) {
-        match (self.reason(), then.reason()) {
-            (Some(first), Some(then)) => first.push_str(&format!("; {then}")),
-            (None, Some(_)) => *self = then,
-            (_, None) => {}
-        }
-    }
-}
 
 /// What a node's task works with.
 pub(super) struct NodeTask {

@@ -1,0 +1,29 @@
+//! Why the work on a node ended before its end.
+
+/// Why a node's task ended before its cursor did.
+pub(super) enum Cut {
+    Unreachable(String),
+    /// For a person to decide; the node was left as it is.
+    Held(String),
+    Failed(String),
+    /// The run stops.
+    Stopped,
+}
+
+impl Cut {
+    const fn reason(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Unreachable(why) | Self::Held(why) | Self::Failed(why) => Some(why),
+            Self::Stopped => None,
+        }
+    }
+
+    /// Adds what went wrong after it.
+    pub(super) fn and(&mut self, mut then: Self) {
+        match (self.reason(), then.reason()) {
+            (Some(first), Some(then)) => first.push_str(&format!("; {then}")),
+            (None, Some(_)) => *self = then,
+            (_, None) => {}
+        }
+    }
+}
