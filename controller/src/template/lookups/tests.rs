@@ -251,7 +251,10 @@ fn refusals_say_what_to_do() {
     for (source, expected) in cases {
         assert_eq!(fails(source), expected, "{source}");
     }
-    assert_eq!(fails("('%' ~ 's') % 'a'"), "there is no `%` between a text and values; write `'…' | format(value)`");
+    assert_eq!(
+        fails("('%' ~ 's') % 'a'"),
+        "there is no `%` between a text and values; write `'…' | format(value)`"
+    );
     let bare = Scope::new(Vec::new());
     assert_eq!(
         render("{{ lookup('env', 'HOME') }}", &bare).expect_err("nobody answers").to_string(),
