@@ -156,7 +156,7 @@ fn a_node_that_does_not_return_is_named_and_the_others_go_on() {
         .filter_map(|name| name.as_str())
         .collect();
     assert_eq!(out, ["gpu001", "gpu003"], "{done}");
-    assert_eq!(done.code, Some(2), "{done}");
+    assert_eq!(done.code, Some(5), "{done}");
 }
 
 /// With one node lost for good, a budget of one is spent: nobody else is taken out.

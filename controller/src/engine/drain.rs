@@ -364,6 +364,7 @@ impl NodeTask {
             Ownership::NotDrained => return firm(format!("somebody gave it back to {name}")),
             Ownership::Theirs { by } => return firm(format!("somebody took it over: {by}")),
         }
+        scheduler.drainer.tell_boot(&target, self.boot_id());
         // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
         if scheduler.reboots && self.slot.rebooted {
             let why = format!("{} on {}", self.reason, target.host);
@@ -373,7 +374,6 @@ impl NodeTask {
                 Cordon::Refused { why } => return firm(why),
             }
         }
-        scheduler.drainer.tell_boot(&target, self.boot_id());
         let left = match clears {
             true => scheduler.drainer.clear(&target, marker).await?,
             false => scheduler.drainer.activity(&target).await?,

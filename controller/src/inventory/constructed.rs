@@ -628,7 +628,6 @@ mod tests {
     #[test]
     fn what_gpufleet_never_does_is_an_error_though_the_file_is_not_strict() {
         for expression in [
-            "\"'%s' % rack\"",
             "lookup('env', 'HOME')",
             "lookup('pipe', 'true') | default('')",
             "rack is exists",

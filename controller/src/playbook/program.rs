@@ -177,6 +177,8 @@ pub struct Task {
     pub section: SectionName,
     pub name: Option<Value>,
     pub kind: &'static KindInfo,
+    /// What the playbook calls the kind, such as `yum` for `dnf`; without a collection before it.
+    pub word: &'static str,
     /// The key that names the kind.
     pub span: Span,
     pub params: Parameters,
@@ -231,9 +233,9 @@ pub struct Task {
 }
 
 impl Task {
-    /// The name as written, or the name of the kind.
+    /// The name as written, or the name of the kind as the playbook has it.
     pub fn title(&self) -> &str {
-        self.name.as_ref().and_then(Value::as_str).unwrap_or(self.kind.name)
+        self.name.as_ref().and_then(Value::as_str).unwrap_or(self.word)
     }
 
     /// Whether it asks for one of these variables, as far as its text tells.

@@ -759,11 +759,11 @@ impl Cursor {
 
     fn plain_title(&self, task: &Task, scope: &Arc<Scope>) -> String {
         match &task.name {
-            None => task.kind.name.to_owned(),
+            None => task.word.to_owned(),
             // Why not with a secret: names stand on every screen.
             Some(name) => match template::watch(|| template::resolve(name, scope)) {
                 (Ok(Value::Unknown) | Err(_), _) | (_, true) => match name {
-                    Value::Secret(_) => task.kind.name.to_owned(),
+                    Value::Secret(_) => task.word.to_owned(),
                     name => name.to_text(),
                 },
                 (Ok(name), false) => name.to_text(),

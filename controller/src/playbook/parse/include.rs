@@ -61,7 +61,7 @@ impl Parser<'_> {
         let own = self.inherit(node, outer);
         let references = self.take_references();
         self.block_references(&references, &own);
-        let full = self.tasks_file(&name, &own);
+        let full = self.tasks_file(&name, &own, false);
         let body = self.tasks_of(&full, &name, &own, Some(file), path);
         self.references = kept;
         let name = node.get("name").and_then(|name| self.text("name", name));
@@ -273,7 +273,7 @@ impl Parser<'_> {
             let there = match is_role {
                 true => self.role_folder(name.trim_end_matches('/'), &site.inherited).is_some(),
                 false => {
-                    let path = self.tasks_file(&name, &site.inherited);
+                    let path = self.tasks_file(&name, &site.inherited, true);
                     self.is_there(&path)
                 }
             };
@@ -378,7 +378,7 @@ impl Parser<'_> {
         let included = match wanted {
             Wanted::Tasks { file } => {
                 let seen = if self.on { self.beside_playbook(file.clone()) } else { file.clone() };
-                let full = self.tasks_file(&seen, &site.inherited);
+                let full = self.tasks_file(&seen, &site.inherited, true);
                 let path = format!("{}+{file}{again}", site.path);
                 let span = Node { value: Yaml::Null, span: site.span.clone() };
                 let known = self.errors.0.len();
@@ -417,7 +417,9 @@ impl Parser<'_> {
     ) -> Items {
         let mut own = own.clone();
         own.directory = directory_of(full);
-        if !own.search.contains(&own.directory) {
+        if let Some(role) = own.role.clone() {
+            own.search = self.role_search(&role, &own.directory);
+        } else if !own.search.contains(&own.directory) {
             own.search = std::iter::once(own.directory.clone()).chain(own.search.iter().cloned()).collect();
         }
         self.imports += 1;
@@ -429,21 +431,22 @@ impl Parser<'_> {
         items
     }
 
-    /// Where a file of tasks is looked for: beside the file that names it, in the role, beside the playbook.
-    fn tasks_file(&mut self, name: &str, own: &Inherited) -> String {
-        let first = join(&own.directory, name);
+    /// Where a file of tasks is looked for. As in Ansible, `import_tasks` looks beside the file that names it first, and
+    /// `include_tasks` in a role there last.
+    fn tasks_file(&mut self, name: &str, own: &Inherited, is_include: bool) -> String {
+        let beside = join(&own.directory, name);
         let mut others = Vec::new();
         if let Some(role) = &own.role {
             let folder = if own.section == SectionName::Handlers { "handlers" } else { "tasks" };
-            others.push(join(&format!("{}/{folder}", role.path), name));
-            others.push(join(&role.path, name));
+            let below = |path: &str| join(&format!("{path}/{folder}"), name);
+            others.extend([below(&role.path), join(&role.path, name)]);
+            others.push(if self.directory.is_empty() { join(folder, name) } else { below(&self.directory) });
         }
         others.push(join(&self.directory, name));
         others.push(name.to_owned());
-        if self.is_there(&first) {
-            return first;
-        }
-        others.into_iter().find(|path| self.is_there(path)).unwrap_or(first)
+        let at = if is_include && own.role.is_some() { others.len() } else { 0 };
+        others.insert(at, beside.clone());
+        others.into_iter().find(|path| self.is_there(path)).unwrap_or(beside)
     }
 
     /// A name with templates over what is known before any host: the play's own variables.

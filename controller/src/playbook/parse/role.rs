@@ -209,7 +209,7 @@ impl Parser<'_> {
         let role = Arc::new(Role::new(short, &folder, own, parents, &dependencies));
         let mut inherited = outer.clone();
         inherited.role = Some(Arc::clone(&role));
-        inherited.search = self.role_search(&role);
+        inherited.search = self.role_search(&role, &format!("{}/tasks", role.path));
         if call.validate {
             items.extend(self.argument_check(&folder, meta.as_ref(), call, &inherited, path));
         }
@@ -408,15 +408,17 @@ impl Parser<'_> {
         self.error(error);
     }
 
-    /// Where tasks of a role look for files and templates.
-    fn role_search(&self, role: &Role) -> Arc<[String]> {
-        let mut folders = vec![role.path.clone(), format!("{}/tasks", role.path)];
-        for parent in role.parents.iter().rev() {
-            if !folders.contains(&parent.path) {
-                folders.push(parent.path.clone());
+    /// Where tasks of a role that stand in a file of this folder look for files and templates.
+    pub(super) fn role_search(&self, role: &Role, folder: &str) -> Arc<[String]> {
+        let parents = role.parents.iter().rev().map(|parent| parent.path.clone());
+        // Why the role's own tasks too, wherever the file lies: lookups look there.
+        let others = [folder.to_owned(), format!("{}/tasks", role.path), self.directory.clone()];
+        let mut folders = Vec::new();
+        for path in std::iter::once(role.path.clone()).chain(parents).chain(others) {
+            if !folders.contains(&path) {
+                folders.push(path);
             }
         }
-        folders.push(self.directory.clone());
         folders.into()
     }
 

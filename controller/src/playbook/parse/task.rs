@@ -460,6 +460,7 @@ impl Parser<'_> {
         let bare = self.bare(kind, &key.span, &own, path);
         Some(Task {
             name,
+            word: word_for(kind, &key.key_text()),
             params,
             looped,
             register,
@@ -484,6 +485,7 @@ impl Parser<'_> {
             section: own.section,
             name: None,
             kind,
+            word: kind.name,
             span: span.clone(),
             params: Parameters::default(),
             when: own.when.clone(),
@@ -756,4 +758,10 @@ fn suggest_kind(text: &str) -> Option<&'static str> {
     let last = text.rsplit('.').next().unwrap_or(text);
     let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
     suggest(last, names.filter(|name| !name.contains('.')))
+}
+
+/// What a playbook that writes this calls the kind.
+fn word_for(kind: &'static KindInfo, written: &str) -> &'static str {
+    let last = written.rsplit('.').next().unwrap_or(written);
+    kind.aliases.iter().copied().find(|alias| *alias == last).unwrap_or(kind.name)
 }
