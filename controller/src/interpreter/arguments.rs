@@ -125,12 +125,13 @@ fn taken_as<'a>(wanted: &str, value: &'a Json) -> Cow<'a, Json> {
 }
 
 fn of_type(name: &str, option: &Json, value: &Json, within: &[&str], found: &mut Found) {
+    let place = |end: &str| match within {
+        [] => String::new(),
+        within => format!(" found in '{}'{end}", within.join(" -> ")),
+    };
     let wanted = wanted(option);
     if !fits(wanted, value) {
-        let place = match within {
-            [] => String::new(),
-            within => format!(" found in '{}'.", within.join(" -> ")),
-        };
+        let place = place(".");
         let (kind, why) = (kind(value), why_not(wanted, value));
         found.errors.push(format!(
             "argument '{name}' is of type {kind}{place} and we were unable to convert to {wanted}: {why}"
@@ -139,10 +140,7 @@ fn of_type(name: &str, option: &Json, value: &Json, within: &[&str], found: &mut
     }
     let Some(wanted) = option.get("elements").and_then(Json::as_str) else { return };
     for element in value.as_array().into_iter().flatten().filter(|element| !fits(wanted, element)) {
-        let place = match within {
-            [] => String::new(),
-            within => format!(" found in '{}'", within.join(" -> ")),
-        };
+        let place = place("");
         let (kind, why) = (kind(element), why_not(wanted, element));
         found.errors.push(format!(
             "Elements value for option '{name}'{place} is of type {kind} and we were unable to convert to {wanted}: {why}"
