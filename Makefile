@@ -12,12 +12,14 @@ RELEASE_FLAG = $(if $(filter release,$(PROFILE)),--release)
 # How many random schedules `make chaos` plays: of the rollout core alone, and of the whole engine (0.1 s each).
 CHAOS_SCHEDULES ?= 100000
 CHAOS_ENGINE_SCHEDULES ?= 2000
+# How many random nodes are planned, run and run again; `make test` takes 500.
+CHAOS_PLAN_STATES ?= 20000
 
 # How long `make fuzz` looks at each target; FUZZ_TARGET=ini takes one of them.
 FUZZ_SECONDS ?= 300
 FUZZ_TARGET ?=
 
-.PHONY: fuzz demo test test-systems test-tools chaos schedules mutants compat test-full build setup lint bench release clean fmt reference
+.PHONY: fuzz demo test test-systems test-tools chaos schedules mutants compat test-full build setup lint deny bench release clean fmt reference
 
 ## demo: brings up a simulated fleet of 8 nodes and shows the report
 demo: targets
@@ -42,8 +44,9 @@ chaos: setup schedules
 	$(CARGO) build --locked --release -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint -p gpufleet-tests
 	target/release/gpufleet-chaos
 
-## schedules: 100,000 random schedules of the rollout core, and some of the whole engine; a failure names its schedule
+## schedules: 100,000 random schedules of the rollout core, some of the whole engine, and 20,000 random nodes whose plan must be their run; a failure names its schedule or seed
 schedules: targets
+	PLAN_STATES=$(CHAOS_PLAN_STATES) $(CARGO) test --locked -p gpufleet --test plan_is_run
 	GPUFLEET_SCHEDULES=$(CHAOS_SCHEDULES) $(CARGO) test --locked -p gpufleet --lib -- --nocapture rollout::tests::fleet
 	GPUFLEET_SCHEDULES=$(CHAOS_ENGINE_SCHEDULES) $(CARGO) test --locked -p gpufleet --lib -- --nocapture killed_again_and_again
 	@echo "$(CHAOS_ENGINE_SCHEDULES) random rows of kills in a simulated engine: each run ended as if nobody had killed it"
@@ -70,6 +73,10 @@ lint: targets
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p gpufleet-systems-tests --test '*' -- -D warnings
 
+## deny: licences, sources and bans of all crates (deny.toml), and the third-party notices; ADVISORIES=1 asks RustSec too
+deny: targets
+	@tests/scripts/deny.sh
+
 ## bench: gpufleet, Ansible and pyinfra against 100 OpenSSH daemons on loopback
 bench: setup
 	$(CARGO) build --locked --release -p gpufleet
@@ -77,7 +84,7 @@ bench: setup
 	$(CARGO) test --locked --release -p gpufleet --test transport -- --ignored --nocapture memory
 	tests/bench/run.sh
 
-## release: the binaries that are handed out; the NVML worker asks for glibc 2.17 only
+## release: what is handed out: binaries, bills of materials, notices, checksums; RELEASE_KEY=FILE signs them
 release: targets
 	tests/scripts/release.sh
 

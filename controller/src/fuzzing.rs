@@ -90,7 +90,7 @@ fn playbook(bytes: &[u8]) {
         }
     }
     let paths = ["play.yml".to_owned()];
-    let report = crate::lint::check(&paths, &files, &Arc::default(), &[]);
+    let report = crate::lint::check(&paths, &files, &Arc::default(), &[], &Arc::default());
     let _ = report.text(true);
     let _ = crate::lint::sarif(&report);
     let _ = migration::report_text(&migration::survey(&paths, &files, &Arc::default(), &[]), true);
@@ -111,7 +111,7 @@ fn template_text(bytes: &[u8]) {
 
 /// Frames from a node, in two pieces.
 fn frame(bytes: &[u8]) {
-    use gpufleet_protocol::frame::{Decoder, Preamble};
+    use gpufleet_protocol::frame::{Decoder, Frame, Preamble};
     let mut preamble = Preamble::default();
     let _ = preamble.feed(bytes);
     let mut decoder = Decoder::default();
@@ -119,6 +119,9 @@ fn frame(bytes: &[u8]) {
     for part in [first, second] {
         decoder.feed(part);
         while let Ok(Some(frame)) = decoder.next_frame() {
+            if let Frame::Json(json) = &frame {
+                let _ = crate::session::weight(json);
+            }
             let _ = frame.decode::<serde_json::Value>();
         }
     }

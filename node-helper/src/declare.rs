@@ -5,10 +5,10 @@
 //! whether steps may be done, observes again after them, and makes the outcome; a kind that left differences failed
 //! to converge. In a prediction nothing is written.
 
-use std::path::PathBuf;
+use std::{io::ErrorKind, path::PathBuf};
 
 use gpufleet_protocol::{
-    Awaiting, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
+    Awaiting, Certainty, Change, Disruption, FailureKind, OpOutcome, OpStatus, message::Mode, op::Blob,
 };
 use serde_json::{Map, Value};
 
@@ -88,7 +88,10 @@ impl Trouble {
 
 impl From<FileError> for Trouble {
     fn from(error: FileError) -> Self {
-        Self::io(error.to_string())
+        // Why not with a number: that is the kernel's, of a network file system for example.
+        let ours = error.source.kind() == ErrorKind::TimedOut && error.source.raw_os_error().is_none();
+        let kind = if ours { FailureKind::TimedOut } else { FailureKind::Io };
+        Self::failed(kind, error.to_string())
     }
 }
 
@@ -293,7 +296,12 @@ pub fn drive<D: Declaration>(
 
 fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
     let idle = plan.steps.is_empty() && plan.changes.is_empty();
-    let status = if idle { OpStatus::Ok } else { OpStatus::Changed };
+    let open = plan.steps.is_empty() && plan.changes.iter().all(|c| c.certainty == Certainty::Possible);
+    let status = match (idle, open) {
+        (true, _) => OpStatus::Ok,
+        (false, true) => OpStatus::Possible,
+        (false, false) => OpStatus::Changed,
+    };
     let mut outcome = OpOutcome::new(status);
     outcome.changes.clone_from(&plan.changes);
     outcome.awaiting.clone_from(&plan.awaiting);

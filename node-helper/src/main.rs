@@ -21,7 +21,7 @@ mod world;
 use std::{process::ExitCode, time::Duration};
 
 use crate::{
-    os::{environment, roots},
+    os::{dumps, environment, roots},
     state::local,
 };
 
@@ -90,6 +90,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options
 
 fn main() -> ExitCode {
     environment::sanitise();
+    dumps::forbid();
     match told(std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())) {
         Ok(Told::Serve(options)) => serve::serve(options),
         Ok(Told::Job(options)) => serve::job::carry_out(&options),

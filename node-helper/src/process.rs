@@ -15,6 +15,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -22,13 +23,13 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::OFlags,
     io::Errno,
-    process::{PidfdFlags, Signal},
+    process::{PidfdFlags, Resource, Signal},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
 use crate::{
     deadline::{Deadline, Stop},
-    os::users::Identity,
+    os::{dumps, users::Identity},
 };
 
 /// How much of each output stream is kept unless told otherwise, in bytes.
@@ -168,6 +169,8 @@ pub struct Run {
     environment: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
     stdin: Option<Vec<u8>>,
+    input: Option<Arc<fs::File>>,
+    output: Option<Arc<fs::File>>,
     user: Option<Identity>,
     limit: usize,
 }
@@ -181,6 +184,8 @@ impl Run {
             environment: Vec::new(),
             directory: None,
             stdin: None,
+            input: None,
+            output: None,
             user: None,
             limit: OUTPUT_LIMIT,
         }
@@ -215,6 +220,24 @@ impl Run {
     #[must_use]
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(bytes.into());
+        self
+    }
+
+    /// An open file as standard input: a program that wants a path reads it as [`Run::INPUT`], and nobody can put
+    /// another file in its place.
+    #[must_use]
+    pub fn stdin_file(mut self, file: Arc<fs::File>) -> Self {
+        self.input = Some(file);
+        self
+    }
+
+    /// The path under which the process finds the file that is its standard input.
+    pub const INPUT: &'static str = "/proc/self/fd/0";
+
+    /// An open file that gets standard output, of which nothing is kept then.
+    #[must_use]
+    pub fn stdout_file(mut self, file: Arc<fs::File>) -> Self {
+        self.output = Some(file);
         self
     }
 
@@ -311,6 +334,7 @@ impl Run {
             None => None,
         };
         let credentials = self.user.as_ref().map(Identity::kernel_ids);
+        let core = dumps::given();
         if !detached {
             command.process_group(0);
         }
@@ -318,6 +342,9 @@ impl Run {
         // locks; everything it uses was made before the fork.
         unsafe {
             command.pre_exec(move || {
+                if let Some(core) = core {
+                    rustix::process::setrlimit(Resource::Core, core)?;
+                }
                 if detached {
                     rustix::process::setsid()?;
                 }
@@ -349,9 +376,13 @@ impl Run {
             return Err(ProcessError::WorkingDirectory { path: path.display().to_string(), source });
         }
         let mut command = self.command(false)?;
+        let held = |file: &Arc<fs::File>| file.try_clone().map(Stdio::from).map_err(|e| self.spawn_error(e));
+        let input = self.input.as_ref().map(held).transpose()?;
+        let output = self.output.as_ref().map(held).transpose()?;
+        let otherwise = || if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
         command
-            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::piped())
+            .stdin(input.unwrap_or_else(otherwise))
+            .stdout(output.unwrap_or_else(Stdio::piped))
             .stderr(Stdio::piped());
         let mut tries = 0;
         loop {

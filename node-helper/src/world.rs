@@ -13,10 +13,14 @@ use std::{
 
 use gpufleet_protocol::Disruption;
 
+use crate::deadline::Deadline;
 use crate::os::{
     checksum::{self, Digests},
     files::{self, FileError},
     glob,
+    roots::Roots,
+    trail::{self, Met, Trail},
+    tree,
 };
 
 /// The largest text file that is read as a whole, in bytes.
@@ -29,6 +33,12 @@ pub struct Owned {
     pub gid: u32,
     /// The lowest twelve bits.
     pub mode: u32,
+}
+
+impl Owned {
+    pub const fn met(self) -> Met {
+        Met { uid: self.uid, gid: self.gid, mode: self.mode }
+    }
 }
 
 /// What a regular file holds.
@@ -90,11 +100,50 @@ impl Entry {
 }
 
 /// What is known of a unit after a prediction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitView {
-    pub active: bool,
+    /// Whether it runs; none where only the run can tell.
+    pub active: Option<bool>,
     /// `UnitFileState`, such as `enabled`.
     pub file_state: String,
+    pub boot: BootView,
+}
+
+/// What beside its file's state decides whether a unit runs after a boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootView {
+    /// It does something once and is inactive afterwards.
+    pub once: bool,
+    /// Another unit starts it: a socket, a timer, one that wants it.
+    pub pulled: bool,
+    /// It was tried and did not run: failed, or its condition does not hold.
+    pub fails: bool,
+}
+
+impl UnitView {
+    /// The unit right after a boot.
+    ///
+    /// Source: systemctl(1) on `UnitFileState`, systemd.unit(5): links below /run are gone, what is enabled is started,
+    /// and what has no links of its own (`static`, `indirect`) is started where others want it, which nobody can tell
+    /// before.
+    #[must_use]
+    pub fn booted(mut self) -> Self {
+        match self.file_state.as_str() {
+            "enabled-runtime" | "linked-runtime" => "disabled".clone_into(&mut self.file_state),
+            // Why nothing is known: the mask below /run hid what the unit's file really says.
+            "masked-runtime" => "unknown".clone_into(&mut self.file_state),
+            _ => {}
+        }
+        self.active = match self.file_state.as_str() {
+            "enabled" if self.boot.fails => None,
+            "enabled" => Some(!self.boot.once),
+            "masked" => Some(false),
+            "disabled" | "linked" if self.boot.once => Some(false),
+            "disabled" | "linked" => (!self.boot.pulled).then_some(false),
+            _ => None,
+        };
+        self
+    }
 }
 
 /// Why content is not at hand.
@@ -128,6 +177,8 @@ pub enum Effect {
         name: String,
         version: Option<String>,
     },
+    /// systemd read its unit files again.
+    UnitFilesRead,
 }
 
 /// What predictions assumed so far.
@@ -138,6 +189,10 @@ struct Assumed {
     units: HashMap<String, UnitView>,
     packages: HashMap<String, Option<String>>,
     rebooted: bool,
+    /// Folders in memory, of which a boot leaves nothing; none before a boot is assumed.
+    emptied: Vec<PathBuf>,
+    /// What was assumed of paths when systemd is assumed to have read its files; `None` where it did not.
+    units_read: Option<BTreeMap<PathBuf, Entry>>,
 }
 
 /// The assumptions of one session; clones share them.
@@ -157,16 +212,20 @@ impl Overlay {
     }
 
     /// From here on the node was reset or rebooted.
-    pub fn activate(&self, class: Disruption) {
+    pub fn activate(&self, class: Disruption, roots: &Roots) {
         if class == Disruption::Reboot {
             let mut assumed = self.lock();
             assumed.rebooted = true;
+            assumed.units_read = Some(assumed.paths.clone());
             assumed.parameters.clear();
-            assumed.units.clear();
+            for view in assumed.units.values_mut() {
+                *view = std::mem::take(view).booted();
+            }
             // What is in memory only does not outlive a boot.
-            assumed.paths.retain(|path, _| {
-                !["/run", "/dev/shm", "/proc"].iter().any(|memory| path.starts_with(memory))
-            });
+            let memory = ["/run", "/dev/shm", "/proc"].map(|path| roots.path(path));
+            assumed.paths.retain(|path, _| !memory.iter().any(|memory| path.starts_with(memory)));
+            // Why not /proc: there the new boot has the same files.
+            assumed.emptied = memory.into_iter().take(2).collect();
         }
     }
 
@@ -189,6 +248,7 @@ impl Overlay {
                 Effect::Package { name, version } => {
                     assumed.packages.insert(name, version);
                 }
+                Effect::UnitFilesRead => assumed.units_read = Some(assumed.paths.clone()),
             }
         }
     }
@@ -232,6 +292,18 @@ impl World {
         self.assumed()?.units.get(name).cloned()
     }
 
+    /// Whether systemd is assumed to have read its unit files since the node was looked at.
+    pub fn has_read_units(&self) -> bool {
+        self.assumed().is_some_and(|assumed| assumed.units_read.is_some())
+    }
+
+    /// Whether a path is assumed to be something that systemd has not read.
+    pub fn is_unread(&self, path: &Path) -> bool {
+        let Some(assumed) = self.assumed() else { return false };
+        let read = assumed.units_read.as_ref().and_then(|read| read.get(path));
+        assumed.paths.get(path).is_some_and(|entry| Some(entry) != read)
+    }
+
     /// Packages that are assumed to be installed in a version, or removed.
     pub fn packages(&self) -> HashMap<String, Option<String>> {
         self.assumed().map_or_else(HashMap::new, |assumed| assumed.packages.clone())
@@ -248,10 +320,12 @@ impl World {
             return Some(entry.clone());
         }
         // Below something that is assumed not to be a directory there is nothing.
-        path.ancestors().skip(1).find_map(|folder| match assumed.paths.get(folder) {
+        let assumed_above = path.ancestors().skip(1).find_map(|folder| match assumed.paths.get(folder) {
             Some(Entry::Directory { .. } | Entry::Link { .. }) | None => None,
             Some(_) => Some(Entry::Absent),
-        })
+        });
+        let emptied = |folder: &PathBuf| path != folder && path.starts_with(folder);
+        assumed_above.or_else(|| assumed.emptied.iter().any(emptied).then_some(Entry::Absent))
     }
 
     /// What a path is, not following a link at its end.
@@ -294,15 +368,54 @@ impl World {
     /// Follows links at the end of a path; gives the path where it ends and what is there.
     ///
     /// # Errors
-    /// As [`World::entry`]; or the links run in a circle.
+    /// As [`World::entry`]; or the links run in a circle, or somebody else may point them elsewhere.
     pub fn follow(&self, path: &Path) -> Result<(PathBuf, Entry), FileError> {
+        self.along(path, Some(Trail::of(rustix::process::geteuid().as_raw())))
+    }
+
+    /// The same for those that only tell what is there: whoever the links belong to.
+    ///
+    /// # Errors
+    /// As [`World::entry`]; or the links run in a circle.
+    pub fn follow_anywhere(&self, path: &Path) -> Result<(PathBuf, Entry), FileError> {
+        self.along(path, None)
+    }
+
+    /// Who beside root and this user owns the folder of a path, or the nearest one above it.
+    pub fn other_owner(&self, path: &Path) -> Option<u32> {
+        let me = rustix::process::geteuid().as_raw();
+        let owner = |folder: &Path| match self.assumed_entry(folder) {
+            Some(entry) => entry.owned().map(|owned| owned.uid),
+            None => fs::metadata(folder).ok().map(|meta| meta.uid()),
+        };
+        path.ancestors().skip(1).filter_map(owner).find(|uid| !trail::trusts(me, *uid))
+    }
+
+    fn along(&self, path: &Path, mut trail: Option<Trail>) -> Result<(PathBuf, Entry), FileError> {
+        let refused = |path: &Path, error| FileError::new("follow", path, io::Error::from(error));
+        let folder = |path: &Path| {
+            let meta = path.parent().and_then(|folder| fs::metadata(folder).ok())?;
+            Some(Met { uid: meta.uid(), gid: meta.gid(), mode: meta.mode() & 0o7777 })
+        };
         let mut path = path.to_owned();
         for _ in 0..40 {
             match self.entry(&path)? {
-                Entry::Link { target, .. } => {
+                Entry::Link { target, owned } => {
+                    if let (Some(trail), Some(folder)) = (&mut trail, folder(&path)) {
+                        let other = self.other_owner(&path);
+                        trail
+                            .link(folder, other, owned.met(), &path)
+                            .map_err(|error| refused(&path, error))?;
+                    }
                     path = normal(&path.parent().unwrap_or(Path::new("/")).join(target));
                 }
-                entry => return Ok((path, entry)),
+                entry => {
+                    let end = entry.owned().map(Owned::met);
+                    if let (Some(trail), Some(end)) = (&trail, end.or_else(|| folder(&path))) {
+                        trail.end(end).map_err(|error| refused(&path, error))?;
+                    }
+                    return Ok((path, entry));
+                }
             }
         }
         Err(FileError::new("follow", path, rustix::io::Errno::LOOP))
@@ -333,11 +446,11 @@ impl World {
     /// SHA-256 and size of a file's content.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub fn digest(&self, content: &Content) -> Result<(String, u64), FileError> {
+    /// It cannot be read, or not in time.
+    pub fn digest(&self, content: &Content, deadline: &Deadline) -> Result<(String, u64), FileError> {
         match content {
             Content::On(path) => {
-                let file = fs::File::open(path).map_err(|error| FileError::new("read", path, error))?;
+                let file = deadline.reader(tree::open(path)?);
                 files::sha256_of(file).map_err(|error| FileError::new("read", path, error))
             }
             Content::Known(bytes) => Ok((files::sha256(bytes), bytes.len() as u64)),
@@ -348,11 +461,11 @@ impl World {
     /// Digests and size of a file's content.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub fn digests(&self, content: &Content) -> Result<Digests, FileError> {
+    /// It cannot be read, or not in time.
+    pub fn digests(&self, content: &Content, deadline: &Deadline) -> Result<Digests, FileError> {
         match content {
             Content::On(path) => {
-                let file = fs::File::open(path).map_err(|error| FileError::new("read", path, error))?;
+                let file = deadline.reader(tree::open(path)?);
                 checksum::digests(file).map_err(|error| FileError::new("read", path, error))
             }
             Content::Known(bytes) => {

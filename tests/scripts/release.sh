@@ -40,4 +40,25 @@ GPUFLEET_NODE_BIN=$PWD/target/dist/node-x86_64 GPUFLEET_NODE_BIN_AARCH64=$PWD/ta
     cargo build --locked --release -p gpufleet
 cp target/release/gpufleet target/dist/gpufleet-x86_64-linux
 strip target/dist/gpufleet-x86_64-linux
-(cd target/dist && sha256sum gpufleet-* >SHA256SUMS && cat SHA256SUMS)
+
+# What is inside: a bill of materials (CycloneDX) for each of the three programs, and the licences.
+cyclonedx=$(tests/scripts/cargo-tool.sh cargo-cyclonedx 0.5.9)
+for part in controller:gpufleet node-helper:gpufleet-node node-helper/nvml-worker:gpufleet-nvml; do
+    "$cyclonedx" cyclonedx --quiet --format json --all-features --no-build-deps --manifest-path "${part%%:*}/Cargo.toml" \
+        --target x86_64-unknown-linux-gnu --override-filename sbom
+    # Why: where this machine keeps its files is nobody's business, and the same release has the same bill everywhere.
+    sed "s|file://$PWD|file://|g" "${part%%:*}/sbom.json" >"target/dist/${part##*:}.cdx.json"
+    find controller node-helper tests -name sbom.json -not -path '*/target/*' -delete
+done
+python3 tests/scripts/notices.py target/dist/THIRD-PARTY-NOTICES.txt
+
+cd target/dist
+rm -f SHA256SUMS.sig
+sha256sum gpufleet-x86_64-linux ./*.cdx.json THIRD-PARTY-NOTICES.txt >SHA256SUMS
+cat SHA256SUMS
+if [ -n "${RELEASE_KEY:-}" ]; then
+    ssh-keygen -q -Y sign -n gpufleet-release -f "$RELEASE_KEY" SHA256SUMS
+    echo "signed: ssh-keygen -Y verify -f ALLOWED_SIGNERS -I SIGNER -n gpufleet-release -s SHA256SUMS.sig <SHA256SUMS"
+else
+    echo "not signed: name an SSH key with RELEASE_KEY=FILE to have SHA256SUMS.sig" >&2
+fi

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs real schedulers and what real machines are made of from the distribution, and runs the tests against them; ends
+# Installs real schedulers, a browser for the page of reports, and what real machines are made of from the distribution, and runs the tests against them; ends
 # with the runner's summary.
 set -eu
 export PATH="$PATH:/usr/sbin:/sbin"
 missing=
 for tool in slurmctld:slurmctld slurmd:slurmd scontrol:slurm-client munged:munge \
     systemd-nspawn:systemd-container mmdebstrap:mmdebstrap ip:iproute2 ssh:openssh-client ssh-keygen:openssh-client \
-    unshare:util-linux setpriv:util-linux; do
+    unshare:util-linux setpriv:util-linux chromium:chromium; do
     command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 if [ "$(id -u)" -ne 0 ]; then

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{Document, Events, binary};
+use crate::{Document, Events, binary, schemas::hold_to_schemas};
 
 /// How long a command may take unless a test says otherwise.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -150,6 +150,11 @@ impl Command<'_> {
     /// Starts it.
     pub fn start(mut self) -> Running {
         let text = format!("{:?}", self.command);
+        let program = self.command.get_program().to_string_lossy().into_owned();
+        let arguments = self.command.get_args().map(|word| word.to_string_lossy().into_owned());
+        let is_ours = Path::new(&program).file_name() == Some(OsStr::new("gpufleet"));
+        // Why none of others: `sh` and `script` print what they like.
+        let words = if is_ours { std::iter::once(program).chain(arguments).collect() } else { Vec::new() };
         let begin = Instant::now();
         let mut child = self
             .command
@@ -161,10 +166,12 @@ impl Command<'_> {
         let stderr = drain(child.stderr.take().expect("a pipe"));
         Running {
             text,
+            words,
             begin,
             limit: self.limit,
             child,
             streams: Some((stdout, stderr)),
+            work: self.home.work(),
             runs: self.home.runs(),
         }
     }
@@ -189,10 +196,13 @@ fn journal(runs: &Path) -> Events {
 /// A command under way. Dropping it kills it.
 pub struct Running {
     text: String,
+    words: Vec<String>,
     begin: Instant,
     limit: Duration,
     child: Child,
     streams: Option<(JoinHandle<String>, JoinHandle<String>)>,
+    /// The folder that it runs in.
+    work: PathBuf,
     runs: PathBuf,
 }
 
@@ -201,6 +211,10 @@ impl Running {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the process is there");
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// What the only run of this home has recorded so far; empty before it began.
@@ -237,12 +251,20 @@ impl Running {
         self.ended().unwrap_or_else(|problem| panic!("{problem}"))
     }
 
+    /// The most memory that it had resident so far, in KiB.
+    fn peak_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
     /// When it takes too long; it is killed then.
     pub fn ended(mut self) -> Result<Finished, String> {
+        let mut peak_kib = 0;
         let status = loop {
+            peak_kib = self.peak_kib().unwrap_or_default().max(peak_kib);
             match self.child.try_wait().expect("the child can be asked") {
                 Some(status) => break Some(status),
                 None if self.begin.elapsed() > self.limit => break None,
@@ -260,7 +282,15 @@ impl Running {
                 self.text
             ));
         };
-        Ok(Finished { text: std::mem::take(&mut self.text), code: status.code(), stdout, stderr, took })
+        hold_to_schemas(&self.words, &stdout, &self.work, &self.runs);
+        Ok(Finished {
+            text: std::mem::take(&mut self.text),
+            code: status.code(),
+            stdout,
+            stderr,
+            took,
+            peak_kib,
+        })
     }
 }
 
@@ -282,6 +312,8 @@ pub struct Finished {
     pub stdout: String,
     pub stderr: String,
     pub took: Duration,
+    /// The most memory that it had resident, in KiB, as far as that was seen before its end.
+    pub peak_kib: u64,
 }
 
 impl Finished {
@@ -322,7 +354,7 @@ impl Finished {
 
 impl std::fmt::Display for Finished {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { text, code, stdout, stderr, took } = self;
+        let Self { text, code, stdout, stderr, took, peak_kib: _ } = self;
         write!(f, "{text}\nended with {code:?} in {took:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}")
     }
 }

@@ -10,7 +10,10 @@ mod document;
 mod faults;
 mod fleet;
 mod gpufleet;
+mod hostile;
+mod jump_host;
 mod lines;
+mod schemas;
 
 pub use binaries::binary;
 pub use campaign::{Campaign, CampaignOptions, Kill, Outcome, Variant};
@@ -18,4 +21,6 @@ pub use document::{Document, Row};
 pub use faults::{FAULTS, FaultCase, FaultResult};
 pub use fleet::{Fleet, FleetOptions};
 pub use gpufleet::{Command, Finished, Home, Running};
+pub use hostile::HostileFleet;
+pub use jump_host::JumpHost;
 pub use lines::{Events, Outage};

@@ -197,11 +197,12 @@ fn every_undefined_variable_is_told() {
         "debug: {msg: '{{ nobody }}'}\n      when: nowhere is defined\n    - debug: {msg: '{{ nothing }}'}",
     );
     insta::assert_snapshot!(Desk::new().playbook(&text), @r"
-    error: the variable `nobody` is not defined
+    warning: the variable `nobody` is not defined
       --> play.yaml:4:24
        |
      4 |     - debug: {msg: '{{ nobody }}'}
        |                        ^^^^^^ no inventory, play or earlier task sets it
+    note: a condition may keep this from being done; where it holds, the task fails
     help: set it in the inventory or the play, give it with `-e nobody=…`, or use `nobody | default(…)`
     error: the variable `nothing` is not defined
       --> play.yaml:6:24
@@ -209,7 +210,7 @@ fn every_undefined_variable_is_told() {
      6 |     - debug: {msg: '{{ nothing }}'}
        |                        ^^^^^^^ no inventory, play or earlier task sets it
     help: set it in the inventory or the play, give it with `-e nothing=…`, or use `nothing | default(…)`
-    2 errors, no node was contacted.
+    1 error, no node was contacted.
     ");
 }
 
@@ -409,4 +410,60 @@ fn a_kubeconfig_that_nobody_can_log_in_by() {
     help: its user logs in by `auth-provider: gcp`, which Kubernetes 1.26 took away; use the exec plugin of the provider, such as gke-gcloud-auth-plugin or kubelogin
     1 error, no node was contacted.
     ");
+}
+
+/// What a dynamic inventory says of hosts goes into no shell line, whoever wrote that line.
+#[test]
+fn names_that_a_shell_would_act_on() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let desk = Desk::new();
+    let work = desk.home.work();
+    let ran = work.join("ran");
+    let command = format!("$(touch${{IFS}}{})", ran.display());
+    desk.home.write("play.yaml", &task("command: 'true'"));
+    desk.home.write("ssh_config", "Host *\n ProxyCommand nc -u %r %h %p\n");
+    let inventory = |vars: &str, name: &str| {
+        // Why two hosts: settings are asked for once for both.
+        let text = format!(
+            "#!/bin/sh\ncat <<'END'\n{{\"gpu\": {{\"hosts\": [\"gpu001\", \"{name}\"]}},\n \"_meta\": {{\"hostvars\": {{\n  \
+             \"gpu001\": {{\"ansible_host\": \"127.0.0.1\", \"ansible_connection\": \"ssh\"}},\n  \"{name}\": {{{vars}}}}}}}}}\nEND\n"
+        );
+        desk.home.write("inventory.sh", &text);
+        let script = work.join("inventory.sh");
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
+            .expect("an executable file");
+    };
+    let said = |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.extend(["-i", "inventory.sh", "--ssh-config", "ssh_config", "--connect-timeout", "3s"]);
+        let done = desk.run(&all);
+        assert!(!ran.exists(), "the shell ran it: {done}");
+        desk.home.redact(&done.stderr)
+    };
+    for transport in ["russh", "ssh"] {
+        let run = ["run", "play.yaml", "--yes", "--transport", transport];
+        for (variable, what) in [
+            ("ansible_host", "host name or address"),
+            ("ansible_ssh_host", "host name or address"),
+            ("ansible_user", "user"),
+        ] {
+            inventory(&format!("\"{variable}\": \"{command}\""), "gpu002");
+            let text = said(&run);
+            assert!(text.contains(&format!("error: gpu002: `{variable}`: `$(touch${{IFS}}")), "{text}");
+            assert!(text.contains(&format!("is no {what}: ")), "{text}");
+            assert!(text.contains("output of ") && text.contains("inventory.sh --list:4:"), "{text}");
+        }
+        for value in ["-J a,$(x)", "-o ProxyJump='`x`@a'", "-o HostName='a;x'", "-l '$(x)'"] {
+            inventory(&format!("\"ansible_ssh_common_args\": \"{value}\""), "gpu002");
+            let text = said(&run);
+            assert!(text.contains("gpu002: `ansible_ssh_common_args`: ") && text.contains(":4:"), "{text}");
+        }
+        inventory("\"ansible_port\": \"22;x\"", "gpu002");
+        assert!(said(&run).contains("`ansible_port` must be a port"));
+        inventory("", &command.replace('/', "_"));
+        assert!(said(&run).contains("is no name of a host: `$` cannot stand in one"));
+    }
+    inventory(&format!("\"ansible_host\": \"{command}\""), "gpu002");
+    said(&["exec", "all", "--", "true"]);
+    said(&["facts", "all"]);
 }

@@ -94,6 +94,11 @@ fn an_inventory_lets_variables_be_judged() {
         .expect(1)
         .says(&["limitt", "did you mean `limit`?"]);
     home.gpufleet(["check", &play, "-i", "inv.yml", "-e", "limitt=1"]).run().expect(0);
+    home.write("hots.yml", "gpu: {hosts: {n1: {ansible_hots: 10.0.0.1}}, vars: {limitt: 600}}\n");
+    home.gpufleet(["check", &play, "-i", "hots.yml"])
+        .run()
+        .expect(0)
+        .says(&["no connection reads `ansible_hots`, which is set for n1", "did you mean `ansible_host`?"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use gpufleet_tests::{Fleet, FleetOptions, Home};
+use gpufleet_tests::{Fleet, FleetOptions, Home, binary};
 
 fn fleet() -> (Fleet, Home) {
     (Fleet::start(&FleetOptions::default()), Home::new())
@@ -199,7 +199,8 @@ fn settings_come_from_ansible_cfg_gpufleet_toml_and_the_environment() {
     fs::remove_file(home.work().join("gpufleet.toml")).unwrap();
     fs::set_permissions(home.work(), fs::Permissions::from_mode(0o777)).unwrap();
     home.gpufleet(["hosts", "all"]).run().expect(1).says(&[
-        "ansible.cfg is not read: anybody may write to the current folder",
+        "ansible.cfg is not read, because others could have written it: ",
+        "can be written by everybody (mode 0777)",
         "no inventory was given",
     ]);
 }
@@ -249,4 +250,86 @@ fn plays_that_log_in_as_the_same_user_share_a_connection() {
     assert_eq!(connections(&["deploy", looked_up, "\"{{ lookup('env', 'WHO') }}\""], ""), 1);
     // This machine is the same whoever logs in; `remote_user` does not count where the host says its own.
     assert_eq!(connections(&["a", "b"], ""), 1);
+}
+
+/// What bash offers for a line, through the script of `completion`.
+fn offered(home: &Home, line: &str) -> Vec<String> {
+    let script = home.gpufleet(["completion", "bash"]).run().expect(0).stdout;
+    home.write("completion.bash", &script);
+    // Why so: a shell without a terminal is given what readline would set.
+    let ask = r#"source completion.bash
+        COMP_LINE="$1"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9; COMP_WORDBREAKS=$' \t\n"\'><=;|&(:'
+        read -ra COMP_WORDS <<< "$COMP_LINE"
+        [[ "$COMP_LINE" == *' ' ]] && COMP_WORDS+=("")
+        COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+        _gpufleet_names "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let line = line.replacen("gpufleet", &binary("gpufleet").to_string_lossy(), 1);
+    let said = home.program(Path::new("bash"), ["-c", ask, "bash", &line]).run().expect(0);
+    said.stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_hosts_groups_and_runs() {
+    let home = Home::new();
+    home.write("fleet/hosts", "[rack1]\ngpu[001:003]\n[rack2]\ngpu004\n");
+    home.write("fleet/dynamic", "#!/bin/sh\ntouch ran\necho '{}'\n");
+    let program = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(home.work().join("fleet/dynamic"), program).expect("a program");
+    let all = ["gpu001", "gpu002", "gpu003", "gpu004"];
+    assert_eq!(offered(&home, "gpufleet hosts -i fleet gp"), all);
+    assert_eq!(offered(&home, "gpufleet run site.yaml -i fleet --limit rack"), ["rack1", "rack2"]);
+    assert_eq!(
+        offered(&home, "gpufleet exec -i fleet rack1:!gpu00"),
+        ["!gpu001", "!gpu002", "!gpu003", "!gpu004"]
+    );
+    assert_eq!(offered(&home, "gpufleet facts -i fleet gpu001,rack"), ["gpu001,rack1", "gpu001,rack2"]);
+    assert!(!home.work().join("ran").exists(), "no script of an inventory runs");
+    home.write("gpufleet.toml", "inventory = [\"fleet\"]\n");
+    assert_eq!(offered(&home, "gpufleet facts gpu004"), ["gpu004"]);
+    // Words of the command line are completed as before.
+    assert!(offered(&home, "gpufleet aud").contains(&"audit".to_owned()));
+    home.write(
+        "p.yaml",
+        "- hosts: localhost\n  connection: local\n  gather_facts: false\n  tasks:\n    - debug: {msg: x}\n",
+    );
+    home.gpufleet(["run", "p.yaml"]).run().expect(0);
+    let runs = offered(&home, "gpufleet report ");
+    assert!(runs.len() == 2 && runs.contains(&"latest".to_owned()), "{runs:?}");
+}
+
+#[test]
+fn what_is_piped_is_neither_cut_nor_wrapped() {
+    let home = Home::new();
+    let why = "a reason of many words ".repeat(40);
+    let why = why.trim_end();
+    let play = "- hosts: localhost\n  connection: local\n  gather_facts: false\n  tasks:\n    - fail: {msg: \"WHY\"}\n";
+    home.write("p.yaml", &play.replace("WHY", why));
+    let done = home.gpufleet(["run", "p.yaml"]).run().expect(2);
+    for stream in [&done.stdout, &done.stderr] {
+        assert!(stream.lines().any(|line| line.contains(why)), "{done}");
+    }
+}
+
+#[test]
+fn a_log_that_is_piped_has_no_colours() {
+    let home = Home::new();
+    let done = home.gpufleet(["-vvvv", "hosts", "-i", "gpu001,"]).run().expect(0);
+    assert!(!done.stderr.contains('\u{1b}'), "{done}");
+    let always =
+        home.gpufleet(["-vvvv", "--color", "always", "exec", "localhost", "-m", "debug", "-a", "msg=x"]);
+    let done = always.run().expect(0);
+    assert!(done.stderr.contains("\u{1b}["), "{done}");
+}
+
+#[test]
+fn hosts_are_selected_with_variables_of_the_line() {
+    let home = Home::new();
+    home.write("fleet/hosts", "gpu001\ngpu002\n");
+    home.write(
+        "fleet/mine.yml",
+        "plugin: constructed\nuse_extra_vars: true\ncompose: {picked: pick}\ngroups: {mine: inventory_hostname == picked}\n",
+    );
+    let done = home.gpufleet(["hosts", "mine", "-i", "fleet", "-e", "pick=gpu002"]).run().expect(0);
+    assert_eq!(done.stdout, "gpu002\n");
 }

@@ -27,6 +27,14 @@ fn facts_are_a_table_or_a_document() {
     assert!(fleet.setters("gpu001").is_empty());
     let lines = home.gpufleet(["facts", "-i", &inventory, "--format", "jsonl"]).run().expect(0);
     assert_eq!(lines.stdout.lines().count(), 2, "{lines}");
+    home.write(
+        "mine/mine.yml",
+        "plugin: constructed\nuse_extra_vars: true\ncompose: {picked: pick}\ngroups: {mine: inventory_hostname == picked}\n",
+    );
+    let words =
+        ["facts", "mine", "-i", &inventory, "-i", "mine/mine.yml", "-e", "pick=gpu002", "--format", "jsonl"];
+    let lines = home.gpufleet(words).run().expect(0);
+    assert!(lines.stdout.lines().count() == 1 && lines.stdout.contains("gpu002"), "{lines}");
 }
 
 #[test]
@@ -42,6 +50,10 @@ fn programs_run_and_equal_answers_are_shown_once() {
     assert!(done.stdout.contains("H100") && !done.stdout.contains("A100"), "{done}");
     let done = home.gpufleet(["exec", "all", "-i", &inventory, "--", "no-such-program"]).run().expect(2);
     done.says(&["no-such-program"]);
+    let done =
+        home.gpufleet(["exec", "h100", "-i", &inventory, "--", "echo", "hi", "|", "wc"]).run().expect(0);
+    assert!(done.stdout.ends_with("hi | wc\n"), "{done}");
+    done.says(&["`|` means something to a shell only", "`-s`"]);
     let done = home
         .gpufleet(["exec", "all", "-i", &inventory, "--format", "json", "--", "sh", "-c", "echo x >&2"])
         .run()
@@ -85,6 +97,61 @@ fn inventories_are_shown_as_they_were_understood() {
       |  |--gpu002
     ");
     home.gpufleet(["inventory", "-i", "fleet"]).run().expect(1);
+}
+
+/// A reading runs no command: what one does is not known to be as declared.
+#[test]
+fn what_nobody_judged_is_not_green() {
+    let (fleet, home) = fleet();
+    let inventory = fleet.inventory();
+    home.write("command.yaml", "- hosts: gpu\n  tasks:\n    - command: echo done\n");
+    let run = |words: &[&str]| home.gpufleet(words.iter().copied().chain(["-i", &inventory])).run();
+    let audit = run(&["audit", "command.yaml"]).expect(3);
+    assert!(audit.stdout.contains("0 compliant") && audit.stdout.contains("0.0 %"), "{audit}");
+    assert!(audit.stdout.contains("0 of 1 task judged"), "{audit}");
+    let document = run(&["audit", "command.yaml", "--format", "json"]).expect(3).document();
+    assert_eq!((document.state("gpu001"), document.number("/verdicts/unknown")), ("unknown", 2));
+    assert_eq!(document.number("/nodes/gpu001/judged/tasks"), 1);
+    let check = run(&["run", "command.yaml", "--check"]).expect(0);
+    assert!(check.stdout.contains("not judged") && !check.stdout.contains("2 nodes as declared"), "{check}");
+    assert!(!check.stdout.contains("compliant"), "{check}");
+    home.gpufleet(["runs"]).run().expect(0).says(&["2 not judged"]);
+    // What does not apply is nobody's gap.
+    home.write(
+        "skipped.yaml",
+        "- hosts: gpu\n  become: true\n  tasks:\n    - command: echo done\n      when: not ansible_check_mode\n    \
+         - sysctl: {name: kernel.pid_max, value: '{{ 4194304 }}'}\n      when: false\n    \
+         - file: {path: /etc, state: directory}\n",
+    );
+    run(&["audit", "skipped.yaml"]).expect(0).says(&["2 compliant", "100.0 %"]);
+}
+
+#[test]
+fn a_run_under_way_and_an_aborted_one_are_no_success() {
+    let (fleet, home) = fleet();
+    let inventory = fleet.inventory();
+    home.write(
+        "slow.yaml",
+        "- hosts: gpu\n  serial: 1\n  tasks:\n    - command: sleep 4\n    - command: sleep 4\n",
+    );
+    let mut running = home.gpufleet(["run", "slow.yaml", "-i", &inventory]).start();
+    running.until("its first task", |events| events.has("task_started"));
+    let now = home.gpufleet(["report", "latest"]).run().expect(6);
+    now.says(&["is still running, as of ", "no result"]);
+    let document = home.gpufleet(["report", "latest", "--format", "json"]).run().expect(6).document();
+    assert_eq!((document.text("/standing"), document.number("/exit_code")), ("running", 6));
+    let page = home.gpufleet(["report", "latest", "--format", "html"]).run().expect(6).stdout;
+    assert!(page.contains("This run is still running."));
+
+    let run = document.run_id().to_owned();
+    let aborted = home.gpufleet(["abort", &run]).run().expect(0);
+    assert_eq!(running.wait().code, Some(130));
+    let report = home.gpufleet(["report", &run, "--format", "json"]).run().expect(0).document();
+    assert_eq!(report.state("gpu002"), "skipped", "{aborted}");
+    assert_eq!((report.text("/standing"), report.number("/exit_code")), ("finished", 5), "{aborted}");
+    let runs = home.gpufleet(["runs", "--format", "json"]).run().expect(0).stdout;
+    let runs: Value = serde_json::from_str(&runs).expect("JSON");
+    assert_eq!((&runs[0]["exit_code"], &runs[0]["resumable"]), (&5.into(), &false.into()), "{runs}");
 }
 
 #[test]

@@ -121,7 +121,18 @@ fn the_operating_system_is_declared_once() {
     let again = home.gpufleet(arguments("run")).run().expect(0);
     assert_eq!(again.document().total("changed"), 0, "{again}");
     assert_eq!(fleet.read("gpu001", "cat /srv/data/handled"), "told", "nobody notified a second time");
-    home.gpufleet(arguments("audit")).run().says(&["compliant"]);
+    // All that can be judged is as declared; what a command does cannot.
+    let audit = home.gpufleet(arguments("audit")).run().expect(3).document();
+    for name in fleet.names() {
+        let node = audit.node(&name);
+        assert_eq!(
+            (audit.state(&name), node["changes"].as_array().map(Vec::len)),
+            ("unknown", Some(0)),
+            "{node:#}"
+        );
+        assert!(audit.message(&name).contains("tasks judged; not `"), "{node:#}");
+        assert!(node["judged"]["judged"].as_u64() > Some(10), "{node:#}");
+    }
 }
 
 /// Limits and selections of a playbook: tags, `--limit`, `-e`, host variables, `run_once`.

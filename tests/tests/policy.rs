@@ -1,6 +1,8 @@
 //! What the `rollout` block of a play does around a node: commands of the health gate, and the power hook.
 
-use gpufleet_tests::{Finished, Fleet, FleetOptions, Home, binary};
+use std::time::Duration;
+
+use gpufleet_tests::{Finished, Fleet, FleetOptions, Home, JumpHost, binary};
 
 const TASKS: &str = "
   tasks:
@@ -60,6 +62,35 @@ fn a_power_state_that_is_not_known_is_left_alone() {
     assert_eq!(document.state("gpu001"), "held", "{done}");
     assert!(document.message("gpu001").contains("its power state is not known"), "{done}");
     assert_eq!((cycled(&fleet).len(), fleet.boots("gpu001")), (0, 1));
+}
+
+/// Nodes live behind a real jump host that is stopped while two of them reboot, until long after their time is over.
+#[test]
+fn a_jump_host_that_froze_is_named_and_waited_for_and_no_node_behind_it_is_power_cycled() {
+    let fleet = fleet(3, "");
+    let jump_host = JumpHost::before(&fleet);
+    let home = Home::new();
+    let rollout = format!("    max_unavailable: 2\n{}", power(&fleet, "status"));
+    home.write("play.yaml", &format!("- hosts: gpu\n  become: true\n  rollout:\n{rollout}{TASKS}"));
+    let mut run = home
+        .gpufleet(["run", "play.yaml", "--yes", "--format", "json", "--timeout", "3"])
+        .args(["-i", &jump_host.inventory(), "--ssh-config"])
+        .arg(jump_host.ssh_config())
+        .within(Duration::from_secs(300))
+        .start();
+    run.until("two nodes reboot", |events| events.hosts("reboot_issued").len() == 2);
+    jump_host.freeze();
+    let named = "the jump host bastion1 does not answer; 3 nodes are behind it";
+    run.until("the jump host is named", |events| {
+        events.named("notice").any(|event| event["text"].as_str().is_some_and(|text| text.contains(named)))
+    });
+    jump_host.thaw();
+    let done = run.wait().expect(0);
+    let document = done.document();
+    for node in ["gpu001", "gpu002", "gpu003"] {
+        assert_eq!((document.state(node), fleet.boots(node)), ("done", 2), "{node}: {done}");
+    }
+    assert_eq!(cycled(&fleet), Vec::<String>::new());
 }
 
 #[test]

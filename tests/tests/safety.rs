@@ -130,11 +130,41 @@ fn a_failing_canary_stops_the_rest() {
     let done = run(&home, &fleet, play, "json").arg("--yes").run().expect(5);
     let document = done.document();
     assert_eq!(document.state("gpu001"), "failed", "{done}");
-    assert!(!document.text("/stopped").is_empty(), "{done}");
+    assert!(document.text("/stopped").starts_with("canary gpu001 failed ("), "{done}");
     for name in ["gpu002", "gpu003", "gpu004"] {
         assert_eq!(document.state(name), "skipped", "{done}");
         assert!(fleet.setters(name).is_empty());
     }
+}
+
+/// What is broken before the run says nothing of the change: it is no canary, and its failure is one of those allowed.
+#[test]
+fn a_broken_node_is_led_aside_and_stops_nobody() {
+    let (fleet, home) = fleet(4, "- {nodes: gpu001, effect: no_driver}\n", "");
+    let play = "
+- hosts: gpu
+  become: true
+  waves: [canary, 100%]
+  max_failures: 3
+  tasks:
+    - gpu_persistence: {mode: legacy}
+";
+    home.write("play.yaml", play);
+    let plan = home.gpufleet(["plan", "play.yaml", "-i", &fleet.inventory()]).run();
+    assert!(plan.stdout.contains("gpu001  of unknown class: after all others"), "{plan}");
+    let done = run(&home, &fleet, play, "json").arg("--yes").run().expect(2);
+    let document = done.document();
+    assert_eq!(document.state("gpu001"), "failed", "{done}");
+    for name in ["gpu002", "gpu003", "gpu004"] {
+        assert_eq!(document.state(name), "done", "{done}");
+    }
+    assert_eq!(document.value()["stopped"], serde_json::Value::Null, "{done}");
+    let waves = document.value()["plays"][0]["waves"].clone();
+    assert_eq!(
+        (&waves[0]["hosts"][0], &waves[2]["hosts"][0]),
+        (&"gpu002".into(), &"gpu001".into()),
+        "{waves}"
+    );
 }
 
 #[test]

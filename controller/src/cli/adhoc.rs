@@ -1,6 +1,12 @@
 //! `facts`, `exec` and `clean`: one operation on many nodes, without a playbook.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{StreamExt, stream};
 use gpufleet::{
@@ -38,6 +44,8 @@ const FACTS_S: u64 = 60;
 
 struct Target<'a> {
     pattern: &'a str,
+    /// `-e`.
+    extra_vars: &'a [String],
     inventory: &'a InventorySource,
     connection: &'a Connection,
     escalation: &'a Escalation,
@@ -56,9 +64,16 @@ where
     Fut: Future<Output = T>,
 {
     // Why: to Ansible the current folder is where a playbook would lie, with its variable files.
-    let inventory =
-        sources::inventory(target.inventory, target.pattern, Some(".".into()), environment, output)?;
+    let (inventory, extra_vars) = sources::inventory(
+        target.inventory,
+        target.pattern,
+        Some(".".into()),
+        target.extra_vars,
+        environment,
+        output,
+    )?;
     let limit = sources::limit(target.inventory, environment)?;
+    output.diagnostics(&inventory.positions(&[(target.pattern, None)], limit.as_deref()));
     let hosts: Vec<String> =
         inventory.select(target.pattern, limit.as_deref())?.iter().map(ToString::to_string).collect();
     let epoch = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
@@ -68,7 +83,7 @@ where
     let outside: Arc<dyn Outside> = Arc::new(CachedFiles::new(sources::Disk).on(machine));
     let login = Login { connection: target.connection, escalation: target.escalation, outside: &outside };
     let way = Way::plain(&inventory, &hosts);
-    let fleet = Fleet::new(&[way], &hosts, &Map::new(), login, holder, environment)?;
+    let fleet = Fleet::new(&[way], &hosts, &extra_vars, login, holder, environment)?;
     let purpose = target.purpose;
     engine::block_on(async {
         let (fleet, act) = (&fleet, &act);
@@ -101,13 +116,24 @@ fn request(op: NodeOp, timeout_s: u64) -> OpRequest {
     }
 }
 
+/// What all nodes of one command said so far, in bytes, and the most that is kept of it.
+static SAID: AtomicU64 = AtomicU64::new(0);
+const MOST_SAID: u64 = 256 << 20;
+
 async fn call(
     link: Result<Arc<dyn Link>, ConnectFailure>,
     request: OpRequest,
 ) -> Result<OpOutcome, (bool, String)> {
     let link = link.map_err(|error| (true, error.to_string()))?;
     let outcome = link.call(request, Vec::new(), Box::new(|_| {})).await;
-    outcome.map_err(|error| (true, error.to_string()))
+    let mut outcome = outcome.map_err(|error| (true, error.to_string()))?;
+    outcome.weight.room = None;
+    if SAID.fetch_add(outcome.weight.bytes, Ordering::Relaxed) > MOST_SAID {
+        let why = "there is no room for what it says: the nodes together say more than 256 MiB; ask fewer at once (`--limit`), \
+                   or have them say less";
+        outcome = OpOutcome::failed(FailureKind::Io, why);
+    }
+    Ok(outcome)
 }
 
 /// 0 all well, 2 a node failed, 4 only unreachable ones.
@@ -122,6 +148,7 @@ fn exit_code(failed: bool, unreachable: bool) -> u8 {
 pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let target = Target {
         pattern: &args.pattern,
+        extra_vars: &args.extra_vars,
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
@@ -179,8 +206,14 @@ pub fn facts(args: FactsArgs, environment: &Environment, output: &Output) -> Res
 
 pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     if args.list_hosts {
-        let inventory =
-            sources::inventory(&args.inventory, &args.pattern, Some(".".into()), environment, output)?;
+        let (inventory, _) = sources::inventory(
+            &args.inventory,
+            &args.pattern,
+            Some(".".into()),
+            &args.extra_vars,
+            environment,
+            output,
+        )?;
         let limit = sources::limit(&args.inventory, environment)?;
         let hosts = inventory.select(&args.pattern, limit.as_deref())?;
         let lines: String = hosts.iter().map(|host| format!("    {host}\n")).collect();
@@ -192,6 +225,7 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
     }
     let target = Target {
         pattern: &args.pattern,
+        extra_vars: &args.extra_vars,
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
@@ -234,6 +268,14 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
             }
         })
         .collect();
+    let went_wrong = results.iter().any(|result| result.rc != Some(0));
+    if !args.shell
+        && let Some(word) = for_a_shell(&args.argv, went_wrong)
+    {
+        output.status(&format!(
+            "help: `{word}` means something to a shell only, and went to the program as it is; `-s` gives the words to one"
+        ));
+    }
     let document = |result: &ExecResult| json!({"host": result.host, "rc": result.rc, "stdout": result.stdout, "stderr": result.stderr, "error": result.error});
     let text = match args.format.unwrap_or_default() {
         Format::Human | Format::Ansible if args.one_line => {
@@ -248,6 +290,26 @@ pub fn exec(args: ExecArgs, environment: &Environment, output: &Output) -> Resul
     };
     output.data(&text)?;
     Ok(exit_code(failed, unreachable))
+}
+
+/// A word of a program's line that only a shell would understand: a pipe, a redirection, a variable. Where all went well,
+/// only one that hardly any program takes.
+fn for_a_shell(words: &[String], went_wrong: bool) -> Option<&str> {
+    const NEVER_MEANT: [&str; 6] = ["|", "||", "&&", ">", ">>", "2>&1"];
+    // `find -exec` ends with a semicolon.
+    const SELDOM_MEANT: [&str; 3] = [";", "<", "&"];
+    let variable = |word: &str| {
+        let name = word.strip_prefix('$').unwrap_or_default();
+        name.starts_with(['{', '(']) || name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+    };
+    let line = words.len() == 1;
+    words.iter().map(String::as_str).find(|word| {
+        NEVER_MEANT.contains(word)
+            || variable(word)
+            || went_wrong
+                && (SELDOM_MEANT.contains(word)
+                    || line && (word.contains(char::is_whitespace) || word.contains(['|', ';', '>', '<'])))
+    })
 }
 
 /// `exec -m KIND -a ARGS`: a run of one task, with everything that runs have: a journal, permits, resume.
@@ -315,6 +377,7 @@ fn playbook(
 pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let target = Target {
         pattern: &args.pattern,
+        extra_vars: &[],
         inventory: &args.inventory,
         connection: &args.connection,
         escalation: &args.escalation,
@@ -348,6 +411,25 @@ pub fn clean(args: CleanArgs, environment: &Environment, output: &Output) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_for_a_shell_are_known() {
+        let asked = |line: &[&str], went_wrong| {
+            let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
+            for_a_shell(&words, went_wrong).map(str::to_owned)
+        };
+        let found = |line: &[&str]| asked(line, true);
+        assert_eq!(asked(&["echo", "hi", "|", "wc", "-l"], false).as_deref(), Some("|"));
+        assert_eq!(asked(&["echo", "$HOME"], false).as_deref(), Some("$HOME"));
+        assert_eq!(asked(&["find", "/tmp", "-exec", "ls", "{}", ";"], false), None);
+        assert_eq!(asked(&["awk", "$1 > 2 { print }"], false), None);
+        assert_eq!(asked(&["ps aux"], false), None);
+        assert_eq!(found(&["nvidia-smi", "|", "wc"]).as_deref(), Some("|"));
+        assert_eq!(found(&["ps aux | wc -l"]).as_deref(), Some("ps aux | wc -l"));
+        assert_eq!(found(&["echo", "$(hostname)"]).as_deref(), Some("$(hostname)"));
+        assert_eq!(found(&["grep", "a|b", "/etc/motd"]), None);
+        assert_eq!(found(&["uptime"]), None);
+    }
 
     #[test]
     fn an_ad_hoc_task_is_a_playbook() {

@@ -17,7 +17,7 @@ use gpufleet::{
     template::Dict,
     vault::Keyring,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     args::InventorySource,
@@ -128,7 +128,9 @@ pub fn check(args: &CheckArgs, environment: &Environment, output: &Output) -> Re
         true => usual_roles_path(environment),
         false => args.roles_path.clone(),
     };
-    let mut report = lint::check(&names(&args.playbooks), &sources::Disk, &keyring, &roles);
+    let extra = sources::extra_vars(&args.extra_vars, &keyring)?;
+    let known = Arc::new(Dict::trusted(&extra));
+    let mut report = lint::check(&names(&args.playbooks), &sources::Disk, &keyring, &roles, &known);
     if let Some(program) = &report.program {
         let files = CachedFiles::with_keyring(sources::Disk, Arc::clone(&keyring));
         let missing = check_files(program, &files);
@@ -136,7 +138,7 @@ pub fn check(args: &CheckArgs, environment: &Environment, output: &Output) -> Re
     }
     let with_inventory = !args.inventory.inventory.is_empty();
     if with_inventory {
-        inventory(args, &keyring, environment, &mut report)?;
+        inventory(args, &keyring, extra, environment, &mut report)?;
     }
     report.skip(&skipped);
     match args.format {
@@ -180,11 +182,11 @@ fn document(report: &Report, with_inventory: bool) -> Value {
 fn inventory(
     args: &CheckArgs,
     keyring: &Arc<Keyring>,
+    extra: Map<String, Value>,
     environment: &Environment,
     report: &mut Report,
 ) -> Result<(), CommandError> {
     let folder = args.playbooks.first().and_then(|playbook| playbook.parent()).map(Path::to_path_buf);
-    let extra = sources::extra_vars(&args.extra_vars, keyring)?;
     let around = sources::Around {
         playbook_dir: folder
             .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }),
@@ -200,6 +202,7 @@ fn inventory(
         }
         Err(error) => return Err(error),
     };
+    report.add(inventory.suspects());
     let limit = sources::limit(&args.inventory, environment)?;
     let Some(program) = report.program.clone() else { return Ok(()) };
     let mut errors = Diagnostics::new();
@@ -216,6 +219,15 @@ fn inventory(
         hosts.extend(fresh);
     }
     errors.absorb(inventory.unlock(&hosts));
+    let says = |host: &String| {
+        let Some(vars) = inventory.host_vars(host) else { return false };
+        let user = |name: &str| vars.get(name).and_then(|value| value.as_str());
+        vars.get("ansible_become").is_some()
+            || ["ansible_user", "ansible_ssh_user"].iter().any(|name| user(name) == Some("root"))
+    };
+    if hosts.iter().any(says) {
+        report.skip(&BTreeSet::from(["gpu-without-root"]));
+    }
     errors.append(program.check_logins(|host| inventory.host_vars(host).is_some()));
     report.add(errors);
     report.check_variables(&Known { variables: known_names(&inventory, &hosts, &extra) });

@@ -4,7 +4,6 @@
 use std::{
     cell::RefCell,
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -23,6 +22,7 @@ use super::{
     environment::Environment,
     error::CommandError,
     output::Output,
+    trust::{self, Care, Trust},
 };
 
 /// The settings of this call and what became of them.
@@ -43,18 +43,17 @@ struct Found {
 }
 
 /// # Errors
-/// A file that cannot be read.
-fn read(path: PathBuf) -> Result<Found, CommandError> {
+/// A file that cannot be read, or that somebody else could have written.
+fn read(path: PathBuf, warnings: &mut Vec<String>) -> Result<Found, CommandError> {
     let shown = path.display().to_string();
+    let mut trust = Trust::of_this_process();
+    trust.demand(&path, "the settings", Care::Shared)?;
+    // Why no error: a team may share its settings, and has to know that it does.
+    warnings.extend(trust::warning(&mut trust, [path.as_path()]));
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Found { path: shown, text }),
         Err(error) => Err(CommandError::user(format!("cannot read the settings in {shown}: {error}"))),
     }
-}
-
-/// Whether anybody may write to the current folder.
-fn current_folder_is_public() -> bool {
-    fs::metadata(".").is_ok_and(|data| data.permissions().mode() & 0o002 != 0)
 }
 
 impl Configuration {
@@ -68,16 +67,16 @@ impl Configuration {
             let found = variables.iter().find(|(known, text)| known == name && !text.is_empty());
             found.map(|(_, text)| PathBuf::from(text))
         };
-        let mut warnings = Vec::new();
-        let public = current_folder_is_public();
+        let (mut warnings, mut shared) = (Vec::new(), Vec::new());
+        let mut trust = Trust::of_this_process();
         let mut here = |name: &str| {
             let path = PathBuf::from(name);
             if !path.exists() {
                 return None;
             }
             // Why: anybody could have put it there, and it decides whom we connect to and as whom.
-            if public {
-                warnings.push(format!("{name} is not read: anybody may write to the current folder"));
+            if let Some(open) = trust.open(&path, Care::Shared) {
+                warnings.push(format!("{name} is not read, because others could have written it: {open}"));
                 return None;
             }
             Some(path)
@@ -91,7 +90,7 @@ impl Configuration {
                 })
                 .or_else(|| Some(PathBuf::from("/etc/gpufleet/config.toml")).filter(|p| p.exists())),
         };
-        let toml = toml.map(read).transpose()?;
+        let toml = toml.map(|path| read(path, &mut shared)).transpose()?;
         let given = variable("ANSIBLE_CONFIG")
             .map(|path| if path.is_dir() { path.join("ansible.cfg") } else { path });
         // Why that filter: Ansible goes on to the next place where the named file is not there.
@@ -101,7 +100,8 @@ impl Configuration {
             .or_else(|| here("ansible.cfg").map(|_| PathBuf::from("./ansible.cfg")).filter(readable))
             .or_else(|| Some(home?.join(".ansible.cfg")).filter(readable))
             .or_else(|| Some(PathBuf::from("/etc/ansible/ansible.cfg")).filter(readable));
-        let ansible_cfg = ansible_cfg.map(read).transpose()?;
+        let ansible_cfg = ansible_cfg.map(|path| read(path, &mut shared)).transpose()?;
+        warnings.extend(shared);
         let file = |found: &'_ Found| -> (String, String) { (found.path.clone(), found.text.clone()) };
         let (toml, ansible_cfg) = (toml.as_ref().map(file), ansible_cfg.as_ref().map(file));
         let settings = Settings::read(&Sources {
@@ -300,6 +300,7 @@ impl Configuration {
                 | Command::Doc(_)
                 | Command::Schema(_)
                 | Command::Man(_)
+                | Command::Complete(_)
                 | Command::Completion { .. }
         )
     }

@@ -8,6 +8,7 @@ use gpufleet_protocol::tasks;
 
 use super::{
     args::{Cli, DocArgs},
+    complete::Names,
     error::CommandError,
     output::Output,
 };
@@ -74,6 +75,10 @@ pub enum SchemaName {
     Inventory,
     /// The document of `--format json`.
     Report,
+    /// A line of `--format jsonl`.
+    Event,
+    /// The document of `gpufleet check --format json`.
+    Check,
     /// The settings in `gpufleet.toml`.
     Config,
 }
@@ -84,10 +89,9 @@ pub fn schema(args: &SchemaArgs, output: &Output) -> Result<u8, CommandError> {
         SchemaName::Tasks => reference::tasks_schema(),
         SchemaName::Inventory => reference::inventory_schema(),
         SchemaName::Config => reference::config_schema(),
-        SchemaName::Report => {
-            output.data(reference::REPORT_SCHEMA)?;
-            return Ok(0);
-        }
+        SchemaName::Report => reference::report_schema(),
+        SchemaName::Event => reference::event_schema(),
+        SchemaName::Check => reference::check_schema(),
     };
     output.data(&serde_json::to_string_pretty(&schema).map_err(CommandError::internal)?)?;
     Ok(0)
@@ -98,10 +102,77 @@ pub fn completion(shell: clap_complete::Shell, output: &Output) -> Result<u8, Co
     Ok(0)
 }
 
+/// Names of hosts, groups and runs come from `gpufleet complete`; where it knows none, the words of the command line do.
+const BASH_NAMES: &str = r#"
+_gpufleet_names() {
+    _gpufleet "$@"
+    local line="${COMP_LINE:0:COMP_POINT}" words word name typed=""
+    local -a found
+    read -ra words <<< "$line"
+    [[ "$line" == *[[:space:]] ]] && words+=("")
+    mapfile -t found < <("${words[0]}" complete -- "${words[@]:1}" 2> /dev/null)
+    (( ${#found[@]} )) || return 0
+    word="${words[${#words[@]} - 1]}"
+    # What stands before the last `:` is a word of its own to the shell, unless it is in quotes.
+    if [[ "$word" == *:* && "$word" != [\"\']* && "$COMP_WORDBREAKS" == *:* ]]; then
+        typed="${word%"${word##*:}"}"
+    fi
+    COMPREPLY=()
+    for name in "${found[@]}"; do
+        COMPREPLY+=("${name#"$typed"}")
+    done
+}
+complete -F _gpufleet_names -o bashdefault -o default gpufleet
+"#;
+
+const ZSH_NAMES: &str = r#"
+_gpufleet() {
+    local -a found
+    found=(${(f)"$("${words[1]}" complete -- "${(@)words[2,CURRENT-1]}" "$PREFIX" 2> /dev/null)"})
+    if (( $#found )); then
+        compset -P '--*='
+        compadd -a found
+    else
+        _gpufleet_words "$@"
+    fi
+}
+"#;
+
+/// For fish, each argument says by itself where its words come from.
+fn fish_names() -> String {
+    let mut text = "\nfunction __gpufleet_names\n    set -l words (commandline -opc) (commandline -ct)\n    \
+                    $words[1] complete -- $words[2..-1] 2> /dev/null\nend\n"
+        .to_owned();
+    for command in Cli::command().get_subcommands() {
+        let at = format!(
+            "complete -c gpufleet -n \"__fish_gpufleet_using_subcommand {}\" -f -a \"(__gpufleet_names)\"",
+            command.get_name()
+        );
+        for arg in command.get_arguments().filter(|arg| Names::of(arg).is_some()) {
+            text.push_str(&at);
+            text.extend(arg.get_short().map(|short| format!(" -r -s {short}")));
+            text.extend(arg.get_long().map(|long| format!(" -r -l {long}")));
+            text.push('\n');
+        }
+    }
+    text
+}
+
 fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gpufleet", &mut text);
     let mut text = String::from_utf8_lossy(&text).into_owned();
+    match shell {
+        clap_complete::Shell::Bash => text.push_str(BASH_NAMES),
+        clap_complete::Shell::Zsh => {
+            // Why under another name: the shell calls the one of the file, and that one asks for names first.
+            text = text.replacen("_gpufleet() {", "_gpufleet_words() {", 1);
+            let end = text.rfind("\nif [").unwrap_or(text.len());
+            text.insert_str(end, ZSH_NAMES);
+        }
+        clap_complete::Shell::Fish => text.push_str(&fish_names()),
+        _ => {}
+    }
     if shell == clap_complete::Shell::Fish {
         // Why: for fish, clap leaves out the words that stand without an option.
         let schemas = SchemaName::value_variants().iter().filter_map(|name| name.to_possible_value());
@@ -189,6 +260,24 @@ mod tests {
         fs::write(&file, completions(clap_complete::Shell::Bash)).unwrap();
         let ended = std::process::Command::new("bash").arg("-n").arg(&file).output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+
+    #[test]
+    fn every_shell_asks_for_names() {
+        use clap_complete::Shell;
+        for (shell, asks) in [
+            (Shell::Bash, "complete -F _gpufleet_names"),
+            (Shell::Zsh, "\n_gpufleet_words() {"),
+            (Shell::Zsh, "        _gpufleet_words \"$@\""),
+            (Shell::Fish, "using_subcommand run\" -f -a \"(__gpufleet_names)\" -r -s l -r -l limit\n"),
+            (Shell::Fish, "using_subcommand report\" -f -a \"(__gpufleet_names)\"\n"),
+        ] {
+            let text = completions(shell);
+            assert!(text.contains(asks), "{shell}: {asks}");
+        }
+        let zsh = completions(Shell::Zsh);
+        assert_eq!(zsh.matches("\n_gpufleet() {").count(), 1);
+        assert!(zsh.find("\n_gpufleet() {") < zsh.rfind("\nif ["));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `run`, `plan` and `audit`: one engine, three verbs.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -11,14 +11,14 @@ use gpufleet::{
     display::{self, AnsibleLines, PlanView},
     drain::{LocalRunner, Marker, Scheduler},
     engine::{
-        Engine, EngineError, Options, Overrules, Past, Recorder, Refusal, RunResult, Sink, Stepper, Stop,
-        finished,
+        Engine, EngineError, Kept, Options, Overrules, Past, Recorder, Refusal, RunResult, Sink, Stepper,
+        Stop, finished,
     },
     event::{EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::CachedFiles,
     journal::{self, Journal, RunDir, RunId},
     playbook::Overrides,
-    report::{self, Ending, ExitRules, RunModel, Timing, computed_exit_code},
+    report::{self, Ending, ExitRules, Timing, computed_exit_code},
     rollout::Amount,
     template::Outside,
 };
@@ -44,7 +44,7 @@ use super::{
     resume,
     schedulers::{PlayHosts, logins, schedulers},
     sinks::{AdHocView, AnsibleSink, AnswersSink, LinesSink, Screen, ScreenSink},
-    sources,
+    sources, trust,
 };
 
 /// How often the live display lets time pass.
@@ -395,7 +395,7 @@ pub fn carry_out(
         }
         (Format::Ansible, _) => {
             let lines = AnsibleLines::new(output.style, output.verbose, request.diff);
-            sinks.push(Box::new(AnsibleSink::new(lines, Arc::clone(&screen))));
+            sinks.push(Box::new(AnsibleSink::new(lines, Arc::clone(&screen), output.style)));
         }
         _ => {}
     }
@@ -403,6 +403,7 @@ pub fn carry_out(
     let recorder = Recorder::after(&events, journal, sinks, jiff::Timestamp::now);
     let engine = Engine {
         delegates: Arc::default(),
+        kept: Arc::new(Kept::of(loaded.play_hosts.iter().flatten().collect::<HashSet<_>>().len())),
         program: Arc::clone(&loaded.program),
         play_hosts: loaded.play_hosts.clone(),
         neighbours: loaded.neighbours.clone(),
@@ -455,8 +456,9 @@ fn open_journal(
     hosts: &[String],
     environment: &Environment,
 ) -> Result<Journal, CommandError> {
+    trust::demand_state_dir(&environment.state_dir)?;
     // Why a lock around it: two that begin at once must see each other.
-    let _turn = journal::take_turn(&environment.state_dir).map_err(CommandError::user)?;
+    let turn = journal::take_turn(&environment.state_dir).map_err(CommandError::user)?;
     if verb.writes()
         && let Some(other) = journal::at_work(&environment.state_dir, hosts)
     {
@@ -470,11 +472,14 @@ fn open_journal(
             other.run
         )));
     }
-    match taken_up {
+    let journal = match taken_up {
         Some(_) => Journal::reopen(dir),
         None => Journal::create(dir),
-    }
-    .map_err(CommandError::user)
+    };
+    // Why before what follows: others wait for the turn, and no other run begins one that is over.
+    drop(turn);
+    resume::forget_what_is_over(&environment.state_dir);
+    journal.map_err(CommandError::user)
 }
 
 /// Runs the engine, writes the last event, and returns the exit code.
@@ -502,12 +507,14 @@ async fn drive(
         }
         Err(error) => return Err(broke_off(&error, screen)),
     };
-    let summary = summary(&screen.lock().unwrap_or_else(PoisonError::into_inner).model);
+    let summary = screen.lock().unwrap_or_else(PoisonError::into_inner).model.counts_text();
     recorder
         .emit(What::RunFinished(finished(code, summary, &result, request.winds_up)))
         .and_then(|()| recorder.finish())
         .map_err(|error| broke_off(&EngineError::Journal(error), screen))?;
-    Ok(code)
+    // Why: who aborts a run asks for nothing but that no node stays out.
+    let was_asked_for = request.winds_up && code == 5 && result.out_of_service.is_empty();
+    Ok(if was_asked_for { 0 } else { code })
 }
 
 /// Why a run broke off, and what becomes of the nodes that it leaves behind.
@@ -530,27 +537,25 @@ fn broke_off(error: &EngineError, screen: &Arc<Mutex<Screen>>) -> CommandError {
     ))
 }
 
+/// What the record of the run says.
 fn code_of(result: &RunResult, screen: &Arc<Mutex<Screen>>, request: &Request<'_>) -> u8 {
+    let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+    let all_done = || screen.model.nodes().iter().all(|node| !node.is_left());
     let ending = match &result.stop {
-        // Why: it did what was asked, unless a node is still out.
-        _ if request.winds_up && result.out_of_service.is_empty() => return 0,
+        Some(Stop::Aborted | Stop::Declined(Refusal::Interrupted)) => Ending::Interrupted,
+        // Why: nodes that were never begun, or left half-way, are no success.
+        _ if request.winds_up => {
+            if all_done() {
+                Ending::Completed
+            } else {
+                Ending::Stopped
+            }
+        }
         None => Ending::Completed,
-        Some(Stop::Interrupted | Stop::Aborted | Stop::Declined(Refusal::Interrupted)) => Ending::Interrupted,
+        Some(Stop::Interrupted) => Ending::Interrupted,
         Some(Stop::Threshold(_) | Stop::WindowClosed(_) | Stop::Declined(_)) => Ending::Stopped,
     };
-    let rules = ExitRules { ending, fail_on_change: request.fail_on_change };
-    let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
-    computed_exit_code(&screen.model, rules)
-}
-
-fn summary(model: &RunModel) -> String {
-    use gpufleet::event::NodeState;
-    let parts: Vec<String> = NodeState::ALL
-        .into_iter()
-        .filter(|state| model.count(*state) > 0)
-        .map(|state| format!("{} {state}", model.count(state)))
-        .collect();
-    if parts.is_empty() { "no node".to_owned() } else { parts.join(", ") }
+    computed_exit_code(&screen.model, ExitRules { ending, fail_on_change: request.fail_on_change })
 }
 
 /// Tells of Ctrl-C and SIGTERM until nobody listens.
@@ -599,8 +604,8 @@ fn finish(
     let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
     let model = &screen.model;
     let document = history::json(model)?;
-    fs::write(dir.report_json(), &document)?;
-    fs::write(dir.report_html(), history::html(model)?)?;
+    dir.put(&dir.report_json(), &document)?;
+    dir.put(&dir.report_html(), &history::html(model)?)?;
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}

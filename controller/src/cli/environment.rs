@@ -3,8 +3,11 @@
 use std::{
     env, fs,
     io::{IsTerminal, stderr, stdin, stdout},
+    os::fd::AsFd,
     path::PathBuf,
 };
+
+use gpufleet::display::Style;
 
 /// Read once, at the start.
 #[derive(Clone, Debug)]
@@ -22,8 +25,10 @@ pub struct Environment {
     pub stdin_is_terminal: bool,
     pub stdout_is_terminal: bool,
     pub stderr_is_terminal: bool,
-    /// Columns of the terminal, or 100.
-    pub width: usize,
+    /// Columns of the terminal that standard output is, if it is one.
+    pub stdout_width: usize,
+    /// The same of standard error.
+    pub stderr_width: usize,
     pub hostname: String,
     /// The words of `EDITOR`, or `vi`.
     pub editor: String,
@@ -35,11 +40,25 @@ fn path(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// Columns to write for.
+fn width(stream: impl IsTerminal + AsFd) -> usize {
+    if !stream.is_terminal() {
+        return Style::UNCUT;
+    }
+    let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
+    // Why: a terminal that does not know its size says 0.
+    if columns == 0 { 80 } else { columns.clamp(40, 140) }
+}
+
+/// Columns of standard error at this moment.
+pub fn stderr_width() -> usize {
+    width(stderr())
+}
+
 impl Environment {
     pub fn read() -> Self {
         let home = path("HOME");
         let state = path("XDG_STATE_HOME").or_else(|| Some(home.as_ref()?.join(".local/state")));
-        let width = rustix::termios::tcgetwinsize(stderr()).ok().map(|size| usize::from(size.ws_col));
         Self {
             config_dir: path("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config"))),
             settings: env::vars_os()
@@ -57,7 +76,8 @@ impl Environment {
             stdin_is_terminal: stdin().is_terminal(),
             stdout_is_terminal: stdout().is_terminal(),
             stderr_is_terminal: stderr().is_terminal(),
-            width: width.filter(|columns| *columns >= 40).unwrap_or(100).min(140),
+            stdout_width: width(stdout()),
+            stderr_width: stderr_width(),
             boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
                 .ok()
                 .map(|text| text.trim().to_owned()),

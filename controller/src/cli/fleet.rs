@@ -9,8 +9,9 @@ use std::{
 
 use futures::future::BoxFuture;
 use gpufleet::{
+    diagnostic::Diagnostic,
     drain::{LocalRunner, LoginRunner, Runner},
-    engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
+    engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way as SharedWay},
     interpreter::BlobNeed,
     inventory::Inventory,
     playbook::Play,
@@ -19,7 +20,8 @@ use gpufleet::{
     },
     template::{self, Dict, Outside, Scope},
     transport::{
-        self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Target, TargetDefaults,
+        self, ConnectorOptions, Deadlines, Prompt, PromptError, PromptRequest, Route, Target, TargetDefaults,
+        TargetError,
     },
     vault,
 };
@@ -120,9 +122,10 @@ impl Fleet {
             let (vars, user) = connection_vars(way, host, extra, outside)?;
             let defaults =
                 TargetDefaults { user: user.or_else(|| defaults.user.clone()), ..defaults.clone() };
-            let plain = Target::from_variables(host, &vars, &defaults).map_err(CommandError::user)?;
+            let wrong = |error: TargetError| misdirected(way, host, extra, &error);
+            let plain = Target::from_variables(host, &vars, &defaults).map_err(wrong)?;
             let root = TargetDefaults { become_root: true, ..defaults };
-            let root = Target::from_variables(host, &vars, &root).map_err(CommandError::user)?;
+            let root = Target::from_variables(host, &vars, &root).map_err(wrong)?;
             Ok((plain, root))
         };
         let mut targets = HashMap::new();
@@ -186,18 +189,23 @@ impl Fleet {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn target(&self, host: &str, purpose: Purpose) -> Option<&Target> {
+        let (plain, root) = self.targets.get(&(host.to_owned(), purpose.login))?;
+        Some(if purpose.r#become { root } else { plain })
+    }
+
     async fn open(&self, host: &str, purpose: Purpose) -> Result<SessionLink, ConnectFailure> {
         let failed = |error: SessionError| {
             let why = without_name(host, &error.to_string());
             match error {
+                refused if refused.is_refusal() => ConnectFailure::Refused(why),
                 silent if silent.is_silence() => ConnectFailure::Silent(why),
                 SessionError::Refused { .. } => ConnectFailure::Unfit(why),
                 SessionError::Start { kind, .. } if kind.is_unfit() => ConnectFailure::Unfit(why),
                 _ => ConnectFailure::Unreachable(why),
             }
         };
-        let target = self.targets.get(&(host.to_owned(), purpose.login));
-        let target = target.map(|(plain, root)| if purpose.r#become { root } else { plain });
+        let target = self.target(host, purpose);
         let target = target.ok_or_else(|| ConnectFailure::Unreachable("not in the inventory".to_owned()))?;
         let here =
             purpose.local.then(|| Target { connection: transport::Connection::Local, ..target.clone() });
@@ -273,7 +281,7 @@ fn connection_vars(
     layers.push(Arc::new(Dict::trusted(&all)));
     let folder = way.play.map(|play| ("playbook_dir", template::Value::str(&*play.directory)));
     layers.push(Arc::new(folder.into_iter().collect()));
-    let scope = Scope::looking(layers, Arc::clone(outside));
+    let scope = Scope::looking(layers, Arc::clone(outside), Vec::new());
     let fails = |name: &str, why: &dyn std::fmt::Display| {
         CommandError::user(format!("{host}: `{name}` cannot be rendered: {why}"))
             .hint("how a node is reached hangs on the inventory, the play's `vars` and `-e` only")
@@ -313,6 +321,19 @@ fn connection_vars(
     Ok((wanted, user))
 }
 
+/// The error for a host that cannot be reached as it is written, with the place in the inventory where that is to blame.
+fn misdirected(way: &Way<'_>, host: &str, extra: &Map<String, Value>, error: &TargetError) -> CommandError {
+    let of_inventory = |name: &&str| {
+        !extra.contains_key(*name)
+            && !way.play.is_some_and(|play| play.connection_words().any(|(other, _)| other == *name))
+    };
+    let place = error.variable().filter(of_inventory).and_then(|name| way.inventory.place_of(host, name));
+    match place {
+        Some(place) => CommandError::Input(Diagnostic::error(error.to_string()).at(&place).into()),
+        None => CommandError::user(error),
+    }
+}
+
 impl Connector for Fleet {
     fn connect<'a>(
         &'a self,
@@ -328,6 +349,27 @@ impl Connector for Fleet {
 
     fn has_answered(&self, host: &str) -> bool {
         self.answered().contains(host)
+    }
+
+    fn way<'a>(&'a self, host: &'a str, purpose: Purpose) -> BoxFuture<'a, SharedWay> {
+        Box::pin(async move {
+            let Some(target) = self.target(host, purpose).filter(|_| !purpose.local) else {
+                return SharedWay::Here;
+            };
+            match self.connector.route(target).await {
+                Route::Here => SharedWay::Here,
+                Route::Direct => SharedWay::Direct,
+                Route::JumpHost(chain) => SharedWay::Through(format!("the jump host {chain}")),
+                Route::ProxyCommand(command) => SharedWay::Through(format!("the proxy command `{command}`")),
+            }
+        })
+    }
+
+    fn ask_way<'a>(&'a self, host: &'a str, purpose: Purpose) -> BoxFuture<'a, Option<Result<(), String>>> {
+        Box::pin(async move {
+            let answer = self.connector.ask_jump_host(self.target(host, purpose)?).await?;
+            Some(answer.map_err(|error| error.to_string()))
+        })
     }
 
     fn is_same_way(&self, host: &str, one: u16, other: u16) -> bool {

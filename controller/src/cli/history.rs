@@ -4,9 +4,9 @@ use std::fs;
 
 use gpufleet::{
     display::{self, RunRow},
-    event::{NodeState, Verb},
-    journal::{JournalError, RunDir, list_runs, read_events, resolve_run},
-    report::{self, RunModel},
+    event::Verb,
+    journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
+    report::{self, NOT_OVER, RunModel, Standing},
 };
 
 use super::{
@@ -71,40 +71,43 @@ pub fn runs(args: &RunsArgs, environment: &Environment, output: &Output) -> Resu
 pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
     let run = resolve_run(&environment.state_dir, &args.run)?;
     let dir = RunDir::new(&environment.state_dir, &run);
+    // Why before it is read: a run that ends meanwhile has its last event then.
+    let at_work = process_of(&dir).is_some();
     let events = read_events(&dir.journal())?;
-    let model = RunModel::of(&events);
+    let mut model = RunModel::of(&events);
+    model.at_work = at_work;
+    let code = match model.standing() {
+        Standing::Finished => 0,
+        Standing::Running | Standing::CutOff => NOT_OVER,
+    };
     if let Some(file) = &args.output {
         let is_html = file.extension().is_some_and(|ending| ending == "html");
         let text = if is_html { html(&model)? } else { json(&model)? };
         let failed = |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", file.display()));
         fs::write(file, text).map_err(failed)?;
-        return Ok(0);
+        return Ok(code);
     }
     let text = match args.format {
-        ReportFormat::Human => screen(&model, output),
+        ReportFormat::Human => display::not_over(&model, &output.style) + &screen(&model, output),
         ReportFormat::Json => json(&model)?,
         ReportFormat::Jsonl => fs::read_to_string(dir.journal())?,
         ReportFormat::Html => html(&model)?,
         ReportFormat::Path => {
-            if !dir.report_html().exists() {
-                fs::write(dir.report_html(), html(&model)?)?;
-            }
+            // Why always: a page of an earlier moment would look like this one's.
+            dir.put(&dir.report_html(), &html(&model)?)?;
             dir.report_html().display().to_string()
         }
     };
     output.data(&text)?;
-    Ok(0)
+    Ok(code)
 }
-
-/// How many held nodes are explained in full; the report has them all.
-const HELD_SCREENS: usize = 8;
 
 /// What a finished run shows, by its verb.
 pub fn screen(model: &RunModel, output: &Output) -> String {
     match model.verb() {
         Verb::Run => {
             let mut text = display::recap(model, &output.style);
-            for node in model.nodes().iter().filter(|node| node.state == NodeState::Held).take(HELD_SCREENS) {
+            for node in display::explained(model) {
                 text.push_str(&display::held_screen(model, node, &output.style));
             }
             text.push_str(&display::failures(model, &output.style));

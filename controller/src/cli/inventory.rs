@@ -48,7 +48,8 @@ pub fn inventory(
 }
 
 pub fn hosts(args: &HostsArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
-    let inventory = sources::inventory(&args.inventory, &args.pattern, None, environment, output)?;
+    let (inventory, _) =
+        sources::inventory(&args.inventory, &args.pattern, None, &args.extra_vars, environment, output)?;
     let limit = sources::limit(&args.inventory, environment)?;
     output.data(&inventory.hosts_text(&args.pattern, limit.as_deref())?)?;
     Ok(0)

@@ -74,18 +74,21 @@ pub fn load(
         }
     };
     let around = sources::Around {
-        playbook_dir: directory,
+        playbook_dir: directory.clone(),
         extra_vars: extra.clone(),
         keyring: Arc::clone(&keyring),
         only_here,
         ..sources::Around::default()
     };
     let mut inventory = sources::inventory_in(&source.inventory, around, environment)?;
+    output.diagnostics(&inventory.suspects());
     let limit = sources::limit(&source.inventory, environment)?;
+    output.diagnostics(&inventory.positions(&[], limit.as_deref()));
     let program = program.map_or_else(read, Ok)?;
     if !program.warnings.is_empty() {
         output.diagnostics(&program.warnings);
     }
+    sources::warn_of_others(&source.inventory, directory.as_deref(), &program.sources, environment, output);
     check_tags(&program, &source.choice, output)?;
     let whole = program;
     let program = chosen(&whole, &source.choice)?;
@@ -95,6 +98,7 @@ pub fn load(
         let parts = play.host_parts(&extra_dict)?;
         let parts: Vec<(&str, Option<&Span>)> =
             parts.iter().map(|(part, place)| (part.as_str(), Some(place))).collect();
+        output.diagnostics(&inventory.positions(&parts, None));
         let select = |limit: Option<&str>| -> Result<Vec<String>, CommandError> {
             let hosts = inventory.select_parts(&parts, limit)?;
             Ok(hosts.iter().map(ToString::to_string).collect())

@@ -7,6 +7,7 @@ mod args;
 mod check;
 mod clusters;
 mod command_line;
+mod complete;
 mod configuration;
 mod contexts;
 mod doc;
@@ -23,6 +24,7 @@ mod listing;
 mod loading;
 mod locks;
 mod machine;
+mod memory;
 mod output;
 mod prompt;
 mod resume;
@@ -30,6 +32,7 @@ mod schedulers;
 mod secret_files;
 mod sinks;
 mod sources;
+mod trust;
 mod vault;
 mod vault_edit;
 mod vault_passwords;
@@ -51,7 +54,9 @@ pub fn main() -> u8 {
         Err(error) => return output::usage(&error),
     };
     let environment = Environment::read();
-    output::log(cli.output.verbose);
+    output::log(cli.output.verbose, cli.output.color, &environment);
+    memory::hide();
+    memory::give_back();
     let (output, configuration) = match Configuration::load(cli.output.config.as_deref(), &environment) {
         Ok(configuration) => {
             let color = configuration.color(cli.output.color);
@@ -111,6 +116,7 @@ fn carry_out(
         Command::Config(args) => configuration::config(&args, configuration, output),
         Command::Doc(args) => doc::doc(&args, output),
         Command::Vault(args) => vault::vault(&args, environment, output),
+        Command::Complete(args) => complete::complete(&args, configuration, environment, output),
         Command::Completion { shell } => doc::completion(shell, output),
     }
 }

@@ -11,6 +11,7 @@ use gpufleet::{
     engine::{Confirm, Forecast, Prompt, Refusal, Stepper},
     event::{Event, What},
     interpreter::Fed,
+    visible::visible_lines,
 };
 
 use super::sinks::Screen;
@@ -60,9 +61,12 @@ impl Confirm for Question {
     fn tell(&self, text: &str) {
         match &self.screen {
             Some(screen) => {
-                screen.lock().unwrap_or_else(PoisonError::into_inner).suspend(|| eprintln!("{text}"));
+                screen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .suspend(|| eprintln!("{}", shown(text)));
             }
-            None => eprintln!("{text}"),
+            None => eprintln!("{}", shown(text)),
         }
     }
 }
@@ -97,10 +101,15 @@ impl<T> Drop for Withdraws<T> {
     }
 }
 
+/// What a playbook says here, without a line that could be taken for a question of ours.
+fn shown(text: &str) -> String {
+    visible_lines(text).replace('\n', "\n  ")
+}
+
 /// The line that a person types.
 #[expect(clippy::print_stderr, reason = "the question of a pause")]
 fn line(question: &Prompt) -> Option<String> {
-    eprint!("{}: ", question.text);
+    eprint!("{}: ", shown(&question.text));
     if !question.echo {
         return rpassword::read_password().ok();
     }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use gpufleet::journal::{
-    JournalError, RunDir, RunId, RunSummary, Runs, list_runs, process_of, read_for_resume, resolve_run,
+    self, JournalError, RunDir, RunId, RunSummary, Runs, list_runs, newest_runs, process_of, read_for_resume,
+    resolve_run,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ use super::{
     environment::Environment,
     error::CommandError,
     output::Output,
+    trust,
 };
 
 /// What a run was started with. It lies beside the journal, for its owner alone, until the run is over.
@@ -56,6 +58,18 @@ pub fn forget(dir: &RunDir) {
     }
 }
 
+/// Does the same for every run that is over and could not do it itself: it was killed right after its last event, or it
+/// only read and was cut off.
+pub fn forget_what_is_over(state_dir: &Path) {
+    for run in newest_runs(state_dir) {
+        let dir = RunDir::new(state_dir, &run);
+        let keeps = [dir.inputs(), dir.sealed(), dir.included()].iter().any(|path| path.exists());
+        if keeps && journal::is_over(&dir) {
+            forget(&dir);
+        }
+    }
+}
+
 fn inputs(path: &Path) -> Result<Inputs, CommandError> {
     let bytes = fs::read(path).map_err(|e| {
         CommandError::user(format!("cannot read {}: {e}", path.display()))
@@ -68,6 +82,7 @@ fn inputs(path: &Path) -> Result<Inputs, CommandError> {
 }
 
 pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    trust::demand_state_dir(&environment.state_dir)?;
     let runs = runs_at_rest(&environment.state_dir);
     let found = match &args.run {
         Some(given) => one_of(runs, resolve_run(&environment.state_dir, given)?)?,
@@ -83,7 +98,7 @@ pub fn resume(args: &ResumeArgs, environment: &Environment, output: &Output) -> 
         return Err(still_at_work(&found.run));
     }
     if !found.is_unfinished() {
-        output.status(&format!("run {} is finished; there is nothing to go on with", found.run));
+        output.status(&format!("{}; there is nothing to go on with", how_it_ended(&found)));
         return Ok(0);
     }
     let (mut began, taken_up) = take_up(found, environment)?;
@@ -138,6 +153,15 @@ fn one_of(runs: Runs, wanted: RunId) -> Result<RunSummary, CommandError> {
     Ok(found.ok_or_else(|| JournalError::NoSuchRun(wanted.to_string()))?)
 }
 
+/// Of a run that nothing can go on with.
+fn how_it_ended(found: &RunSummary) -> String {
+    let RunSummary { run, started, .. } = found;
+    match found.finished {
+        Some(_) => format!("run {run} is finished"),
+        None => format!("run {run} was cut off and only read: begin the {} anew", started.verb.as_str()),
+    }
+}
+
 fn still_at_work(run: &RunId) -> CommandError {
     CommandError::stopped(format!("run {run} is still at work"))
         .hint(format!("`gpufleet pause {run}` stops it at a safe point"))
@@ -176,6 +200,7 @@ const PARTING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(200);
 
 pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Result<u8, CommandError> {
+    trust::demand_state_dir(&environment.state_dir)?;
     let run = resolve_run(&environment.state_dir, &args.run)?;
     let dir = RunDir::new(&environment.state_dir, &run);
     if let Some(pid) = process_of(&dir) {
@@ -187,7 +212,7 @@ pub fn abort(args: &AbortArgs, environment: &Environment, output: &Output) -> Re
     }
     let found = one_of(list_runs(&environment.state_dir), run.clone())?;
     if !found.is_unfinished() {
-        output.status(&format!("run {run} is finished; there is nothing to abort"));
+        output.status(&format!("{}; there is nothing to abort", how_it_ended(&found)));
         return Ok(0);
     }
     let (mut began, taken_up) = take_up(found, environment)?;
@@ -227,7 +252,7 @@ mod tests {
         fs::create_dir_all(dir.path()).unwrap();
         fs::write(dir.journal(), "{broken\n").unwrap();
         let style = gpufleet::display::Style::default();
-        let output = Output { style, status_style: style, verbose: 0 };
+        let output = Output { style, status_style: style, verbose: 0, on_terminal: false };
         for error in [
             unfinished(list_runs(state.path()), &output).unwrap_err(),
             one_of(list_runs(state.path()), run.clone()).unwrap_err(),

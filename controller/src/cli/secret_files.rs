@@ -4,12 +4,15 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 use zeroize::Zeroizing;
 
-use super::error::CommandError;
+use super::{
+    error::CommandError,
+    trust::{Care, Trust},
+};
 
 /// What a file holds, or prints where it is a program.
 ///
 /// # Errors
-/// A file that cannot be read, a program that fails; `what` is what is wanted of it, in words.
+/// A file that cannot be read or that somebody else could have written, a program that fails; `what` is what is wanted of it, in words.
 pub fn content(path: &Path, what: &str, arguments: &[&str]) -> Result<Zeroizing<Vec<u8>>, CommandError> {
     let shown = path.display();
     let unreadable =
@@ -18,6 +21,7 @@ pub fn content(path: &Path, what: &str, arguments: &[&str]) -> Result<Zeroizing<
     if data.is_dir() {
         return Err(CommandError::user(format!("cannot read {what}: {shown} is a folder")));
     }
+    Trust::of_this_process().demand(path, what, Care::Private)?;
     if data.permissions().mode() & 0o111 == 0 {
         return fs::read(path).map(Zeroizing::new).map_err(unreadable);
     }

@@ -11,8 +11,11 @@ use gpufleet::{
     engine::Sink,
     event::{Event, NodeState, Phase, TaskStatus, What},
     report::{RunModel, Timing},
+    visible::guarded,
 };
 use indicatif::ProgressDrawTarget;
+
+use super::environment::stderr_width;
 
 /// The model of the run and the live display of it.
 pub struct Screen {
@@ -26,7 +29,7 @@ impl Screen {
     /// `shown` is whether people see progress at all.
     pub fn new(shown: bool, terminal: bool, style: Style) -> Self {
         let progress = shown.then(|| match terminal {
-            true => Progress::live(ProgressDrawTarget::stderr(), style),
+            true => Progress::live(ProgressDrawTarget::stderr(), style, stderr_width),
             false => Progress::plain(Box::new(io::stderr()), style),
         });
         Self { model: RunModel::new(), timing: None, progress }
@@ -116,18 +119,22 @@ impl Sink for LinesSink {
 }
 
 /// Text on standard output as it comes. A reader that left is no reason to leave nodes half done.
-#[derive(Default)]
 struct Printer {
     broken: bool,
+    color: bool,
 }
 
 impl Printer {
+    const fn new(color: bool) -> Self {
+        Self { broken: false, color }
+    }
+
     fn print(&mut self, text: &str) {
         if text.is_empty() || self.broken {
             return;
         }
         let mut out = io::stdout().lock();
-        self.broken = out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err();
+        self.broken = out.write_all(guarded(text, self.color).as_bytes()).and_then(|()| out.flush()).is_err();
     }
 }
 
@@ -140,8 +147,8 @@ pub struct AnsibleSink {
 
 impl AnsibleSink {
     /// `screen` has taken each event before this sink does.
-    pub fn new(lines: AnsibleLines, screen: Arc<Mutex<Screen>>) -> Self {
-        Self { lines, screen, printer: Printer::default() }
+    pub fn new(lines: AnsibleLines, screen: Arc<Mutex<Screen>>, style: Style) -> Self {
+        Self { lines, screen, printer: Printer::new(style.color) }
     }
 }
 
@@ -170,7 +177,7 @@ pub struct AnswersSink {
 
 impl AnswersSink {
     pub fn new(view: AdHocView, diff: bool, style: Style) -> Self {
-        Self { view, diff, style, told: HashSet::new(), printer: Printer::default() }
+        Self { view, diff, style, told: HashSet::new(), printer: Printer::new(style.color) }
     }
 }
 

@@ -12,7 +12,10 @@ use std::{
 };
 
 use clap::Args;
-use gpufleet::vault::{Envelope, Keyring, age::AgeEnvelope, encrypted_text};
+use gpufleet::{
+    vault::{Envelope, Keyring, age::AgeEnvelope, encrypted_text},
+    visible::command_line,
+};
 use zeroize::Zeroizing;
 
 use super::{
@@ -74,8 +77,10 @@ pub struct VaultRekeyArgs {
 pub fn create(args: &VaultCreateArgs, environment: &Environment) -> Result<(), CommandError> {
     let shown = args.file.display();
     if args.file.exists() {
-        return Err(CommandError::user(format!("{shown} is there already"))
-            .hint(format!("change it with `gpufleet vault edit {shown}`")));
+        return Err(CommandError::user(format!("{shown} is there already")).hint(format!(
+            "change it with `{}`",
+            command_line(["gpufleet", "vault", "edit", &args.file.to_string_lossy()])
+        )));
     }
     let sealer = Sealer::of(&args.with, environment)?;
     let written = edited(&args.file, b"", environment)?;

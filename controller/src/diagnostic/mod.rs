@@ -143,6 +143,19 @@ impl Diagnostics {
         Self::default()
     }
 
+    /// The same, each of them once: a file that is read for several plays has its mistakes in all of them.
+    #[must_use]
+    pub fn once(self) -> Self {
+        let mut told: Vec<Diagnostic> = Vec::with_capacity(self.0.len());
+        for diagnostic in self.0 {
+            // Why bounded: who has thousands of mistakes reads the first ones.
+            if told.len() > 2_000 || !told.contains(&diagnostic) {
+                told.push(diagnostic);
+            }
+        }
+        Self(told)
+    }
+
     pub fn push(&mut self, diagnostic: Diagnostic) {
         self.0.push(diagnostic);
     }
@@ -166,7 +179,7 @@ impl Diagnostics {
 
     /// `Err(self)` when there is an error in here, else `Ok(value)`.
     pub fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
-        if self.has_errors() { Err(self) } else { Ok(value) }
+        if self.has_errors() { Err(self.once()) } else { Ok(value) }
     }
 
     /// Takes the errors of `result` into `self` and returns its value, so that parsing can go on and

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use owo_colors::{OwoColorize as _, Style};
 use unicode_width::UnicodeWidthChar as _;
 
+use crate::visible::{is_hidden, visible, visible_lines};
+
 use super::secret::{inside_secret, mask_line};
 use super::{Diagnostic, Diagnostics, Severity, Span};
 
@@ -76,9 +78,9 @@ impl Painter {
     }
 }
 
-/// Why: a message quotes the user's text, and that may hold escape sequences.
+/// Why: a message quotes texts of others, which may hold escape sequences, or lines that look like ours.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    visible_lines(text).replace('\n', "\n  ")
 }
 
 /// One source line made fit for the screen, with the place of the carets in columns.
@@ -152,7 +154,11 @@ impl Excerpt {
 fn cell(c: char) -> (String, usize) {
     match c {
         '\t' => (" ".repeat(TAB_WIDTH), TAB_WIDTH),
-        c if c.is_control() => ("\u{fffd}".to_owned(), 1),
+        c if is_hidden(c) => {
+            let shown = visible(c.encode_utf8(&mut [0; 4])).into_owned();
+            let width = shown.len();
+            (shown, width)
+        }
         c => (c.to_string(), c.width().unwrap_or(0)),
     }
 }

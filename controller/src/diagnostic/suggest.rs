@@ -2,15 +2,19 @@
 
 /// The candidate that `word` was most likely meant to be, if any is close enough.
 ///
-/// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters; case and the
-/// choice between `-` and `_` cost nothing.
+/// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters, and one more where one
+/// word begins with the other; case and the choice between `-` and `_` cost nothing.
 pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = normalise(word);
     let length = wanted.chars().count();
     if length == 0 || length > 200 {
         return None;
     }
-    let limit = length.div_ceil(3).min(5);
+    let limit = |candidate: &str| {
+        let begins = candidate.starts_with(&wanted) || wanted.starts_with(candidate);
+        let edits = if begins { length.div_ceil(3) } else { length / 3 };
+        edits.clamp(1, 5)
+    };
     let candidates: Vec<&str> = candidates.into_iter().collect();
     // Why first: `source` is nearer to `src` than to `force` for everybody but an edit distance.
     let short = |candidate: &&str| {
@@ -26,11 +30,15 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .filter(|candidate| *candidate != word)
-        .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
-        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &normalise(candidate)), candidate))
-        .filter(|(distance, candidate)| {
-            *distance <= limit && *distance < candidate.chars().count().min(length)
+        .map(|candidate| (limit(&normalise(candidate)), candidate))
+        .filter(|(limit, candidate)| candidate.chars().count().abs_diff(length) <= *limit)
+        .map(|(limit, candidate)| {
+            (limit, strsim::damerau_levenshtein(&wanted, &normalise(candidate)), candidate)
         })
+        .filter(|(limit, distance, candidate)| {
+            distance <= limit && *distance < candidate.chars().count().min(length)
+        })
+        .map(|(_, distance, candidate)| (distance, candidate))
         // Why letters: who writes `taks` means `tasks`, where all of them are, rather than `tags`.
         .min_by_key(|(distance, candidate)| {
             let there = normalise(candidate);

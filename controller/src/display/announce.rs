@@ -5,13 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gpufleet_protocol::Change;
 use jiff::Timestamp;
 
-use super::{Role, Style, Verbosity, clean, clip, clock, count};
+use super::{Role, Style, Verbosity, clean, clock, count};
 use crate::{
     event::{DrainStep, Event, Level, NodeState, Position, TaskReport, TaskStatus, What},
-    report::{RunModel, fold_names, values, without_name},
+    report::{ChangeGroup, RunModel, fold_changes, fold_gpus, fold_names, without_name},
 };
 
 /// Seconds for which further nodes with a known cause are collected.
@@ -64,8 +63,8 @@ impl Announcer {
                 if bad { self.bad(host, outcome.state.as_str(), None, message, event.at) } else { Vec::new() }
             }
             What::RebootIssued { host, why, .. } if self.steps && self.style.verbosity > Verbosity::Quiet => {
-                let why =
-                    if why.is_empty() { String::new() } else { format!(": {}", clean(&why.join(", "))) };
+                let why = fold_gpus(why.iter().map(String::as_str)).join(", ");
+                let why = if why.is_empty() { String::new() } else { format!(": {}", clean(&why)) };
                 vec![self.cut(format!("{host}  reboots{why}"))]
             }
             What::PowerCycled { host, .. } if self.steps && self.style.verbosity > Verbosity::Quiet => {
@@ -80,7 +79,7 @@ impl Announcer {
                 let plan = model.plays.iter().find(|known| known.play == *play);
                 let shape = plan.and_then(|plan| plan.waves.get(*wave));
                 let total = plan.map_or(0, |plan| plan.waves.len());
-                let label = shape.map_or_else(String::new, |shape| format!(" {}", shape.label));
+                let label = shape.map_or_else(String::new, |shape| format!(" {}", clean(&shape.label)));
                 let of = if total > 1 { format!("/{total}") } else { String::new() };
                 let nodes = count(hosts.len(), "node");
                 vec![self.cut(format!("wave {}{of}{label}: {nodes}, {}", wave + 1, fold_names(hosts)))]
@@ -130,7 +129,7 @@ impl Announcer {
     }
 
     fn cut(&self, text: String) -> String {
-        clip(&text, self.style.width)
+        self.style.cut(&text, self.style.width)
     }
 
     fn notice(&self, level: Level, text: &str) -> Vec<String> {
@@ -183,18 +182,19 @@ impl Announcer {
             _ => (Role::Changed, "ignored"),
         };
         let item = report.item.as_ref().map_or_else(String::new, |item| format!(" [{}]", clean(item)));
-        let change = |change: &Change| {
-            clean(&format!("{} {}", change.what, values(change.from.as_deref(), &change.to)))
+        let changes = fold_changes(report.changes.iter().map(|change| (report, change)));
+        let change = |change: &ChangeGroup| {
+            clean(&format!("{} {} {}", change.gpu_label(), change.what, change.values()))
         };
-        let mut what: Vec<String> = report.changes.iter().take(3).map(change).collect();
-        if report.changes.len() > 3 {
-            what.push(count(report.changes.len() - 3, "more change"));
+        let mut what: Vec<String> = changes.iter().take(3).map(change).collect();
+        if changes.len() > 3 {
+            what.push(count(changes.len() - 3, "more change"));
         }
         if what.is_empty() {
             what.extend(report.message.as_deref().map(clean));
         }
         let what = if what.is_empty() { String::new() } else { format!("  {}", what.join(", ")) };
-        let text = clip(
+        let text = self.style.cut(
             &format!("{host}  {}{item}{what}", clean(&report.task)),
             self.style.width.saturating_sub(word.len() + 2),
         );
@@ -249,7 +249,11 @@ impl Announcer {
             let hosts = std::mem::take(&mut collected.waiting);
             let who = match hosts.as_slice() {
                 [only] => only.clone(),
-                _ => format!("{}: {}", count(hosts.len(), "more node"), clip(&fold_names(&hosts), 60)),
+                _ => format!(
+                    "{}: {}",
+                    count(hosts.len(), "more node"),
+                    self.style.cut(&fold_names(&hosts), 60)
+                ),
             };
             lines.push(self.line(&who, key));
         }

@@ -1,7 +1,9 @@
 //! The screen of `audit`: who is as declared, who is not, what to do.
 
-use super::{Role, Style, clip, count, figures::wrap, plan::cause_text};
-use crate::report::{NextAction, NodeModel, RunModel, Verdict, causes, fold_changes, fold_names, reasons};
+use super::{Role, Style, count, figures::wrap, plan::cause_text};
+use crate::report::{
+    NextAction, NodeModel, RunModel, Verdict, causes, fold_changes, fold_gpus, fold_names, reasons,
+};
 
 /// Groups shown of each verdict; the report has all.
 const MOST: usize = 20;
@@ -82,7 +84,11 @@ fn reason(verdict: Verdict, node: &NodeModel) -> String {
         }
         Some(all.join(", "))
     };
-    let warning = || node.tasks.iter().find_map(|task| task.warnings.first()).map(|text| super::clean(text));
+    // Why all: the verdict is that of any of them, and no one is the reason of another.
+    let warning = || {
+        let all = fold_gpus(node.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str));
+        (!all.is_empty()).then(|| all.join("; "))
+    };
     let hardware = || {
         let gpu = &node.facts.as_ref()?.gpu;
         let (seen, there) = (gpu.gpus.len(), gpu.pci_count as usize);
@@ -93,13 +99,15 @@ fn reason(verdict: Verdict, node: &NodeModel) -> String {
         Verdict::Warn => warning(),
         _ => drift(),
     };
-    found.unwrap_or_else(|| format!("{}, and nothing more is known", node.state))
+    found
+        .map(|text| super::clean(&text))
+        .unwrap_or_else(|| format!("{}, and nothing more is known", node.state))
 }
 
 fn row(verdict: Verdict, hosts: &[&str], why: &str, action: NextAction, style: &Style, out: &mut String) {
     const NAMES: usize = 24;
     let nodes = count(hosts.len(), "node");
-    let names = clip(&fold_names(hosts), NAMES);
+    let names = style.cut(&fold_names(hosts), NAMES);
     let next = style.paint(Role::Strong, format!("-> {action:11}"));
     let left =
         format!("  {}  {nodes:10}{next}  {names:NAMES$}  ", style.verdict(verdict, format!("{verdict:7}")));

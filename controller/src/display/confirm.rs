@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::Disruption;
 
-use super::{Role, Style, clip, count};
+use super::{Role, Style, count};
 use crate::report::{RunModel, fold_names};
 
 /// The nodes that a forecast disturbs, by the worst that happens to each.
@@ -32,8 +32,8 @@ pub fn confirm_text(disrupted: &BTreeMap<Disruption, Vec<String>>, style: &Style
             Disruption::Clients | Disruption::Live => "will have clients of their GPUs stopped",
         };
         let nodes = count(hosts.len(), "node");
-        let room = style.width.saturating_sub(nodes.len() + what.len() + 4).max(20);
-        let names = clip(&fold_names(hosts), room);
+        // Why never cut: this is what a person says yes to.
+        let names = fold_names(hosts);
         let nodes = style.paint(Role::Strong, nodes);
         lines.push(format!("{nodes} {}: {names}", style.disruption(*class, what)));
     }

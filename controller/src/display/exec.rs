@@ -1,7 +1,7 @@
 //! Output of ad hoc commands, a node at a time or equal outputs together.
 
 use super::{Role, Style, count, figures::clean_block};
-use crate::report::fold_names;
+use crate::{report::fold_names, visible::visible_lines};
 
 /// What one node answered to `exec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub fn exec_grouped(results: &[ExecResult], style: &Style) -> String {
 
 /// Everything of one node in one line (`exec -o`).
 pub fn exec_line(result: &ExecResult, style: &Style) -> String {
-    let escaped = |text: &str| clean_block(text).trim_end().replace('\n', "\\n");
+    let escaped = |text: &str| visible_lines(text).trim_end().replace('\n', "\\n");
     let (role, text) = match (result.rc, &result.error) {
         (_, Some(error)) => (Role::Bad, format!("{} | {}", result.host, super::clean(error))),
         (None, None) => (Role::Bad, format!("{} | did not end", result.host)),

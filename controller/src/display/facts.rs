@@ -1,13 +1,9 @@
 //! Hardware and driver facts as a table.
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use gpufleet_protocol::facts::{Facts, GpuFacts, GpuSystemState};
 
-use super::{Style, clean, count};
-use crate::report::{fold_names, hardware_class};
-
-/// The column that may wrap.
-const GPUS_COLUMN: usize = 1;
+use super::{Style, clean, count, figures::wrap, shared::Shared};
+use crate::report::{fold_gpus, fold_names, hardware_class};
 
 /// One node's facts, or why there are none.
 #[derive(Clone, Copy, Debug)]
@@ -19,24 +15,20 @@ pub struct FactsRow<'a> {
 /// One node a line; with `fold`, nodes that look the same share a line.
 pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
     let mut lines: Vec<(Vec<&str>, [String; 7])> = Vec::new();
-    let mut notes: Vec<(String, Vec<&str>)> = Vec::new();
-    let mut note = |text: String, host| match notes.iter_mut().find(|(known, _)| *known == text) {
-        Some((_, hosts)) => hosts.push(host),
-        None => notes.push((text, vec![host])),
-    };
+    let mut notes: Shared<'_, String> = Shared::default();
     for row in rows {
         let cells = match row.facts {
             Ok(facts) => {
                 if let Some(trouble) = trouble(facts) {
-                    note(trouble, row.host);
+                    notes.add(trouble, row.host);
                 }
-                for error in &facts.errors {
-                    note(clean(error), row.host);
+                for error in fold_gpus(facts.errors.iter().map(String::as_str)) {
+                    notes.add(clean(&error), row.host);
                 }
                 cells(facts)
             }
             Err(why) => {
-                note(clean(why), row.host);
+                notes.add(clean(why), row.host);
                 ["not known", "", "", "", "", "", ""].map(str::to_owned)
             }
         };
@@ -45,32 +37,16 @@ pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
             None => lines.push((vec![row.host], cells)),
         }
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(u16::try_from(style.width).unwrap_or(u16::MAX));
-    table.set_header(["HOST", "GPUS", "DRIVER", "ECC", "MIG", "POWER", "OS", "KERNEL"]);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-        // Why: a version that is cut in two is hard to read and to copy; a product name is not.
-        if column.index != GPUS_COLUMN {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
-    }
-    for (hosts, cells) in &lines {
-        let host = if hosts.len() == 1 {
-            hosts.concat()
-        } else {
-            format!("{} ({})", fold_names(hosts), hosts.len())
-        };
-        table.add_row(std::iter::once(&host).chain(cells));
-    }
+    let lines: Vec<(String, [String; 7])> = lines
+        .into_iter()
+        .map(|(hosts, cells)| match hosts.as_slice() {
+            [only] => ((*only).to_owned(), cells),
+            _ => (format!("{} ({})", fold_names(&hosts), hosts.len()), cells),
+        })
+        .collect();
     let mut out = String::new();
-    for line in table.to_string().lines() {
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    for (text, hosts) in notes {
+    table(&lines, style, &mut out);
+    for (text, hosts) in notes.in_order() {
         let who = match hosts.as_slice() {
             [only] => (*only).to_owned(),
             _ => format!("{} ({})", fold_names(&hosts), count(hosts.len(), "node")),
@@ -78,6 +54,116 @@ pub fn facts_table(rows: &[FactsRow<'_>], fold: bool, style: &Style) -> String {
         out.push_str(&format!("note: {who}: {text}\n"));
     }
     out
+}
+
+/// Columns between two cells.
+const GAP: usize = 2;
+/// A longer label stands above its row.
+const LABEL: usize = 32;
+/// The fewest columns into which the product name is set.
+const PRODUCT: usize = 10;
+
+/// Place of the operating system among the cells of a row.
+const OS: usize = 5;
+
+/// What one column shows, one below the other: places in a row's cells.
+type Column = (&'static str, &'static [usize]);
+
+/// From wide to narrow; the first that fits is taken, and the last one whether it fits or not.
+const LAYOUTS: [&[Column]; 3] = [
+    &[
+        ("GPUS", &[0]),
+        ("DRIVER", &[1]),
+        ("ECC", &[2]),
+        ("MIG", &[3]),
+        ("POWER", &[4]),
+        ("OS", &[OS]),
+        ("KERNEL", &[6]),
+    ],
+    &[("GPUS, DRIVER", &[0, 1]), ("ECC", &[2]), ("MIG", &[3]), ("POWER", &[4]), ("OS, KERNEL", &[OS, 6])],
+    &[("GPUS, DRIVER", &[0, 1]), ("ECC", &[2]), ("MIG", &[3]), ("POWER", &[4])],
+];
+
+/// Rows in columns that fit the screen. No word is broken: a version that is cut in two is hard to read and to copy.
+fn table(lines: &[(String, [String; 7])], style: &Style, out: &mut String) {
+    let above = |label: &str| style.width < Style::UNCUT && length(label) > LABEL;
+    let beside = lines.iter().map(|(label, _)| label.as_str()).filter(|label| !above(label));
+    let labels = beside.chain(["HOST"]).map(length).max().unwrap_or(0);
+    let room = style.width.saturating_sub(labels);
+    let mut fitting = LAYOUTS.iter().map(|columns| (*columns, widths(columns, lines, room)));
+    let found = fitting.by_ref().find(|(_, (_, fits))| *fits);
+    let Some((columns, (widths, _))) = found.or_else(|| {
+        let last = LAYOUTS.last()?;
+        Some((*last, self::widths(last, lines, room)))
+    }) else {
+        return;
+    };
+    let mut line = |label: &str, cells: &[&str]| {
+        let mut text = format!("{label:labels$}");
+        for (cell, width) in cells.iter().zip(&widths) {
+            text.push_str(&format!("{:GAP$}{cell:width$}", ""));
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    };
+    line("HOST", &columns.iter().map(|(head, _)| *head).collect::<Vec<_>>());
+    for (label, row) in lines {
+        let texts: Vec<Vec<String>> = columns
+            .iter()
+            .zip(&widths)
+            .map(|((_, places), width)| {
+                places
+                    .iter()
+                    .flat_map(|place| match place {
+                        0 => wrap(&row[0], *width),
+                        place => vec![row[*place].clone()],
+                    })
+                    .filter(|text| !text.is_empty())
+                    .collect()
+            })
+            .collect();
+        let mut label = label.as_str();
+        if above(label) {
+            let (names, hosts) = label.rsplit_once(" (").unwrap_or((label, ""));
+            let names = style.cut(names, style.width.saturating_sub(2 + length(hosts)));
+            line(&[names.as_str(), hosts].join(" ("), &[]);
+            label = "";
+        }
+        for at in 0..texts.iter().map(Vec::len).max().unwrap_or(0).max(1) {
+            let cells: Vec<&str> =
+                texts.iter().map(|texts| texts.get(at).map_or("", String::as_str)).collect();
+            line(if at == 0 { label } else { "" }, &cells);
+        }
+    }
+    if !columns.iter().any(|(_, places)| places.contains(&OS)) {
+        out.push_str("OS and kernel do not fit here; --format json has them\n");
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// How wide the columns are, the first one narrowed to what there is room for, and whether they fit.
+fn widths(columns: &[Column], lines: &[(String, [String; 7])], room: usize) -> (Vec<usize>, bool) {
+    let cells = |place: usize| lines.iter().map(move |(_, cells)| cells[place].as_str());
+    let mut widths: Vec<usize> = columns
+        .iter()
+        .map(|(head, places)| {
+            places.iter().flat_map(|place| cells(*place)).chain([*head]).map(length).max().unwrap_or(0)
+        })
+        .collect();
+    let over = widths.iter().map(|width| GAP + width).sum::<usize>().saturating_sub(room);
+    let (Some(first), Some((head, places))) = (widths.first_mut(), columns.first()) else {
+        return (widths, true);
+    };
+    // Why that one: the name of a product is several words, of which none is broken.
+    let words = cells(0).flat_map(str::split_whitespace).map(length);
+    let others = places.iter().skip(1).flat_map(|place| cells(*place)).chain([*head]).map(length);
+    let least = words.chain(others).max().unwrap_or(0).max(PRODUCT.min(*first));
+    let less = over.min(first.saturating_sub(least));
+    *first -= less;
+    (widths, less == over)
 }
 
 /// The value that all GPUs share, or that they differ.
@@ -124,6 +210,7 @@ fn cells(facts: &Facts) -> [String; 7] {
         format!("{} {}", facts.os.id, facts.os.version).trim().to_owned(),
         facts.kernel.clone(),
     ]
+    .map(|cell| clean(&cell))
 }
 
 /// `2x 3g.40gb + 1g.10gb`.

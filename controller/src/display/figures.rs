@@ -1,5 +1,7 @@
 //! Durations, counts and foreign text, made fit for one line.
 
+use crate::visible::{visible, visible_lines};
+
 /// `7 nodes`, `1 node`.
 pub fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -41,25 +43,65 @@ pub fn clip(text: &str, width: usize) -> String {
     out
 }
 
-/// One line of what a node said: line breaks become spaces, other control characters vanish.
+/// One line of what a node said: line breaks become spaces, other characters that are not seen become escapes.
 ///
-/// A node's text must not be able to move the cursor of the admin's terminal.
+/// A node's text must not be able to move the cursor of the admin's terminal, nor to begin a line there.
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for part in text.split_whitespace() {
-        let before = out.len();
-        out.extend(part.chars().filter(|c| !c.is_control()));
-        if out.len() > before {
+        if !out.is_empty() {
             out.push(' ');
         }
+        out.push_str(&visible(part));
     }
-    out.truncate(out.trim_end().len());
     out
 }
 
-/// What a node printed, without control characters other than line breaks and tabs.
+/// What a node printed, for a place where it is not indented: as it is, or, if a line of it could be taken for one of ours,
+/// all of it indented.
 pub(super) fn clean_block(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    let text = visible_lines(text);
+    if !text.lines().any(looks_like_ours) {
+        return text.into_owned();
+    }
+    text.lines().map(|line| format!("    {line}\n")).collect()
+}
+
+/// Whether a line reads like the beginning of an answer, a result or a message of this program.
+pub(super) fn looks_like_ours(line: &str) -> bool {
+    const WORDS: [&str; 24] = [
+        "ok:",
+        "changed:",
+        "failed:",
+        "fatal:",
+        "skipping:",
+        "possible:",
+        "included:",
+        "rebooting:",
+        "rebooted:",
+        "power cycled:",
+        "scheduler:",
+        "...ignoring",
+        "[WARNING]",
+        "[INFO]",
+        "[ERROR]",
+        "PLAY ",
+        "TASK ",
+        "RUNNING HANDLER ",
+        "error:",
+        "warning:",
+        "note:",
+        "help:",
+        "✗",
+        "Proceed?",
+    ];
+    if WORDS.iter().any(|word| line.starts_with(word)) || line.contains(" : ok=") {
+        return true;
+    }
+    // `gpu001 | rc=0 >>`, `gpu[001-003] (3 nodes) | rc=0 >>`
+    let Some((label, _)) = line.split_once(" | ") else { return false };
+    let (name, count) = label.split_once(" (").map_or((label, ""), |(name, rest)| (name, rest));
+    !name.is_empty() && !name.contains(char::is_whitespace) && (count.is_empty() || count.ends_with(')'))
 }
 
 /// Words set into lines of at most `width` columns; a longer word stays whole.
@@ -96,8 +138,27 @@ mod tests {
 
     #[test]
     fn foreign_text_cannot_move_the_cursor() {
-        assert_eq!(clean("a\x1b[2Jb\r\n  c\t\u{7}d\u{9b}31m"), "a[2Jb c d31m");
-        assert_eq!(clean_block("a\x1b[2J\n\tb\r\n"), "a[2J\n\tb\n");
+        assert_eq!(clean("a\x1b[2Jb\r\n  c\t\u{7}d\u{9b}31m"), "a\\u001b[2Jb c \\u0007d\\u009b31m");
+        assert_eq!(clean_block("a\x1b[2J\n\tb\r\n"), "a\\u001b[2J\n\tb\n");
+    }
+
+    #[test]
+    fn foreign_lines_cannot_be_taken_for_ours() {
+        for line in [
+            "ok: [gpu002]",
+            "gpu002 | rc=0 >>",
+            "gpu[001-003] (3 nodes) | rc=0 >>",
+            "gpu002 : ok=3 changed=0",
+            "TASK [x] ***",
+            "error: no such file",
+        ] {
+            assert_eq!(clean_block(&format!("a\n{line}\n")), format!("    a\n    {line}\n"));
+        }
+        for line in
+            ["| GPU  Name | Memory |", "up 3 days, 2 users | load", " ok: indented", "Filesystem 1K-blocks"]
+        {
+            assert_eq!(clean_block(line), line);
+        }
     }
 
     proptest! {

@@ -1,7 +1,11 @@
 //! The screen of a held node: a decision for a person, with all that the person needs.
 
-use super::{Role, Style, clean, clip, figures::wrap};
-use crate::report::{NodeModel, RunModel, fold_changes, fold_numbers};
+use super::{Role, Style, clean, figures::wrap};
+use crate::{
+    event::{DrainStep, HELD_BY_OTHERS},
+    report::{NodeModel, RunModel, fold_changes, fold_gpus, fold_numbers},
+    visible::command_word,
+};
 
 /// What holds the node, what was not done, and what to do next.
 pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String {
@@ -25,15 +29,16 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
                 format!("GPU {}", fold_numbers(client.gpus.iter().copied()))
             };
             let unit = client.unit.as_ref().map_or_else(String::new, |unit| format!(", {}", clean(unit)));
-            let command = clip(&clean(&client.command), 48);
+            let command = style.cut(&clean(&client.command), 48);
             row(&gpus, &format!("pid {}  {command}  (user {}{unit})", client.pid, clean(&client.user)));
         }
         let listed = |reason: &str| {
             let says = |pid: u32| reason.starts_with(&format!("process {pid} "));
             reason == why || idle.clients.iter().any(|client| says(client.pid))
         };
-        for reason in idle.reasons.iter().filter(|reason| !listed(reason)) {
-            row("", &clean(reason));
+        let others = idle.reasons.iter().filter(|reason| !listed(reason)).map(String::as_str);
+        for reason in fold_gpus(others) {
+            row("", &clean(&reason));
         }
     }
     let waiting: Vec<String> = fold_changes(node.changes_not_made())
@@ -50,12 +55,22 @@ pub fn held_screen(model: &RunModel, node: &NodeModel, style: &Style) -> String 
         (false, false) => "The node was rebooted by this run and is in service.",
         (false, true) => "The node was rebooted; this run took it out of service and left it there.",
     };
+    // Why the last step: what it was before somebody else took it does not count.
+    let theirs = node
+        .drains
+        .last()
+        .is_some_and(|(_, step)| matches!(step, DrainStep::LeftTo { .. } | DrainStep::Refused { .. }));
+    let state = match (theirs || why.starts_with(HELD_BY_OTHERS), node.reboots.is_empty()) {
+        (true, true) => "The node was not rebooted, and somebody else has it out of service.",
+        (true, false) => "The node was rebooted by this run, and somebody else has it out of service.",
+        (false, _) => state,
+    };
     row("state", state);
     let first = match node.idle.as_ref().is_some_and(|idle| !idle.clients.is_empty()) {
         true => "end what holds it, or wait for it",
         false => "settle that",
     };
-    row("next", &format!("{first}; then run again with --limit {}", node.name));
+    row("next", &format!("{first}; then run again with --limit {}", command_word(&node.name)));
     if !model.run_id().is_empty() {
         row("run", model.run_id());
     }

@@ -4,18 +4,23 @@ use jiff::Timestamp;
 
 use super::{Role, Style, clean, clip, clock, count, figures::length};
 use crate::{
-    event::NodeState,
+    event::{NodeState, READ},
     report::{NodeModel, RunModel, seconds_between},
 };
 
 /// Nodes that are named at once.
 const NAMED: usize = 8;
+/// Columns of the bar.
+const BAR: usize = 20;
 /// How much of what is in the way of a drain is in the plain status line, in characters.
 const BLOCKED: usize = 200;
 
 /// The lines of the live display.
 pub fn progress_frame(model: &RunModel, now: Timestamp, style: &Style) -> Vec<String> {
-    let mut lines = vec![head(model, now, style), format!("  {}", counts(model, style))];
+    let mut lines = vec![
+        fitting(style, |style| head(model, now, style)),
+        fitting(style, |style| format!("  {}  {}", bar(model), counts(model, style))),
+    ];
     let active = active(model);
     let widest = active.iter().take(NAMED).map(|node| node.name.chars().count()).max().unwrap_or(0).min(32);
     for node in active.iter().take(NAMED) {
@@ -29,6 +34,58 @@ pub fn progress_frame(model: &RunModel, now: Timestamp, style: &Style) -> Vec<St
         lines.push(style.paint(Role::Muted, format!("  … and {} more at work", active.len() - NAMED)));
     }
     lines
+}
+
+/// A line of a frame; where it is too long for the terminal it is cut, without colours.
+///
+/// Why: a terminal breaks a longer line into two, and the next frame is drawn over the wrong ones.
+fn fitting(style: &Style, line: impl Fn(&Style) -> String) -> String {
+    let plain = line(&Style { color: false, ..*style });
+    if plain.chars().count() < style.width {
+        line(style)
+    } else {
+        clip(&plain, style.width.saturating_sub(1))
+    }
+}
+
+/// How much of the fleet is over: `[=====     ]`.
+fn bar(model: &RunModel) -> String {
+    let total = model.nodes().len().max(1);
+    let over = model.nodes().iter().filter(|node| node.state.is_final()).count();
+    let filled = BAR * over / total;
+    format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR - filled))
+}
+
+/// What is left at the pace so far; nothing while too few nodes are over to tell.
+fn estimate(model: &RunModel, now: Timestamp) -> Option<String> {
+    let total = model.nodes().len();
+    let over = model.nodes().iter().filter(|node| node.state.is_final()).count();
+    let took = seconds_between(model.started, Some(now));
+    if over < 3 || over * 10 < total || over == total || took < 30 {
+        return None;
+    }
+    let left = took.saturating_mul((total - over) as u64) / over as u64;
+    Some(format!("at this pace {} left", length(left.div_ceil(60) * 60)))
+}
+
+/// Whether a node was read and waits for the others.
+fn is_read(node: &NodeModel) -> bool {
+    node.state == NodeState::Preflight && node.detail.as_deref() == Some(READ)
+}
+
+/// `196 of 197 read`, and for whom the others wait, while nothing but reading goes on.
+fn reading(model: &RunModel) -> Option<String> {
+    let nodes = model.nodes();
+    let read = nodes.iter().filter(|node| is_read(node)).count();
+    let mut open: Vec<&NodeModel> =
+        nodes.iter().filter(|node| node.state == NodeState::Preflight && !is_read(node)).collect();
+    if model.current_wave.is_some() || read == 0 || open.is_empty() {
+        return None;
+    }
+    open.sort_by_key(|node| node.since);
+    let first = open.first().map_or("", |node| node.name.as_str());
+    let more = if open.len() > 1 { format!(" and {} more", open.len() - 1) } else { String::new() };
+    Some(format!("{read} read, waiting for {first}{more}, "))
 }
 
 /// One line for output that is not a terminal.
@@ -48,7 +105,7 @@ pub fn plain_status(model: &RunModel, now: Timestamp, style: &Style) -> String {
     // Why one: whose work is in the way is mostly the same for all, and the line is short.
     let blocked = active.iter().find(|node| node.state == NodeState::Draining && node.detail.is_some());
     if let Some((node, detail)) = blocked.and_then(|node| Some((node, node.detail.as_deref()?))) {
-        line.push_str(&format!("  {}: {}", node.name, clip(&clean(detail), BLOCKED)));
+        line.push_str(&format!("  {}: {}", node.name, style.cut(&clean(detail), BLOCKED)));
     }
     line
 }
@@ -72,7 +129,7 @@ fn head(model: &RunModel, now: Timestamp, style: &Style) -> String {
             "wave {}/{} {}: {done} of {}, ",
             wave + 1,
             plan.waves.len(),
-            shape.label,
+            clean(&shape.label),
             shape.hosts.len()
         ))
     });
@@ -80,8 +137,10 @@ fn head(model: &RunModel, now: Timestamp, style: &Style) -> String {
         let left = seconds_between(Some(now), Some(opens));
         format!("waits for the window, which opens in {}, ", length(left))
     });
-    let text = format!("{}{over} of {}", wave.or(until).unwrap_or_default(), count(total, "node"));
-    format!("{}  {clock}", style.paint(Role::Strong, text))
+    let before = wave.or(until).or_else(|| reading(model)).unwrap_or_default();
+    let text = format!("{before}{over} of {}", count(total, "node"));
+    let left = estimate(model, now).map(|left| format!("  {left}")).unwrap_or_default();
+    format!("{}  {clock}{left}", style.paint(Role::Strong, text))
 }
 
 /// `done 7  failed 0  applying 5`: what happened, then what is under way.
@@ -103,7 +162,8 @@ fn active(model: &RunModel) -> Vec<&NodeModel> {
     // Why: who only waits for the budget is not slow, and is counted.
     let idle =
         |state: NodeState| state.is_final() || matches!(state, NodeState::Pending | NodeState::Waiting);
-    let mut nodes: Vec<&NodeModel> = model.nodes().iter().filter(|node| !idle(node.state)).collect();
+    let mut nodes: Vec<&NodeModel> =
+        model.nodes().iter().filter(|node| !idle(node.state) && !is_read(node)).collect();
     nodes.sort_by_key(|node| node.since);
     nodes
 }

@@ -12,6 +12,8 @@ mod exec;
 mod facts;
 mod figures;
 mod held;
+#[cfg(test)]
+mod hostile;
 mod jsonl;
 mod live;
 mod node;
@@ -21,6 +23,9 @@ mod progress;
 mod recap;
 mod runs;
 mod schedule;
+#[cfg(test)]
+mod screens;
+mod shared;
 mod style;
 #[cfg(test)]
 mod tests;
@@ -39,6 +44,6 @@ pub use node::node_screen;
 pub use plan::{PlanView, changes_screen, plan_screen};
 pub use profile::profile_screen;
 pub use progress::Progress;
-pub use recap::{again, ending_lines, failures, recap};
+pub use recap::{again, ending_lines, explained, failures, not_over, recap};
 pub use runs::{RunRow, runs_table};
 pub use style::{Role, Style, Verbosity};

@@ -4,7 +4,7 @@ use super::{Role, Style, clean, figures::wrap, plan::change_lines};
 use crate::{
     event::{NodeState, TaskStatus},
     report::{
-        ChangeGroup, NodeModel, fold_changes, hardware_class,
+        ChangeGroup, NodeModel, fold_changes, fold_gpus, hardware_class,
         mig::{blocks_of, drawing, layout_in},
     },
 };
@@ -15,7 +15,7 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
     let facts = node.facts.as_deref();
     let driver = facts.and_then(|facts| facts.gpu.driver_version.as_deref());
     let parts = [facts.and_then(hardware_class), driver.map(|version| format!("driver {version}"))];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let parts: Vec<String> = parts.into_iter().flatten().map(|part| clean(&part)).collect();
     if !parts.is_empty() {
         out.push_str(&format!("  {}", parts.join(", ")));
     }
@@ -26,7 +26,10 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
         }
     }
     let mut task = None;
-    for group in fold_changes(node.changes().chain(node.changes_not_made())) {
+    let changes = fold_changes(node.changes().chain(node.changes_not_made()));
+    // Why those of GPUs first: they are what the node is for.
+    let (gpus, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(|group| !group.gpus.is_empty());
+    for group in gpus.into_iter().chain(others) {
         let this = (group.task.clone(), group.position.clone());
         if task.as_ref() != Some(&this) {
             out.push_str(&format!("  {}  {}\n", style.paint(Role::Strong, clean(&this.0)), this.1));
@@ -35,9 +38,23 @@ pub fn node_screen(node: &NodeModel, style: &Style) -> String {
         change_lines(&group, 4, style, &mut out);
         draw(node, &group, style, &mut out);
     }
-    for waits in node.awaiting() {
-        let class = style.disruption(waits.activation, waits.activation);
-        out.push_str(&format!("  waits for {class}: {}\n", clean(&waits.reason)));
+    let awaiting = node.awaiting();
+    let mut classes: Vec<_> = awaiting.iter().map(|waits| waits.activation).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    for class in classes.into_iter().rev() {
+        let of_class = awaiting.iter().filter(|waits| waits.activation == class);
+        for reason in fold_gpus(of_class.map(|waits| waits.reason.as_str())) {
+            let class = style.disruption(class, class);
+            out.push_str(&format!("  waits for {class}: {}\n", clean(&reason)));
+        }
+    }
+    for blocker in node.blockers() {
+        out.push_str(&format!("  {}  {}\n", style.paint(Role::Bad, "in the way"), clean(&blocker.what)));
+        out.push_str(&format!("      next step: {}\n", clean(&blocker.next)));
+    }
+    for text in node.warnings() {
+        out.push_str(&format!("  {}  {}\n", style.paint(Role::Warning, "warning"), clean(text)));
     }
     for (status, word) in [(TaskStatus::Unknown, "unknown"), (TaskStatus::Possible, "possible")] {
         for task in node.tasks_in(status) {

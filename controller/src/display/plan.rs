@@ -1,15 +1,16 @@
 //! The screen of `plan`: what would happen, to whom, and how much it hurts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use gpufleet_protocol::{Certainty, Disruption};
+use gpufleet_protocol::{Blocker, Certainty, Disruption};
 
-use super::{Role, Style, clean, clip, count, figures::wrap, schedule::schedule};
+use super::{Role, Style, clean, count, figures::wrap, schedule::schedule, shared::Shared};
 use crate::{
     event::{NodeState, TaskStatus},
     report::{
         Cause, ChangeGroup, NodeModel, RunModel, causes, fold_changes, fold_names, hardware_class, reasons,
     },
+    visible::visible_lines,
 };
 
 /// How much of the plan is shown.
@@ -29,6 +30,11 @@ const NODES: usize = 10;
 const NAMES: usize = 28;
 const REASON_LINES: usize = 3;
 
+/// Columns of what changes and of its values, and the same on a screen that is not wide.
+const CELL: usize = 32;
+const NARROW_CELL: usize = 24;
+const WIDE: usize = 100;
+
 /// The whole screen.
 pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
     let mut out = head(model, style);
@@ -37,6 +43,16 @@ pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
     let mut notes = String::new();
     for play in &model.plays {
         schedule(play, model, style, &mut notes);
+    }
+    for line in told(model, |node| {
+        let text =
+            |blocker: &Blocker| format!("{}; next step: {}", clean(&blocker.what), clean(&blocker.next));
+        node.blockers().into_iter().map(text).collect()
+    }) {
+        note("In the way", &line, style, &mut notes);
+    }
+    for line in warnings(model) {
+        note("Warning", &line, style, &mut notes);
     }
     for line in not_sure(model) {
         note("Not sure", &line, style, &mut notes);
@@ -59,7 +75,7 @@ pub fn plan_screen(model: &RunModel, view: PlanView, style: &Style) -> String {
 }
 
 fn head(model: &RunModel, style: &Style) -> String {
-    let names: Vec<String> = model.plays.iter().map(|play| format!("\"{}\"", play.name)).collect();
+    let names: Vec<String> = model.plays.iter().map(|play| format!("\"{}\"", clean(&play.name))).collect();
     let what = if names.is_empty() { "Plan".to_owned() } else { format!("Plan for {}", names.join(", ")) };
     let classes: BTreeSet<String> =
         model.nodes().iter().filter_map(|node| hardware_class(node.facts.as_deref()?)).collect();
@@ -73,7 +89,14 @@ fn head(model: &RunModel, style: &Style) -> String {
         let tenths = (to.as_millisecond() - from.as_millisecond()).max(0) / 100;
         parts.push(format!("read in {}.{} s", tenths / 10, tenths % 10));
     }
-    format!("{}: {}. Nothing was changed.\n", style.paint(Role::Strong, what), parts.join(", "))
+    // Why indented below: no line of a text from outside begins where ours do.
+    let lines =
+        wrap(&format!("{what}: {}. Nothing was changed.", parts.join(", ")), style.width.saturating_sub(2))
+            .join("\n  ");
+    match lines.strip_prefix(&what) {
+        Some(rest) => format!("{}{rest}\n", style.paint(Role::Strong, what)),
+        None => format!("{lines}\n"),
+    }
 }
 
 /// A row of the summary before it is laid out.
@@ -86,15 +109,15 @@ struct Row {
 }
 
 impl Row {
-    fn new(label: &'static str, painted: String, hosts: &[&str], why: String) -> Self {
-        let names = clip(&fold_names(hosts), NAMES);
+    fn new(label: &'static str, painted: String, hosts: &[&str], why: String, style: &Style) -> Self {
+        let names = style.cut(&fold_names(hosts), NAMES);
         Self { label, painted, nodes: count(hosts.len(), "node"), names, why }
     }
 }
 
 /// Rows in columns; what is too long for its column goes on below.
 fn lay_out(rows: &[Row], style: &Style, out: &mut String) {
-    let names = rows.iter().map(|row| row.names.chars().count()).max().unwrap_or(0);
+    let names = rows.iter().map(|row| row.names.chars().count()).max().unwrap_or(0).min(NAMES);
     let left = 2 + LABEL + 1 + NODES;
     let used = left + names + 2;
     for Row { label, painted, nodes, names: text, why } in rows {
@@ -124,28 +147,36 @@ fn groups(model: &RunModel, style: &Style, out: &mut String) {
             model.nodes().iter().filter(settled).filter(|node| node.disruption() == Some(class)).collect();
         if !nodes.is_empty() {
             let hosts: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
-            let why = reasons(nodes, class).join(", ");
-            rows.push(Row::new(class.as_str(), style.disruption(class, class), &hosts, why));
+            let why = style.without_digests(&clean(&reasons(nodes, class).join(", ")));
+            rows.push(Row::new(class.as_str(), style.disruption(class, class), &hosts, why, style));
         }
     }
-    let calm: Vec<&str> = model
-        .nodes()
-        .iter()
-        .filter(settled)
-        .filter(|node| node.disruption().is_none())
-        .map(|node| node.name.as_str())
-        .collect();
+    let calm = || model.nodes().iter().filter(settled).filter(|node| node.disruption().is_none());
+    let mut open: Vec<(String, Vec<&str>)> = Vec::new();
+    for node in calm() {
+        let judged = node.judged(model.verb());
+        match open.iter_mut().find(|(known, _)| *known == judged.counts()) {
+            _ if judged.is_whole() => {}
+            Some((_, hosts)) => hosts.push(&node.name),
+            None => open.push((judged.counts(), vec![&node.name])),
+        }
+    }
+    for (why, hosts) in open {
+        rows.push(Row::new("not judged", style.paint(Role::Warning, "not judged"), &hosts, why, style));
+    }
+    let whole = |node: &&NodeModel| node.judged(model.verb()).is_whole();
+    let calm: Vec<&str> = calm().filter(whole).map(|node| node.name.as_str()).collect();
     if !calm.is_empty() {
-        rows.push(Row::new("compliant", style.paint(Role::Good, "compliant"), &calm, String::new()));
+        rows.push(Row::new("compliant", style.paint(Role::Good, "compliant"), &calm, String::new(), style));
     }
     let skipped = model.in_state(NodeState::Skipped);
     if !skipped.is_empty() {
-        rows.push(Row::new("skipped", style.paint(Role::Muted, "skipped"), &skipped, String::new()));
+        rows.push(Row::new("skipped", style.paint(Role::Muted, "skipped"), &skipped, String::new(), style));
     }
     for cause in causes(model.nodes()) {
         let hosts: Vec<&str> = cause.hosts.iter().map(String::as_str).collect();
         let label = cause.state.as_str();
-        rows.push(Row::new(label, style.state(cause.state, label), &hosts, cause_text(&cause)));
+        rows.push(Row::new(label, style.state(cause.state, label), &hosts, cause_text(&cause), style));
     }
     lay_out(&rows, style, out);
 }
@@ -165,17 +196,33 @@ pub(super) fn cause_text(cause: &Cause) -> String {
 
 /// A heading and its text, in lines that fit.
 pub(super) fn note(label: &str, text: &str, style: &Style, out: &mut String) {
-    for (at, part) in wrap(text, style.width.saturating_sub(LABEL + 3)).into_iter().enumerate() {
+    for (at, part) in wrap(&clean(text), style.width.saturating_sub(LABEL + 3)).into_iter().enumerate() {
         let label = if at == 0 { label } else { "" };
         out.push_str(&format!("  {} {part}\n", style.paint(Role::Strong, format!("{label:LABEL$}"))));
     }
 }
 
+/// What is told of nodes, each text once and with the nodes that share it.
+fn told(model: &RunModel, texts: impl Fn(&NodeModel) -> Vec<String>) -> Vec<String> {
+    let mut all: Shared<'_, String> = Shared::default();
+    for node in model.nodes() {
+        for text in texts(node) {
+            all.add(text, &node.name);
+        }
+    }
+    all.in_order().into_iter().map(|(text, hosts)| format!("{}: {text}", fold_names(&hosts))).collect()
+}
+
+/// What tasks warn of.
+pub(super) fn warnings(model: &RunModel) -> Vec<String> {
+    told(model, |node| node.warnings().into_iter().map(clean).collect())
+}
+
 /// What only the run itself can tell, each task once.
 fn not_sure(model: &RunModel) -> Vec<String> {
-    let mut all: Vec<(String, usize)> = Vec::new();
+    // Why shared: a loop's items and a handler that is notified twice are one task of one node.
+    let mut all: Shared<'_, String> = Shared::default();
     for node in model.nodes() {
-        let mut told: Vec<String> = Vec::new();
         let possible = node.tasks.iter().filter(|task| {
             task.status == TaskStatus::Possible
                 || task.changes.iter().any(|change| change.certainty == Certainty::Possible)
@@ -185,26 +232,15 @@ fn not_sure(model: &RunModel) -> Vec<String> {
                 .message
                 .as_deref()
                 .map_or_else(|| "depends on what only the run itself can tell".to_owned(), clean);
-            let text = format!("task \"{}\" ({}): {why}", clean(&task.task), task.position);
-            // Why: a loop's items and a handler that is notified twice are one task of one node.
-            if told.contains(&text) {
-                continue;
-            }
-            told.push(text.clone());
-            match all.iter_mut().find(|(known, _)| *known == text) {
-                Some((_, nodes)) => *nodes += 1,
-                None => all.push((text, 1)),
-            }
+            all.add(format!("task \"{}\" ({}): {why}", clean(&task.task), task.position), &node.name);
         }
     }
     let total = model.nodes().len();
-    all.into_iter()
-        .map(
-            |(text, nodes)| {
-                if nodes == total { text } else { format!("{text}; on {}", count(nodes, "node")) }
-            },
-        )
-        .collect()
+    let on = |(text, hosts): (String, Vec<&str>)| match hosts.len() {
+        all if all == total => text,
+        some => format!("{text}; on {}", count(some, "node")),
+    };
+    all.in_order().into_iter().map(on).collect()
 }
 
 /// Every change of a run, equal ones together (`run --diff`); nothing where nothing changed.
@@ -219,27 +255,27 @@ pub fn changes_screen(model: &RunModel, style: &Style) -> String {
 
 /// Every change, with the nodes that share it.
 fn diff(model: &RunModel, style: &Style, out: &mut String) {
-    type Shared<'a> = Vec<(ChangeGroup, Vec<&'a str>)>;
-    let mut tasks: Vec<(String, Shared<'_>)> = Vec::new();
+    let mut tasks: Vec<(String, Shared<'_, ChangeGroup>)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for node in model.nodes() {
         for group in fold_changes(node.changes().chain(node.changes_not_made())) {
             let task = format!("{}  {}", clean(&group.task), group.position);
-            let at = tasks.iter().position(|(known, _)| *known == task).unwrap_or_else(|| {
-                tasks.push((task, Vec::new()));
+            let at = *places.entry(task).or_insert_with_key(|task| {
+                tasks.push((task.clone(), Shared::default()));
                 tasks.len() - 1
             });
-            let changes = &mut tasks[at].1;
-            match changes.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, hosts)) => hosts.push(&node.name),
-                None => changes.push((group, vec![&node.name])),
-            }
+            tasks[at].1.add(group, &node.name);
         }
     }
-    for (task, changes) in tasks {
+    let tasks: Vec<_> = tasks.into_iter().map(|(task, changes)| (task, changes.in_order())).collect();
+    // Why those of GPUs first: they are what the nodes are for.
+    let (gpus, others): (Vec<_>, Vec<_>) =
+        tasks.into_iter().partition(|(_, changes)| changes.iter().any(|(group, _)| !group.gpus.is_empty()));
+    for (task, changes) in gpus.into_iter().chain(others) {
         out.push_str(&format!("  {}\n", style.paint(Role::Strong, task)));
         for (group, hosts) in changes {
             let hosts = format!("{}: {}", count(hosts.len(), "node"), fold_names(&hosts));
-            let hosts = clip(&hosts, style.width.saturating_sub(4));
+            let hosts = style.cut(&hosts, style.width.saturating_sub(4));
             out.push_str(&format!("    {}\n", style.paint(Role::Muted, hosts)));
             change_lines(&group, 6, style, out);
         }
@@ -250,13 +286,24 @@ fn diff(model: &RunModel, style: &Style, out: &mut String) {
 pub(super) fn change_lines(group: &ChangeGroup, indent: usize, style: &Style, out: &mut String) {
     let what = [group.gpu_label(), clean(&group.what())].join(" ");
     let what = what.trim();
-    let values = clean(&group.values());
+    let values = style.without_digests(&clean(&group.values()));
     let maybe = if group.certainty == Certainty::Possible { "possible, " } else { "" };
     let class = style.disruption(group.disruption, group.disruption);
     let note = group.note.as_deref().map_or_else(String::new, |note| format!(" ({})", clean(note)));
-    out.push_str(&format!("{:indent$}{what:32}  {values:32}  {maybe}{class}{note}\n", ""));
+    let cell = if style.width < WIDE { NARROW_CELL } else { CELL };
+    let line = format!("{:indent$}{what:cell$}  {values:cell$}  {maybe}", "");
+    let used = line.chars().count() + group.disruption.as_str().len();
+    out.push_str(&format!("{line}{class}"));
+    if used + note.chars().count() <= style.width {
+        out.push_str(&note);
+    } else {
+        for line in wrap(&note, style.width.saturating_sub(indent + 4)) {
+            out.push_str(&format!("\n{:indent$}    {line}", ""));
+        }
+    }
+    out.push('\n');
     let Some(diff) = &group.diff else { return };
-    for line in super::figures::clean_block(diff).lines() {
+    for line in visible_lines(diff).lines() {
         let role = match line.bytes().next() {
             Some(b'+') => Role::Good,
             Some(b'-') => Role::Bad,

@@ -1,8 +1,10 @@
 //! `--profile`: how long each task took.
 
-use super::{Role, Style, clean, clip, count};
+use super::{Role, Style, clean, count};
 use crate::report::Timing;
 
+/// Most columns of a task's name.
+const NAME: usize = 200;
 /// Tasks that are shown.
 const SHOWN: usize = 20;
 
@@ -16,13 +18,13 @@ pub fn profile_screen(timing: &Timing, style: &Style) -> String {
     let seconds = |ms: u64| format!("{}.{:03} s", ms / 1000, ms % 1000);
     let label = |task: &crate::report::TaskTime| format!("{}  ({})", clean(&task.task), task.position);
     let shown = timed.iter().take(SHOWN);
-    let most = style.width.saturating_sub(56).max(24);
+    let most = style.width.saturating_sub(56).clamp(24, NAME);
     let width = shown.clone().map(|task| label(task).chars().count()).max().unwrap_or(0).min(most);
     let head = format!("  {:width$}  {:>12}  {:>6}  slowest node", "task", "all nodes", "nodes");
     let mut out = format!("{}\n", style.paint(Role::Strong, "TASK TIMES"));
     out.push_str(&format!("{}\n", style.paint(Role::Muted, head)));
     for task in shown {
-        let name = clip(&label(task), width);
+        let name = style.cut(&label(task), width);
         let (node, longest) = &task.slowest;
         let line = format!(
             "  {name:width$}  {:>12}  {:>6}  {node} {}",

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 
 use super::{Announcer, Style, Verbosity, plain_status, progress_frame};
-use crate::{event::Event, report::RunModel};
+use crate::{event::Event, report::RunModel, visible::guarded};
 
 /// Milliseconds between two drawings of the live display.
 const REDRAW_MS: i64 = 100;
@@ -21,6 +21,7 @@ pub struct Progress {
     announcer: Announcer,
     output: Output,
     drawn: Option<Timestamp>,
+    columns: Option<fn() -> usize>,
 }
 
 enum Output {
@@ -36,17 +37,21 @@ impl std::fmt::Debug for Progress {
 
 impl Progress {
     /// A display that redraws itself on a terminal.
-    pub fn live(target: ProgressDrawTarget, style: Style) -> Self {
+    ///
+    /// `columns` tells how wide it is now: people resize it.
+    pub fn live(target: ProgressDrawTarget, style: Style, columns: fn() -> usize) -> Self {
         let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(
             ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
         );
-        Self { style, announcer: Announcer::new(style, false), output: Output::Live(bar), drawn: None }
+        let announcer = Announcer::new(style, false);
+        Self { style, announcer, output: Output::Live(bar), drawn: None, columns: Some(columns) }
     }
 
     /// Lines for a log: failures, holds and reboots as they happen, a status line every 10 s.
     pub fn plain(out: Box<dyn Write + Send>, style: Style) -> Self {
-        Self { style, announcer: Announcer::new(style, true), output: Output::Plain(out), drawn: None }
+        let announcer = Announcer::new(style, true);
+        Self { style, announcer, output: Output::Plain(out), drawn: None, columns: None }
     }
 
     /// Takes an event that the model has taken already.
@@ -79,8 +84,11 @@ impl Progress {
     /// Prints one line above the live display.
     pub fn say(&mut self, line: &str) {
         match &mut self.output {
-            Output::Live(bar) => bar.println(line),
-            Output::Plain(out) => drop(writeln!(out, "{line}").and_then(|()| out.flush())),
+            Output::Live(bar) => bar.println(guarded(line, self.style.color)),
+            Output::Plain(out) => {
+                let line = guarded(line, self.style.color);
+                drop(writeln!(out, "{line}").and_then(|()| out.flush()));
+            }
         }
     }
 
@@ -89,6 +97,14 @@ impl Progress {
         match &self.output {
             Output::Live(bar) => bar.suspend(act),
             Output::Plain(_) => act(),
+        }
+    }
+
+    #[cfg(test)]
+    fn frame(&self) -> String {
+        match &self.output {
+            Output::Live(bar) => bar.message(),
+            Output::Plain(_) => String::new(),
         }
     }
 
@@ -106,8 +122,12 @@ impl Progress {
             return;
         }
         self.drawn = Some(now);
+        self.style.width = self.columns.map_or(self.style.width, |columns| columns());
         match &self.output {
-            Output::Live(bar) => bar.set_message(progress_frame(model, now, &self.style).join("\n")),
+            Output::Live(bar) => {
+                let frame = progress_frame(model, now, &self.style).join("\n");
+                bar.set_message(guarded(&frame, self.style.color).into_owned());
+            }
             // Why: at the first event there is nothing to tell yet; it starts the clock.
             Output::Plain(_) if first => {}
             Output::Plain(_) => {
@@ -115,5 +135,39 @@ impl Progress {
                 self.say(&line);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{
+        event::{NodeState, Verb},
+        report::sample::{self, Stream},
+    };
+
+    static COLUMNS: AtomicUsize = AtomicUsize::new(200);
+
+    #[test]
+    fn a_frame_is_as_wide_as_the_terminal_is_now() {
+        let hosts = sample::names(3);
+        let mut s = Stream::new();
+        s.started(Verb::Run, &hosts);
+        for host in &hosts {
+            s.state(host, NodeState::Draining, Some(&"waits for a job ".repeat(20)));
+        }
+        let model = RunModel::of(&s.events);
+        let style = Style::default();
+        let mut sink =
+            Progress::live(ProgressDrawTarget::hidden(), style, || COLUMNS.load(Ordering::Relaxed));
+        let widest = |sink: &Progress| sink.frame().lines().map(|line| line.chars().count()).max();
+        sink.tick(&model, s.now());
+        assert!(widest(&sink) > Some(150), "{:?}", widest(&sink));
+        COLUMNS.store(60, Ordering::Relaxed);
+        s.wait_ms(REDRAW_MS);
+        sink.tick(&model, s.now());
+        assert!(widest(&sink) <= Some(60), "{:?}", widest(&sink));
     }
 }

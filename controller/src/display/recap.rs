@@ -1,31 +1,87 @@
 //! The end of a run: Ansible's recap, the failures by cause, the last lines.
 
-use super::{Role, Style, Verbosity, clean, clip, clock, count, figures::wrap, plan::cause_text};
+use std::collections::{HashMap, HashSet};
+
+use super::{Role, Style, Verbosity, clean, clock, count, figures::wrap, plan::cause_text};
 use crate::{
     event::{NodeState, RecapCounts},
-    report::{NodeModel, RunModel, causes, exit_code, fold_names, without_name},
+    report::{NOT_OVER, NodeModel, RunModel, Standing, causes, exit_code, fold_names},
+    visible::command_line,
 };
 
 /// With more nodes than this, those without trouble share lines.
 const ALL_LINES: usize = 100;
 /// Lines of nodes in trouble that are shown when there are more nodes than [`ALL_LINES`].
 const TROUBLE_LINES: usize = 60;
+/// Most columns of the names; a longer one stays whole, and moves only its own line.
+const LABEL: usize = 60;
 /// Causes that the list of failures shows.
 const CAUSES: usize = 20;
 
+/// Held nodes of which a screen of their own tells; the report has them all.
+const EXPLAINED: usize = 8;
+
+pub fn explained(model: &RunModel) -> impl Iterator<Item = &NodeModel> {
+    model.nodes().iter().filter(|node| node.state == NodeState::Held).take(EXPLAINED)
+}
+
+/// Whether every node gets a line.
+fn has_all_lines(model: &RunModel, style: &Style) -> bool {
+    model.nodes().len() <= ALL_LINES || style.verbosity >= Verbosity::Changed
+}
+
+/// Nodes in trouble that get a line.
+fn with_a_line<'a>(model: &'a RunModel, style: &Style) -> impl Iterator<Item = &'a NodeModel> {
+    let most = if has_all_lines(model, style) { usize::MAX } else { TROUBLE_LINES };
+    model.nodes().iter().filter(|node| node.is_bad()).take(most)
+}
+
+/// Where the end of a run says why a node is in trouble: once, so that nobody reads the same three times.
+#[derive(Clone, Debug)]
+enum Said {
+    /// In its line, since it is its own.
+    Line(String),
+    /// In the list of causes, since others share it or it has no line.
+    Causes,
+    /// On its own screen.
+    Screen,
+}
+
+fn where_said(model: &RunModel, style: &Style) -> HashMap<String, Said> {
+    let named: HashSet<&str> = with_a_line(model, style).map(|node| node.name.as_str()).collect();
+    let explained: HashSet<&str> = explained(model).map(|node| node.name.as_str()).collect();
+    let mut all = HashMap::new();
+    for cause in causes(model.nodes()) {
+        for host in &cause.hosts {
+            let said = match cause.hosts.as_slice() {
+                _ if explained.contains(host.as_str()) => Said::Screen,
+                [only] if cause.state != NodeState::Held && named.contains(only.as_str()) => {
+                    let text = cause_text(&cause);
+                    Said::Line(match cause.state {
+                        NodeState::Unknown => format!("{}: {text}", cause.state),
+                        _ => text,
+                    })
+                }
+                _ => Said::Causes,
+            };
+            all.insert(host.clone(), said);
+        }
+    }
+    all
+}
+
 /// `PLAY RECAP` and a line a node; in a large fleet, equal lines of nodes without trouble are folded.
 pub fn recap(model: &RunModel, style: &Style) -> String {
-    let all = model.nodes().len() <= ALL_LINES || style.verbosity >= Verbosity::Changed;
+    let all = has_all_lines(model, style);
+    let named: HashSet<&str> = with_a_line(model, style).map(|node| node.name.as_str()).collect();
     let mut lines: Vec<(String, &NodeModel)> = Vec::new();
     let mut folded: Vec<(RecapCounts, &NodeModel, Vec<&str>)> = Vec::new();
-    let mut trouble = 0;
     let mut left_out = 0;
     for node in model.nodes() {
         if style.verbosity == Verbosity::Quiet && !node.is_bad() {
             continue;
         }
-        if all || (node.is_bad() && trouble < TROUBLE_LINES) {
-            trouble += usize::from(node.is_bad());
+        if all || named.contains(node.name.as_str()) {
             lines.push((node.name.clone(), node));
         } else if node.is_bad() {
             left_out += 1;
@@ -43,23 +99,41 @@ pub fn recap(model: &RunModel, style: &Style) -> String {
     for (_, node, hosts) in folded.into_iter().rev() {
         let label = match hosts.as_slice() {
             [only] => (*only).to_owned(),
-            _ => format!("{} ({})", clip(&fold_names(&hosts), 40), count(hosts.len(), "node")),
+            _ => format!("{} ({})", style.cut(&fold_names(&hosts), 40), count(hosts.len(), "node")),
         };
         lines.insert(0, (label, node));
     }
     if lines.is_empty() {
         return String::new();
     }
-    let names = lines.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let said = where_said(model, style);
     let widths = widths(lines.iter().map(|(_, node)| node.counts()));
+    let plain = Style { color: false, ..*style };
+    let beside =
+        style.width.saturating_sub(3 + counts_text(RecapCounts::default(), widths, &plain).chars().count());
+    let fitting = |label: &str| label.chars().count() <= beside;
+    let labels = lines.iter().map(|(label, _)| label.as_str()).filter(|label| fitting(label));
+    // Why bounded: a folded label may be as long as a log is wide, and the others are not set apart by that much.
+    let names = labels.map(|label| label.chars().count()).max().unwrap_or(0).min(LABEL);
     let mut out = format!("{}\n", style.paint(Role::Strong, "PLAY RECAP"));
     for (label, node) in &lines {
-        let pad = " ".repeat(names - label.chars().count());
-        let label = style.state(node.state, label);
+        let pad = " ".repeat(names.saturating_sub(label.chars().count()));
         let counts = counts_text(node.counts(), widths, style);
+        let width = label.chars().count().max(names) + (style.width - beside);
+        let label = match fitting(label) {
+            true => format!("{}{pad} : ", style.state(node.state, label)),
+            false => format!("{} :\n    ", style.state(node.state, label)),
+        };
         let shared = !node.is_bad() && !all;
-        let why = if shared { String::new() } else { remark(node) };
-        out.push_str(format!("{label}{pad} : {counts}   {why}").trim_end());
+        let why = if shared { String::new() } else { remark(node, said.get(&node.name)) };
+        out.push_str(&format!("{label}{counts}"));
+        if width + 3 + why.chars().count() <= style.width {
+            out.push_str(format!("   {why}").trim_end());
+        } else {
+            for line in wrap(&why, style.width.saturating_sub(4)) {
+                out.push_str(&format!("\n    {line}"));
+            }
+        }
         out.push('\n');
     }
     if left_out > 0 {
@@ -100,16 +174,12 @@ fn counts_text(counts: RecapCounts, widths: [usize; 7], style: &Style) -> String
     cells.join(" ")
 }
 
-/// Why a node ended as it did; for the others, what a person wants to know.
-fn remark(node: &NodeModel) -> String {
-    if node.is_bad() {
-        let text = node
-            .message()
-            .map_or_else(|| node.state.to_string(), |text| without_name(&clean(text), &node.name));
-        return match node.state {
-            NodeState::Held | NodeState::Unknown => format!("{}: {text}", node.state),
-            _ => text,
-        };
+/// Why a node ended as it did, unless that is said below; for the others, what a person wants to know.
+fn remark(node: &NodeModel, said: Option<&Said>) -> String {
+    match said {
+        Some(Said::Line(text)) => return text.clone(),
+        Some(Said::Causes | Said::Screen) => return format!("{}, see below", node.state),
+        None => {}
     }
     let took: u64 =
         node.reboots.iter().filter_map(|reboot| reboot.after.as_ref()).map(|(_, seconds)| seconds).sum();
@@ -125,16 +195,23 @@ fn remark(node: &NodeModel) -> String {
     }
 }
 
-/// Nodes in trouble by cause, most frequent first: `38 nodes: …`.
+/// Nodes in trouble by cause, most frequent first: `38 nodes: …`. Those of which the recap has said it are left out.
 pub fn failures(model: &RunModel, style: &Style) -> String {
-    let mut all = causes(model.nodes());
+    let said = where_said(model, style);
+    let open = |host: &String| matches!(said.get(host), Some(Said::Causes));
+    let mut all: Vec<_> =
+        causes(model.nodes()).into_iter().filter(|cause| cause.hosts.iter().any(open)).collect();
     all.sort_by_key(|cause| std::cmp::Reverse(cause.hosts.len()));
     let mut out = String::new();
     for cause in all.iter().take(CAUSES) {
         let who = match cause.hosts.as_slice() {
             [only] => only.clone(),
             hosts => {
-                format!("{}: {}", count(hosts.len(), "node"), clip(&fold_names(hosts), style.width - 20))
+                format!(
+                    "{}: {}",
+                    count(hosts.len(), "node"),
+                    style.cut(&fold_names(hosts), style.width.saturating_sub(20))
+                )
             }
         };
         let state = style.state(cause.state, cause.state);
@@ -149,8 +226,8 @@ pub fn failures(model: &RunModel, style: &Style) -> String {
     out
 }
 
-/// Nodes that a command line may name; with more of them the whole command is shorter, and as safe.
-const NAMED: usize = 40;
+/// Characters of names that a command line may hold; with more of them the whole command is shorter, and as safe.
+const NAMED: usize = 400;
 
 /// The command that takes up the nodes in trouble again; `None` where none is, or no command is known.
 pub fn again(model: &RunModel) -> Option<String> {
@@ -161,8 +238,9 @@ pub fn again(model: &RunModel) -> Option<String> {
         return None;
     }
     // Why: nodes that are as declared are left alone by any run.
-    if bad.len() > NAMED {
-        return Some(shell_words::join(&run.command_line));
+    let names = fold_names(bad);
+    if names.chars().count() > NAMED {
+        return Some(command_line(&run.command_line));
     }
     let mut words = Vec::new();
     let mut skip = false;
@@ -176,21 +254,42 @@ pub fn again(model: &RunModel) -> Option<String> {
         }
         words.push(word.as_str());
     }
-    let mut command = shell_words::join(words);
-    command.push_str(" --limit ");
-    command.push_str(&bad.join(","));
-    Some(command)
+    words.extend(["--limit", &names]);
+    Some(command_line(words))
+}
+
+/// Said before everything else of a run that is not over; nothing of one that is.
+pub fn not_over(model: &RunModel, style: &Style) -> String {
+    let standing = model.standing();
+    if standing == Standing::Finished {
+        return String::new();
+    }
+    let run = model.run_id();
+    let as_of = model
+        .latest
+        .map_or_else(String::new, |at| format!(", as of {}", at.strftime("%Y-%m-%d %H:%M:%S UTC")));
+    let next = match standing {
+        Standing::Running => format!("gpufleet report {run} shows it again"),
+        _ if model.verb().writes() => format!("gpufleet resume {run} goes on with it"),
+        _ => format!("it only read: begin the {} anew", model.verb().as_str()),
+    };
+    let what = style.paint(Role::Warning, format!("Run {run} is {}", standing.text()));
+    format!("{what}{as_of}: what follows is no result. Exit {NOT_OVER}; {next}.\n\n")
 }
 
 /// The last lines: how it went, where the report lies, what to do next.
 pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> String {
     let total = model.nodes().len();
-    let good = model.count(NodeState::Done) + model.count(NodeState::Compliant);
+    let open = model.not_judged().len();
+    let good = (model.count(NodeState::Done) + model.count(NodeState::Compliant)).saturating_sub(open);
     let mut parts = vec![if good == total {
         format!("{} as declared", count(total, "node"))
     } else {
         format!("{good} of {} as declared", count(total, "node"))
     }];
+    if open > 0 {
+        parts.push(style.state(NodeState::Unknown, format!("{open} not judged")));
+    }
     for state in NodeState::ALL
         .into_iter()
         .filter(|state| model.count(*state) > 0 && !matches!(state, NodeState::Done | NodeState::Compliant))
@@ -202,6 +301,16 @@ pub fn ending_lines(model: &RunModel, report: Option<&str>, style: &Style) -> St
         out.push_str(&format!(" Report: {path}"));
     }
     out.push('\n');
+    let warnings = super::plan::warnings(model);
+    for text in warnings.iter().take(CAUSES) {
+        out.push_str(&format!("{} {text}\n", style.paint(Role::Warning, "warning:")));
+    }
+    if warnings.len() > CAUSES {
+        out.push_str(&format!(
+            "… and {}; the report has all\n",
+            count(warnings.len() - CAUSES, "more warning")
+        ));
+    }
     if let Some(stopped) = model.stopped() {
         out.push_str(&format!("{} {}\n", style.paint(Role::Warning, "Stopped:"), clean(stopped)));
     }

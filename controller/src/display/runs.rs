@@ -69,7 +69,7 @@ pub fn runs_table(rows: &[RunRow], zone: &TimeZone, style: &Style) -> String {
             true => format!("{}; can be resumed", row.summary),
             false => row.summary.clone(),
         };
-        let summary = clip(&clean(&summary), style.width.saturating_sub(used).max(20));
+        let summary = style.cut(&clean(&summary), style.width.saturating_sub(used).max(20));
         let exit = style.paint(role, format!("{exit:<4}"));
         let line = format!(
             "{:id$}  {started:16}  {:5}  {:playbooks$}  {:>5}  {exit}  {summary}",

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpufleet_protocol::Disruption;
 
 use super::{
-    Role, Style, clean, clip, count,
+    Role, Style, clean, count,
     figures::length,
     plan::{LABEL, note},
 };
@@ -21,7 +21,8 @@ const ROWS: usize = 12;
 struct Row<'a> {
     first: usize,
     last: usize,
-    label: &'a str,
+    label: String,
+    aside: bool,
     /// Of one wave; the last one may have fewer.
     size: usize,
     hosts: Vec<&'a str>,
@@ -50,16 +51,18 @@ pub(super) fn schedule(play: &PlayStarted, model: &RunModel, style: &Style, out:
 /// A row for each wave; those alike are one.
 fn waves(play: &PlayStarted, style: &Style, out: &mut String) {
     let mut rows: Vec<Row<'_>> = Vec::new();
-    for (at, WaveShape { label, hosts }) in play.waves.iter().enumerate() {
+    for (at, WaveShape { label, hosts, aside }) in play.waves.iter().enumerate() {
         let hosts = hosts.iter().map(String::as_str);
-        match rows.last_mut().filter(|row| row.label == label) {
+        let label = clean(label);
+        match rows.last_mut().filter(|row| row.label == label && row.aside == *aside) {
             Some(row) => {
                 row.last = at + 1;
                 row.hosts.extend(hosts);
             }
             None => {
                 let hosts: Vec<&str> = hosts.collect();
-                rows.push(Row { first: at + 1, last: at + 1, label, size: hosts.len(), hosts });
+                let (first, size) = (at + 1, hosts.len());
+                rows.push(Row { first, last: first, label, aside: *aside, size, hosts });
             }
         }
     }
@@ -80,13 +83,14 @@ fn waves(play: &PlayStarted, style: &Style, out: &mut String) {
             row.label,
             count(row.hosts.len(), "node")
         );
-        let why = match row.label {
+        let why = match row.label.as_str() {
             "canary" => "  one of each class".to_owned(),
+            _ if row.aside => "  of unknown class: after all others".to_owned(),
             _ if row.first < row.last => format!("  {} at a time", row.size),
             _ => String::new(),
         };
         let used = 3 + LABEL + cells.chars().count() + why.chars().count();
-        let names = clip(&fold_names(&row.hosts), style.width.saturating_sub(used).max(12));
+        let names = style.cut(&fold_names(&row.hosts), style.width.saturating_sub(used).max(12));
         let heading = style.paint(Role::Strong, format!("{heading:LABEL$}"));
         let line = format!("  {heading} {cells}{names}{why}");
         out.push_str(line.trim_end());

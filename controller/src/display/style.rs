@@ -4,13 +4,17 @@ use std::fmt::Display;
 
 use gpufleet_protocol::Disruption;
 
-use crate::{event::NodeState, report::Verdict};
+use super::clip;
+use crate::{
+    event::NodeState,
+    report::{Verdict, short},
+};
 
 /// What the caller found out about the terminal and the wishes of its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     pub color: bool,
-    /// Columns.
+    /// Columns; [`Style::UNCUT`] where nobody reads on a terminal.
     pub width: usize,
     pub verbosity: Verbosity,
 }
@@ -47,6 +51,19 @@ pub enum Role {
 }
 
 impl Style {
+    /// The width of a file or a pipe: nothing is cut or set into lines for it.
+    pub const UNCUT: usize = 1_000_000;
+
+    /// The text in at most so many columns, and whole where no terminal bounds it.
+    pub(super) fn cut(&self, text: &str, columns: usize) -> String {
+        if self.width >= Self::UNCUT { text.to_owned() } else { clip(text, columns) }
+    }
+
+    /// The text with its digests shortened, and whole where no terminal bounds it.
+    pub(super) fn without_digests(&self, text: &str) -> String {
+        if self.width >= Self::UNCUT { text.to_owned() } else { short(text, &mut Vec::new()) }
+    }
+
     /// The text, coloured by its meaning where colour is wanted.
     pub fn paint(&self, role: Role, text: impl Display) -> String {
         if !self.color {

@@ -14,6 +14,7 @@ mod client;
 mod cluster;
 mod drainer;
 mod eviction;
+mod giving;
 mod kubectl;
 mod lock;
 mod notice;
@@ -25,16 +26,17 @@ mod pods;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 pub use self::api::{Api, Method, Reply, Request, Unanswered};
 #[cfg(feature = "kubernetes")]
@@ -60,14 +62,8 @@ const RACES: usize = 8;
 const DAEMONS: Duration = Duration::from_secs(60);
 /// After an answer that the server has too much to do and no word on when to ask again.
 const OVERLOAD: Duration = Duration::from_secs(5);
-/// How often one eviction is tried out on a server that has too much to do.
-const REHEARSALS: u32 = 4;
-/// How long what a node offers must stay the same where nobody can tell what that should be.
-///
-/// Why: the device plugin registers one kind of instance after the other.
-const SETTLE: Duration = Duration::from_secs(5);
 /// How much of a reason's text is kept, in characters.
-const WHY_LENGTH: usize = 300;
+const WHY_LENGTH: usize = 1000;
 
 /// The Lease that one run at a time holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +98,7 @@ pub struct KubernetesOptions {
     pub grace_period: Option<Duration>,
     /// How long pods are told before they are evicted; none are where there is none.
     pub notice: Option<Duration>,
-    /// How long `resume` waits for a node to be ready and to offer its GPUs.
+    /// How long `resume` waits for a node to be ready and to offer its GPUs, and for a server that does not answer.
     pub ready_timeout: Duration,
     /// Between two readings while waiting.
     pub poll: Duration,
@@ -141,6 +137,10 @@ pub struct KubernetesDrainer {
     /// Pods that are not asked again before, by uid, and what the server said.
     later: Mutex<HashMap<String, (Instant, Evicted)>>,
     daemons: Mutex<KnownDaemons>,
+    /// Pods whose eviction was tried out, by uid, and when.
+    tried: Mutex<HashMap<String, Instant>>,
+    /// What nodes wait for that are being given back, by node.
+    waiting: Mutex<HashMap<String, String>>,
     /// What the GPUs of nodes are that are given back, by node.
     offers: Mutex<HashMap<String, GpuOffer>>,
     /// The boots that hosts are in, by node.
@@ -165,12 +165,6 @@ struct Look {
     daemons: Daemons,
 }
 
-/// How far giving a node back is.
-enum Back {
-    Done(Ownership),
-    Waits(String),
-}
-
 impl KubernetesDrainer {
     pub fn new(api: Arc<dyn Api>, options: KubernetesOptions) -> Self {
         Self {
@@ -179,6 +173,8 @@ impl KubernetesDrainer {
             held: Held::default(),
             later: Mutex::default(),
             daemons: Mutex::default(),
+            tried: Mutex::default(),
+            waiting: Mutex::default(),
             offers: Mutex::default(),
             boots: Mutex::default(),
             stopped: Mutex::default(),
@@ -191,6 +187,10 @@ impl KubernetesDrainer {
 
     fn boots(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.boots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stopped(&self) -> MutexGuard<'_, HashMap<String, operands::Paused>> {
@@ -215,6 +215,11 @@ impl KubernetesDrainer {
     /// Whether this process may still change something.
     async fn proof(&self) -> Result<(), DrainError> {
         self.held.proof(&self.cluster, &self.options.lock).await
+    }
+
+    /// That the lock is lost, in words.
+    async fn has_lost_lock(&self) -> Result<Option<String>, DrainError> {
+        self.held.lost(&self.cluster, &self.options.lock).await
     }
 
     /// Whether the pods of a node that is ours may be asked to go.
@@ -356,6 +361,14 @@ impl KubernetesDrainer {
         if !look.refused.is_empty() && !self.options.forced {
             return Ok(Activity::Stuck { why: look.refused });
         }
+        // Why before the first of them: what the server never lets go is better known while nobody has gone.
+        let trial = self.tried_out(&look.evict).await?;
+        if !trial.never.is_empty() {
+            return Ok(Activity::Stuck { why: trial.never });
+        }
+        if !trial.unknown.is_empty() {
+            return Ok(Activity::Busy { work: trial.unknown.into_iter().chain(look.left).collect() });
+        }
         let told = self.give_notice(target, marker, &look).await?;
         if !told.is_empty() {
             return Ok(Activity::Busy { work: told.into_iter().chain(look.left).collect() });
@@ -416,17 +429,25 @@ impl KubernetesDrainer {
 
     /// Asks one pod to go, unless the server said to ask later.
     async fn evict<'a>(&self, pod: &'a Pod) -> (&'a Pod, Evicted) {
-        let known = {
-            let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
-            later.retain(|_, (at, _)| *at > Instant::now());
-            later.get(&pod.metadata.uid).map(|(_, said)| said.clone())
-        };
-        if let Some(said) = known {
+        if let Some(said) = self.asked_later(pod) {
             return (pod, said);
         }
         let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, false)).await;
-        let answer = reply.map_or_else(|error| Evicted::NotNow(error.0), |reply| eviction::read(&reply));
-        let again = match &answer {
+        let answer = reply.map_or_else(|error| Evicted::Unanswered(error.0), |reply| eviction::read(&reply));
+        self.ask_later(pod, &answer);
+        (pod, answer)
+    }
+
+    /// What the server said of a pod that is not to be asked again yet.
+    fn asked_later(&self, pod: &Pod) -> Option<Evicted> {
+        let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
+        later.retain(|_, (at, _)| *at > Instant::now());
+        later.get(&pod.metadata.uid).map(|(_, said)| said.clone())
+    }
+
+    /// Keeps an answer that says when to ask again.
+    fn ask_later(&self, pod: &Pod, answer: &Evicted) {
+        let again = match answer {
             Evicted::Budget { again, .. } => *again,
             Evicted::Overload { again } => Some(again.unwrap_or(OVERLOAD)),
             _ => None,
@@ -434,20 +455,6 @@ impl KubernetesDrainer {
         if let Some(again) = again {
             let mut later = self.later.lock().unwrap_or_else(PoisonError::into_inner);
             later.insert(pod.metadata.uid.clone(), (Instant::now() + again, answer.clone()));
-        }
-        (pod, answer)
-    }
-
-    /// Whether this pod would go now. A server that has too much to do is asked again a few times.
-    async fn rehearse<'a>(&self, pod: &'a Pod) -> Result<(&'a Pod, Evicted), DrainError> {
-        let mut tries = REHEARSALS;
-        loop {
-            let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, true)).await?;
-            tries -= 1;
-            match eviction::read(&reply) {
-                Evicted::Overload { again } if tries > 0 => sleep(again.unwrap_or(OVERLOAD)).await,
-                answer => return Ok((pod, answer)),
-            }
         }
     }
 
@@ -472,243 +479,6 @@ impl KubernetesDrainer {
         self.stopped().insert(target.node.clone(), record);
         self.cluster.patch_node(&target.node, patch).await?;
         Ok("what the GPU operator runs there (it is being stopped)".to_owned())
-    }
-
-    /// What would keep a drain from passing now.
-    async fn try_out(&self, target: &Target) -> Result<Vec<String>, DrainError> {
-        let look = self.look(target).await?;
-        let mut said = Vec::new();
-        said.extend(outage(&look.node));
-        if let (Layout::Owns(config), true, MigManager::Refuse) =
-            (operands::mig_manager(&look.node), self.options.lays_out_mig, &self.options.mig_manager)
-        {
-            said.push(format!("mig-manager holds its MIG to nvidia.com/mig.config={config}"));
-        }
-        said.extend(look.refused);
-        let asked: Vec<_> = look.evict.iter().map(|pod| self.rehearse(pod)).collect();
-        let mut answers = stream::iter(asked).buffer_unordered(AT_ONCE);
-        let mut blocked = Vec::new();
-        // Why not all of them first: each of a server that is silent takes its whole time.
-        while let Some(answer) = answers.next().await {
-            let (pod, answer) = answer?;
-            if !matches!(answer, Evicted::Asked) {
-                blocked.extend(what_is_left(pod, &answer));
-            }
-        }
-        blocked.sort();
-        said.extend(blocked);
-        Ok(said)
-    }
-
-    async fn give_back(
-        &self,
-        target: &Target,
-        marker: &Marker,
-        rebooted_after: Option<Timestamp>,
-    ) -> Result<Ownership, DrainError> {
-        let deadline = Instant::now() + self.options.ready_timeout;
-        let mut settled = None;
-        loop {
-            let waits = match self.step_back(target, marker, rebooted_after, &mut settled).await {
-                Ok(Back::Done(ownership)) => return Ok(ownership),
-                Ok(Back::Waits(why)) => Ok(why),
-                Err(error) => Err(error),
-            };
-            if Instant::now() + self.options.poll > deadline {
-                return Err(waits.map_or_else(
-                    |error| error,
-                    |why| {
-                        DrainError(format!(
-                            "{} stays cordoned: {why}, {} s long (`kubectl describe node {}`); correct that, then resume the run",
-                            target.node,
-                            self.options.ready_timeout.as_secs(),
-                            target.node
-                        ))
-                    },
-                ));
-            }
-            sleep(self.options.poll).await;
-        }
-    }
-
-    async fn step_back(
-        &self,
-        target: &Target,
-        marker: &Marker,
-        rebooted_after: Option<Timestamp>,
-        settled: &mut Option<(BTreeMap<String, u64>, Instant)>,
-    ) -> Result<Back, DrainError> {
-        let node = self.read(target).await?;
-        let own = marker.to_string();
-        let restore = operands::restore(&node, &own);
-        let record = operands::paused(&node).filter(|record| record.by == own);
-        let raced = || Back::Waits("it changed at the same moment".to_owned());
-        if !self.take_notices_back(target, marker).await? {
-            return Ok(raced());
-        }
-        let verdict = match standing(&node, marker) {
-            Ownership::Ours => None,
-            other => Some(other),
-        };
-        if let Some(verdict) = verdict {
-            return Ok(match self.abandon(target, &node, marker).await? {
-                true => Back::Done(verdict),
-                false => raced(),
-            });
-        }
-        self.proof().await?;
-        if !restore.is_empty() {
-            let mut patch = vec![standing::same(&node), standing::owned(marker)];
-            patch.extend(restore);
-            self.cluster.patch_node(&target.node, patch).await?;
-            return Ok(Back::Waits("what the GPU operator runs there starts again".to_owned()));
-        }
-        if let Some(why) = self.not_yet(target, &node, rebooted_after, record.as_ref(), settled).await? {
-            return Ok(Back::Waits(why));
-        }
-        Ok(match self.cluster.patch_node(&target.node, standing::uncordon(&node, marker)).await? {
-            Got::Here(_) => Back::Done(Ownership::NotDrained),
-            Got::Missing | Got::Raced => raced(),
-        })
-    }
-
-    /// Brings back what this drain stopped on a node that is not ours, and takes our marks off; the cordon is left as it is.
-    /// Whether nobody came in between.
-    ///
-    /// Why no word of the lock: what this run stopped is this run's to bring back, whoever has the node.
-    async fn abandon(&self, target: &Target, node: &Node, marker: &Marker) -> Result<bool, DrainError> {
-        let patch = standing::abandon(node, marker);
-        if patch.is_empty() {
-            return Ok(true);
-        }
-        Ok(!matches!(self.cluster.patch_node(&target.node, patch).await?, Got::Raced))
-    }
-
-    async fn let_go_of(&self, target: &Target, marker: &Marker) -> Result<(), DrainError> {
-        for _ in 0..RACES {
-            let node = self.read(target).await?;
-            if matches!(standing(&node, marker), Ownership::Ours)
-                || (self.take_notices_back(target, marker).await?
-                    && self.abandon(target, &node, marker).await?)
-            {
-                return Ok(());
-            }
-        }
-        Err(self.restless(target))
-    }
-
-    /// Why a node that is ours must not be given back yet.
-    async fn not_yet(
-        &self,
-        target: &Target,
-        node: &Node,
-        rebooted_after: Option<Timestamp>,
-        record: Option<&operands::Paused>,
-        settled: &mut Option<(BTreeMap<String, u64>, Instant)>,
-    ) -> Result<Option<String>, DrainError> {
-        if let Some(silence) = silence(node) {
-            return Ok(Some(format!("it is {silence}")));
-        }
-        if let Layout::Works(state) = operands::mig_manager(node) {
-            return Ok(Some(format!("mig-manager lays out its MIG now ({state})")));
-        }
-        let before = standing::before(node);
-        if let Some(stranger) = self.stranger(target, node) {
-            return Ok(Some(stranger));
-        }
-        // Why not where the host's own boot is known: then the kubelet has told that one.
-        if let Some(after) = rebooted_after
-            && !self.boots().contains_key(&target.node)
-            && !has_booted(node, &before.boot_id, after)
-        {
-            return Ok(Some(format!(
-                "its kubelet has not registered since its reboot at {after} (bootID {})",
-                node.status.node_info.boot_id
-            )));
-        }
-        if let Some(record) = record.filter(|record| !record.daemons.is_empty()) {
-            let pods = self.cluster.pods_on(&node.metadata.name).await?;
-            for name in &record.daemons {
-                let Some((namespace, set)) = name.split_once('/') else { continue };
-                let runs = pods.iter().any(|pod| {
-                    daemon(pod).is_some_and(|key| key.0 == namespace && key.1 == set)
-                        && pod.is_ready()
-                        && pod.metadata.deletion_timestamp.is_none()
-                });
-                if runs {
-                    continue;
-                }
-                if let Some(set) = self.cluster.daemon(namespace, set).await? {
-                    let wanted = &set.spec.template.spec.node_selector;
-                    // Why: somebody may have taken its label off since.
-                    if wanted.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value)) {
-                        return Ok(Some(format!("the pod of {name} is not ready there")));
-                    }
-                }
-            }
-        }
-        let now = operands::advertised(node);
-        let offer = self.offers().get(&node.metadata.name).cloned();
-        // Why only there: elsewhere nothing was laid out unless the node told of it.
-        let by_manager =
-            self.options.lays_out_mig && matches!(self.options.mig_manager, MigManager::Label(_));
-        let offers = !before.gpus.is_empty() || before.stopped;
-        let missing = match &offer {
-            _ if !offers => None,
-            Some(offer) => operands::wrong(offer, &now, &node.metadata.labels),
-            None if before.gpus.is_empty() => now.is_empty().then(|| {
-                "it advertises no GPUs, and what offers them there was stopped already when this drain began".to_owned()
-            }),
-            None if by_manager => now.is_empty().then(|| operands::missing(&before.gpus, &now)).flatten(),
-            None => operands::missing(&before.gpus, &now),
-        };
-        if missing.is_some() {
-            return Ok(missing);
-        }
-        let unknown = by_manager || before.gpus.is_empty() || offer.is_some_and(|offer| offer.more);
-        if offers && unknown {
-            match settled {
-                Some((same, since)) if *same == now && since.elapsed() >= SETTLE => {}
-                Some((same, _)) if *same == now => {
-                    return Ok(Some("what it advertises changed just now".to_owned()));
-                }
-                _ => {
-                    *settled = Some((now, Instant::now()));
-                    return Ok(Some("what it advertises changed just now".to_owned()));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    async fn leave_word(&self, target: &Target, marker: &Marker, why: &str) -> Result<(), DrainError> {
-        for _ in 0..RACES {
-            let node = self.read(target).await?;
-            if !matches!(standing(&node, marker), Ownership::Ours) {
-                return Ok(());
-            }
-            let mut patch = vec![standing::same(&node), standing::owned(marker)];
-            patch.push(standing::annotate(standing::WHY, &line(why)));
-            // Why here: a node that stays out must not stay without its metrics for that, nor with a forgotten pause.
-            patch.extend(operands::restore(&node, &marker.to_string()));
-            if matches!(self.cluster.patch_node(&target.node, patch).await?, Got::Here(_)) {
-                return Ok(());
-            }
-        }
-        Err(self.restless(target))
-    }
-
-    /// An error that leaves a node as it is, with what is stopped there.
-    fn with_what_is_stopped(&self, error: DrainError, target: &Target, marker: &Marker) -> DrainError {
-        let known = self.stopped().get(&target.node).cloned();
-        let left = match known {
-            Some(record) if record.by == marker.to_string() => {
-                operands::how_to_restore(&target.node, &record)
-            }
-            None if self.options.pauses_operands => Some(operands::how_to_look(&target.node)),
-            Some(_) | None => None,
-        };
-        DrainError(left.map_or_else(|| error.to_string(), |left| format!("{error}; {left}")))
     }
 
     async fn everybody(&self, targets: &[Target]) -> Result<Vec<Outage>, DrainError> {
@@ -740,25 +510,14 @@ fn what_is_left(pod: &Pod, answer: &Evicted) -> Option<String> {
         Evicted::Budget { says, .. } => says.clone(),
         Evicted::Overload { .. } => "the API server has too much to do".to_owned(),
         Evicted::NamespaceEnds => "its namespace is being deleted".to_owned(),
-        Evicted::NotNow(why) | Evicted::Never(why) => why.clone(),
+        Evicted::NotNow(why) | Evicted::Unanswered(why) | Evicted::Never(why) => why.clone(),
     };
     Some(format!("{} ({why})", named(pod)))
 }
 
-/// Whether a node's kubelet was heard in another boot than before.
-fn has_booted(node: &Node, before: &str, after: Timestamp) -> bool {
-    let now = &node.status.node_info.boot_id;
-    if !before.is_empty() && !now.is_empty() {
-        return now != before;
-    }
-    // Why only then: a heartbeat from the seconds before the machine went down looks the same.
-    node.ready().and_then(|ready| ready.last_transition_time).is_some_and(|time| time > after)
-}
-
 /// One line of bounded length.
 fn line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ").chars().take(WHY_LENGTH).collect()
+    eviction::shortened(text, WHY_LENGTH)
 }
 
 /// Whether Kubernetes takes a name for a node: a DNS subdomain (RFC 1123).
@@ -787,8 +546,14 @@ pub fn read_foreign_object(bytes: &[u8]) {
         }
     }
     if let Ok(pod) = serde_json::from_slice::<Pod>(bytes) {
-        let _ =
-            part(&pod, &PodPolicy::default(), &Daemons::new(), &BTreeMap::new(), true, Timestamp::UNIX_EPOCH);
+        let _ = part(
+            &pod,
+            &PodPolicy::default(),
+            &Daemons::new(),
+            &Default::default(),
+            true,
+            Timestamp::UNIX_EPOCH,
+        );
         let _ = eviction::eviction(&pod, Some(Duration::ZERO), true);
     }
     let _ = eviction::read(&Reply { status: 500, retry_after: None, body: bytes.to_vec() });

@@ -16,7 +16,7 @@ mod runner;
 mod scheduler;
 mod slurm;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use jiff::Timestamp;
@@ -203,6 +203,16 @@ pub trait Drainer: Send + Sync {
         marker: &'a Marker,
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>>;
+
+    /// What [`Drainer::resume`] waits for now, ready to show; nothing where it does not say.
+    fn waits_for(&self, _target: &Target) -> Option<String> {
+        None
+    }
+
+    /// How long [`Drainer::resume`] itself asks a scheduler that does not answer; nothing where who calls it asks again.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 
     /// Who else lays out this node's MIG by our order, ready to show; a play must not change what they left.
     fn lays_out<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {

@@ -145,7 +145,8 @@ impl Scheduler {
         Ok(Labelled { hosts, others: known.into_iter().filter(|(node, _)| own(node)).collect() })
     }
 
-    /// Takes the scheduler's lock unless this process holds it still; `Some` is the other run that does. Who asks at the same
+    /// Takes the scheduler's lock unless this process holds it still; `Some` is the other run that does, empty where nobody holds what
+    /// was taken away from this process. Who asks at the same
     /// time gets the same answer, so that many nodes do not wait for each other at a scheduler that is silent.
     ///
     /// # Errors
@@ -179,7 +180,8 @@ impl Scheduler {
         }
         self.own_lock().lost = true;
         let other = self.drainer.holders().await?.into_iter().find(|other| other != run);
-        Ok(Some(other.unwrap_or_else(|| "(over by now)".to_owned())))
+        // Why not asked for again where nobody has it: whoever had it in between may have changed nodes.
+        Ok(Some(other.unwrap_or_default()))
     }
 
     /// Whether somebody took the lock away from this process.

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{
     approval::Approval,
-    ending::Stop,
+    ending::{Stop, told},
     past::{Past, PastPlay},
     play::{Dispatcher, Stage},
     recorder::Recorder,
@@ -55,6 +55,7 @@ impl Engine {
                 label: shape.label.clone(),
                 hosts: shape.hosts.iter().filter_map(|host| number.get(host).copied()).collect(),
                 canary: shape.label == Batch::Canary.to_string(),
+                aside: shape.aside,
             })
             .collect();
         let scheduler = self.scheduler(index);
@@ -149,7 +150,7 @@ impl Engine {
             if let Some(news) = news {
                 core.step(jiff::Timestamp::now(), news)?;
             }
-            let stop = core.stopped().map(Stop::of);
+            let stop = core.stopped().map(|reason| Stop::of(reason, told(reason, |host| slots.get(host))));
             return Ok(Stage::of(slots, stop, core.lost(), &board));
         }
         let domains = self.domains(index, play, &names, recorder).await?;

@@ -34,6 +34,7 @@ pub(crate) fn report(report: interpreter::TaskReport) -> TaskReport {
         changes: report.changes,
         delegated_to: report.delegated_to,
         awaiting: report.awaiting,
+        blockers: report.blockers,
         warnings: report.warnings,
         data: report.data,
     }

@@ -21,6 +21,8 @@ impl Cut {
     /// Adds what went wrong after it.
     pub(super) fn and(&mut self, mut then: Self) {
         match (self.reason(), then.reason()) {
+            // Why not twice: one cause may end both.
+            (Some(first), Some(then)) if first.contains(then.as_str()) => {}
             (Some(first), Some(then)) => first.push_str(&format!("; {then}")),
             (None, Some(_)) => *self = then,
             (_, None) => {}

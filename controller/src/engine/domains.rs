@@ -93,7 +93,7 @@ mod tests {
     fn a_batch_with_more_of_a_domain_than_may_be_out_waits_for_itself() {
         let names = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let domain = |name: &str, hosts| DomainShape { name: name.to_owned(), hosts: names(hosts) };
-        let wave = |hosts| WaveShape { label: "2".to_owned(), hosts: names(hosts) };
+        let wave = |hosts| WaveShape { label: "2".to_owned(), hosts: names(hosts), aside: false };
         let policy = |most| PolicyShape {
             max_per_domain: Some(most),
             domains: vec![domain("rack1", "a b"), domain("rack2", "c d")],

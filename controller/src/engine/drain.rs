@@ -6,9 +6,13 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use gpufleet_protocol::{Disruption, NodeOp, OpRequest, OpStatus, op::FactsRequest};
+use gpufleet_protocol::{
+    Disruption, NodeOp, OpRequest, OpStatus,
+    message::IdleVerdict,
+    op::{FactsRequest, Staying},
+};
 use jiff::Timestamp;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     message::ToNode,
@@ -16,7 +20,7 @@ use super::{
 };
 use crate::{
     drain::{Activity, Cordon, DrainError, GpuOffer, Marker, Ownership, Scheduler, Target},
-    event::{DrainStep, NodeState, What},
+    event::{DrainStep, Level, NodeState, What},
     interpreter::{Action, Fed},
     rollout::Input,
 };
@@ -29,6 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const PROOF: Duration = Duration::from_secs(150);
 /// Age below which a proof needs no repeating.
 const FRESH: Duration = Duration::from_secs(5);
+/// How often what a scheduler waits for is looked at.
+const SHOWING: Duration = Duration::from_secs(1);
+/// How long a look right after an act may take.
+const LOOKING_BACK: Duration = Duration::from_secs(10);
 /// Entries of what still runs that are shown.
 const SHOWN: usize = 4;
 
@@ -49,20 +57,22 @@ pub(super) struct No {
     firm: bool,
     /// What was asked to go, and may be gone in a moment.
     passing: bool,
+    /// Somebody gave it back: it takes work.
+    pub(super) serves: bool,
 }
 
 impl No {
-    const fn firm(why: String) -> Self {
-        Self { why, firm: true, passing: false }
+    pub(super) const fn firm(why: String) -> Self {
+        Self { why, firm: true, passing: false, serves: false }
     }
 
     /// Busy, or unknown.
     pub(super) const fn soft(why: String) -> Self {
-        Self { why, firm: false, passing: false }
+        Self { why, firm: false, passing: false, serves: false }
     }
 
     const fn passing(why: String) -> Self {
-        Self { why, firm: false, passing: true }
+        Self { why, firm: false, passing: true, serves: false }
     }
 }
 
@@ -134,6 +144,7 @@ impl NodeTask {
         };
         self.durable(What::Drain { host: self.slot.name.clone(), step: begun }).await?;
         self.slot.drain = Some(marker.clone());
+        (self.slot.rebooted_drained, self.slot.serves) = (false, false);
         Ok(marker)
     }
 
@@ -153,7 +164,7 @@ impl NodeTask {
                 return Err(Not::Stopped);
             }
         }
-        let why = format!("{} on {}", self.reason, target.host);
+        let why = self.reason_on(target);
         let drainer = Arc::clone(&scheduler.drainer);
         drainer.tell_boot(target, self.boot_id());
         let cordoned = self.insist(scheduler, *until, || drainer.cordon(target, marker, &why)).await?;
@@ -186,6 +197,7 @@ impl NodeTask {
         let name = scheduler.drainer.name();
         let mut told = String::new();
         loop {
+            let over = Instant::now() >= *until;
             let mut in_the_way = None;
             if held {
                 match scheduler.drainer.ownership(target, marker).await {
@@ -199,7 +211,8 @@ impl NodeTask {
                     Err(unknown) => in_the_way = Some(unknown.to_string()),
                 }
             }
-            let left = match held {
+            // Why nobody is asked at the end: it would not be waited for.
+            let left = match held && !over {
                 true => scheduler.drainer.clear(target, marker).await,
                 false => scheduler.drainer.activity(target).await,
             };
@@ -215,7 +228,8 @@ impl NodeTask {
                 Err(unknown) => Some(unknown.to_string()),
             };
             let Some(what) = in_the_way.or(busy) else { return Ok(()) };
-            if Instant::now() + scheduler.poll >= *until {
+            if over {
+                let what = if told.is_empty() { what } else { told };
                 let why = format!("its time to drain is over, and it still waits for {what}");
                 // Why only then: work that would end by itself in that time shall do so.
                 let no = No::soft(why);
@@ -226,7 +240,8 @@ impl NodeTask {
                 self.state(NodeState::Draining, Some(format!("waits for {what}"))).await;
                 told = what;
             }
-            if !self.pause(scheduler.poll).await {
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.pause(scheduler.poll.min(left)).await {
                 return Err(Not::Stopped);
             }
         }
@@ -361,13 +376,16 @@ impl NodeTask {
         let Some(marker) = &self.slot.drain else { return firm(format!("it is not drained at {name}")) };
         match scheduler.drainer.ownership(&target, marker).await? {
             Ownership::Ours => {}
-            Ownership::NotDrained => return firm(format!("somebody gave it back to {name}")),
+            Ownership::NotDrained => {
+                let why = format!("somebody gave it back to {name}");
+                return Ok(Err(No { serves: true, ..No::firm(why) }));
+            }
             Ownership::Theirs { by } => return firm(format!("somebody took it over: {by}")),
         }
         scheduler.drainer.tell_boot(&target, self.boot_id());
         // Why: a scheduler that rebooted the node itself may have dropped the drain on the way.
-        if scheduler.reboots && self.slot.rebooted {
-            let why = format!("{} on {}", self.reason, target.host);
+        if scheduler.reboots && self.slot.rebooted_drained {
+            let why = self.reason_on(&target);
             match scheduler.drainer.cordon(&target, marker, &why).await? {
                 Cordon::Ours { .. } => {}
                 Cordon::HeldByOthers { by } => return firm(format!("somebody took it over: {by}")),
@@ -397,13 +415,128 @@ impl NodeTask {
         if self.permit.is_none() || most == Disruption::Live || fresh {
             return Ok(());
         }
-        if let Err(no) = self.still_ours(false).await
+        if self.slot.serves {
+            return self.beside_work("somebody gave it back").await;
+        }
+        let standing = match self.calm().await {
+            Ok(()) => self.still_ours(false).await,
+            storm => storm,
+        };
+        if let Err(no) = standing
             && !self.overruled(&no).await
         {
+            if no.serves && self.slot.rebooted_drained {
+                return self.beside_work(&no.why).await;
+            }
             return Err(Fed::Held { reason: format!("not disturbed any further: {}", no.why) });
         }
         self.proven = Some(Instant::now());
         Ok(())
+    }
+
+    /// Whether what a reboot took may be asserted on a node that somebody gave back meanwhile; the error is the refusal.
+    ///
+    /// Why at all: without it the node serves with less than was declared.
+    async fn beside_work(&mut self, why: &str) -> Result<(), Fed> {
+        self.leave_to_its_work(why).await;
+        let held = |what: &str| Fed::Held {
+            reason: format!(
+                "{why}, and it takes work: what its reboot took is not asserted while that may disturb somebody ({what}); \
+                 `gpufleet resume` drains it anew and ends it"
+            ),
+        };
+        let pods = self.staying().await.map_err(|no| held(&no.why))?;
+        let idle = NodeOp::Idle(Staying { pods, may_hold_gpus: false });
+        let report = match self.simple(idle, READING).await {
+            Ok(outcome) => outcome.idle,
+            Err(_) => None,
+        };
+        let Some(report) = report else { return Err(held("it does not tell what works there")) };
+        self.emit(What::IdleChecked { host: self.slot.name.clone(), report: report.clone() }).await;
+        match report.verdict {
+            IdleVerdict::Idle => {
+                self.proven = Some(Instant::now());
+                Ok(())
+            }
+            IdleVerdict::Busy | IdleVerdict::Unknown => Err(held(&report.reasons.join("; "))),
+        }
+    }
+
+    /// A node that somebody gave back while this run worked on it is not out of service any more, and keeps none of this
+    /// run's marks.
+    async fn leave_to_its_work(&mut self, why: &str) {
+        if self.slot.drain.is_none() || self.slot.serves {
+            return;
+        }
+        let mut text = format!("{}: {why} while this run worked on it: it takes work", self.slot.name);
+        let gone = self.let_go().await;
+        if let Err(left) = &gone {
+            text.push_str(&format!("; what the drain changed besides could not be put back: {left}"));
+        }
+        self.slot.out_of_service = false;
+        self.slot.serves = true;
+        // Why: GPUs that nobody uses may be reset beside other work, the machine may not be rebooted.
+        if let Some(permit) = &mut self.permit {
+            permit.class = permit.class.min(Disruption::GpuReset);
+        }
+        self.marks_are_off(gone).await;
+        self.emit(What::Notice { level: Level::Warning, text }).await;
+        self.emit(What::Released { host: self.slot.name.clone() }).await;
+        self.tell(Input::Released { host: self.host }).await;
+    }
+
+    /// Takes this run's marks off a node that serves, where that failed before.
+    pub(super) async fn take_marks_off(&mut self) -> Result<(), Cut> {
+        let gone = self.let_go().await;
+        match self.marks_are_off(gone).await {
+            None => Ok(()),
+            Some(left) => Err(Cut::Held(format!(
+                "it takes work, and what its drain changed besides could not be put back: {left}; `gpufleet resume` tries \
+                 again"
+            ))),
+        }
+    }
+
+    /// Ends a drain whose node serves; one that left something there is not over, and the answer is what.
+    async fn marks_are_off(&mut self, gone: Result<(), DrainError>) -> Option<String> {
+        match gone {
+            Ok(()) => {
+                self.slot.drain = None;
+                self.step(DrainStep::GivenBack).await;
+                None
+            }
+            Err(left) => {
+                let why = left.to_string();
+                self.step(DrainStep::Stuck { why: why.clone() }).await;
+                Some(why)
+            }
+        }
+    }
+
+    /// Looks right after an act whether somebody had given the node back, or taken it over, since the last proof: no API
+    /// closes the moment between the two, so what slipped through is said.
+    pub(super) async fn look_back(&self) {
+        let (Some(scheduler), Some(marker)) = (&self.scheduler, &self.slot.drain) else { return };
+        let target = scheduler.target(&self.slot.name);
+        let name = scheduler.drainer.name();
+        let what = match timeout(LOOKING_BACK, scheduler.drainer.ownership(&target, marker)).await {
+            Ok(Ok(Ownership::NotDrained)) => format!("somebody gave it back to {name}"),
+            Ok(Ok(Ownership::Theirs { by })) => format!("somebody took it over ({by})"),
+            Ok(Ok(Ownership::Ours) | Err(_)) | Err(_) => return,
+        };
+        let text = format!(
+            "{}: {what} at the very moment in which it was disturbed: look what started there meanwhile",
+            self.slot.name
+        );
+        self.emit(What::Notice { level: Level::Warning, text }).await;
+    }
+
+    /// What people at the scheduler read: why it is taken from them.
+    fn reason_on(&self, target: &Target) -> String {
+        match self.reason.trim() {
+            "" => format!("to be worked on as {}", target.host),
+            reason => format!("{reason} on {}", target.host),
+        }
     }
 
     /// Whether a person's `--force` goes over this; recorded where it does.
@@ -425,15 +558,21 @@ impl NodeTask {
         let (drainer, rebooted) = (Arc::clone(&scheduler.drainer), self.slot.rebooted_at);
         // Why not of one that was left alone: what it booted into by itself meanwhile keeps nobody from giving it back.
         drainer.tell_boot(&target, self.boot_id().filter(|_| self.slot.out_of_service));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + drainer.patience().unwrap_or(PATIENCE);
+        let mut told = String::new();
         let answer = match self.lock_again(&scheduler, until).await {
             Err(why) => Err(why),
             Ok(()) => loop {
                 if scheduler.drainer.wants_offer() {
                     drainer.expect(&target, self.offer().await);
                 }
-                match drainer.resume(&target, &marker, rebooted).await {
-                    Err(_) if Instant::now() + scheduler.poll < until => sleep(scheduler.poll).await,
+                match self.resumed(&scheduler, &target, &marker, rebooted).await {
+                    Err(unknown)
+                        if drainer.patience().is_none() && Instant::now() + scheduler.poll < until =>
+                    {
+                        self.waits_to_give_back(&unknown, &mut told).await;
+                        sleep(scheduler.poll).await;
+                    }
                     answer => break answer.map_err(|unknown| unknown.to_string()),
                 }
             },
@@ -460,6 +599,30 @@ impl NodeTask {
              again",
             drainer.name()
         ))
+    }
+
+    /// Has the scheduler take the node back, and shows what that waits for.
+    async fn resumed(
+        &self,
+        scheduler: &Scheduler,
+        target: &Target,
+        marker: &Marker,
+        rebooted: Option<Timestamp>,
+    ) -> Result<Ownership, DrainError> {
+        let mut answer = scheduler.drainer.resume(target, marker, rebooted);
+        let mut told = None;
+        loop {
+            tokio::select! {
+                answer = &mut answer => return answer,
+                () = sleep(SHOWING) => {
+                    let waits = scheduler.drainer.waits_for(target);
+                    if let Some(why) = waits.as_ref().filter(|_| waits != told) {
+                        self.state(NodeState::Resuming, Some(format!("waits: {why}"))).await;
+                    }
+                    told = waits;
+                }
+            }
+        }
     }
 
     /// Who else lays out the node's MIG, so that a task must leave it as it is; the inner error is the refusal.
@@ -517,7 +680,7 @@ impl NodeTask {
     ///
     /// Why not as before a drain: a run that stops gives its nodes back all the same.
     async fn lock_again(&mut self, scheduler: &Scheduler, until: Instant) -> Result<(), String> {
-        let run = self.holder.run.clone();
+        let (run, mut told) = (self.holder.run.clone(), String::new());
         loop {
             match scheduler.lock(&run).await {
                 Ok(None) => return Ok(()),
@@ -530,8 +693,19 @@ impl NodeTask {
                 }
                 Ok(Some(other)) => return Err(locked(scheduler, &other)),
                 Err(unknown) if Instant::now() + scheduler.poll >= until => return Err(unknown.to_string()),
-                Err(_) => sleep(scheduler.poll).await,
+                Err(unknown) => {
+                    self.waits_to_give_back(&unknown, &mut told).await;
+                    sleep(scheduler.poll).await;
+                }
             }
+        }
+    }
+
+    /// Shows why a node is not given back yet, each cause once.
+    async fn waits_to_give_back(&self, why: &DrainError, told: &mut String) {
+        if *told != why.0 {
+            told.clone_from(&why.0);
+            self.state(NodeState::Resuming, Some(format!("waits: {why}"))).await;
         }
     }
 
@@ -581,6 +755,13 @@ impl NodeTask {
 }
 
 fn locked(scheduler: &Scheduler, other: &str) -> String {
+    if other.is_empty() {
+        return format!(
+            "the lock at {} was taken from this run, and nobody holds it now; nothing more is changed: `gpufleet resume` takes it \
+             again and goes on",
+            scheduler.drainer.name()
+        );
+    }
     format!(
         "run {other} holds the lock at {}; wait for it, or take it over with --steal when you know that its gpufleet is gone",
         scheduler.drainer.name()

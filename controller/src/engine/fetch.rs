@@ -1,12 +1,15 @@
 //! `fetch`: a file of a node comes to the controller piece by piece.
 //!
-//! Owns the place on the controller while it is written. What came is compared with the digest that the node gave
-//! first; until then it lies beside its place under another name. At no time is more than one piece in memory.
+//! Owns when it ends: at the size that the node declared and the task allows, at the task's deadline, at an interrupt. What
+//! came is compared with the digest that the node gave first. At no time is more than one piece in memory; `arriving` owns
+//! the place on the controller.
 
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use gpufleet_protocol::{
@@ -17,18 +20,22 @@ use gpufleet_protocol::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::node::{Cut, NodeTask};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    arriving::{Arriving, Refused, hex, size_text},
+    node::{Cut, NodeTask},
+};
 use crate::interpreter::{Action, Fed, FetchFile};
+
+/// The first piece of a file, and the smallest, in bytes.
+const FIRST_PIECE: u64 = 128 << 10;
 
 /// Digests of a file of the controller.
 struct Local {
     sha256: String,
     sha1: String,
     md5: String,
-}
-
-fn hex(bytes: impl AsRef<[u8]>) -> String {
-    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn local(path: &Path) -> io::Result<Option<Local>> {
@@ -109,37 +116,93 @@ fn outcome(fetch: &FetchFile, found: &Local, changed: bool) -> Fed {
     Fed::Outcome(Box::new(outcome))
 }
 
+/// Why a file does not come.
+enum NoFile {
+    Cut(Cut),
+    /// What the task ends with.
+    Fed(Fed),
+}
+
+impl From<Cut> for NoFile {
+    fn from(cut: Cut) -> Self {
+        Self::Cut(cut)
+    }
+}
+
+impl From<Refused> for NoFile {
+    fn from(Refused(why): Refused) -> Self {
+        Self::Fed(failed(FailureKind::Io, why))
+    }
+}
+
 impl NodeTask {
     async fn piece(
         &mut self,
         action: &Action,
-        path: &str,
-        offset: u64,
-        length: u64,
-    ) -> Result<Result<OpOutcome, Fed>, Cut> {
+        fetch: &FetchFile,
+        (offset, length): (u64, u64),
+        deadline: Instant,
+    ) -> Result<OpOutcome, NoFile> {
         let link = self.link().await?;
+        // Why rounded up: the node counts whole seconds, and what is left of the last one is cut here.
+        let left = deadline.saturating_duration_since(Instant::now()).as_secs() + 1;
         let request = OpRequest {
-            op: NodeOp::ReadPiece(ReadPiece { path: path.to_owned(), offset, length }),
+            op: NodeOp::ReadPiece(ReadPiece {
+                path: fetch.src.clone(),
+                offset,
+                length,
+                max_size: fetch.max_size,
+            }),
             mode: Mode::Apply,
             permit: None,
             run_as: self.run_as(&action.run_as),
-            timeout_s: action.timeout_s.unwrap_or(self.task_timeout_s),
+            timeout_s: left,
             op_id: String::new(),
             secret: true,
             environment: Vec::new(),
         };
         match link.call(request, Vec::new(), Box::new(|_| {})).await {
-            Ok(outcome) if outcome.status == OpStatus::Ok => Ok(Ok(outcome)),
-            Ok(outcome) => Ok(Err(Fed::Outcome(Box::new(outcome)))),
-            Err(error) => self.broken_off(error).await.map(Err),
+            Ok(outcome) if outcome.status == OpStatus::Ok => Ok(outcome),
+            Ok(outcome) => Err(NoFile::Fed(Fed::Outcome(Box::new(outcome)))),
+            Err(error) => Err(NoFile::Fed(self.broken_off(error).await?)),
         }
     }
 
+    /// Brings the file within the time of its task. A run that is told to stop does not wait for it, unless the node is out
+    /// of service; what came by then is removed.
     pub(super) async fn fetch(&mut self, action: &Action, fetch: &FetchFile) -> Result<Fed, Cut> {
-        let first = match self.piece(action, &fetch.src, 0, 0).await? {
-            Ok(first) => first,
-            Err(fed) => return Ok(fed),
+        let limit = Duration::from_secs(action.timeout_s.unwrap_or(self.task_timeout_s));
+        let (stops, stays) = (self.stops(), self.is_out());
+        let came = AtomicU64::new(0);
+        let brought = tokio::select! {
+            brought = timeout(limit, self.bring(action, fetch, Instant::now() + limit, &came)) => brought,
+            () = stops, if !stays => return Err(Cut::Stopped),
         };
+        match brought {
+            Ok(Ok(fed) | Err(NoFile::Fed(fed))) => Ok(fed),
+            Ok(Err(NoFile::Cut(cut))) => Err(cut),
+            Err(_) => Ok(failed(
+                FailureKind::TimedOut,
+                format!(
+                    "{} did not come within {} s, {} of it had come by then and are removed; give the task more time with \
+                     `timeout`",
+                    fetch.src,
+                    limit.as_secs(),
+                    size_text(came.load(Ordering::Relaxed))
+                ),
+            )),
+        }
+    }
+
+    async fn bring(
+        &mut self,
+        action: &Action,
+        fetch: &FetchFile,
+        deadline: Instant,
+        came: &AtomicU64,
+    ) -> Result<Fed, NoFile> {
+        let wrong = |why: String| Err(NoFile::Fed(failed(FailureKind::Io, why)));
+        let first = self.piece(action, fetch, (0, 0), deadline).await?;
         if first.data.contains_key("missing") {
             let why = "the remote file does not exist, not transferring, ignored";
             if fetch.fail_on_missing {
@@ -151,45 +214,57 @@ impl NodeTask {
             return Ok(Fed::Outcome(Box::new(outcome)));
         }
         let size = first.data.get("size").and_then(Value::as_u64).unwrap_or_default();
+        if size > fetch.max_size {
+            return Ok(failed(
+                FailureKind::Invalid,
+                format!(
+                    "{} has {} on the node, and `max_size` of the task is {}; nothing was fetched: raise it, or make the \
+                     file smaller",
+                    fetch.src,
+                    size_text(size),
+                    size_text(fetch.max_size)
+                ),
+            ));
+        }
         let Some(digest) = text(&first, "sha256").map(str::to_owned) else {
-            return Ok(failed(FailureKind::Io, "the node gave no digest of the file".to_owned()));
+            return wrong("the node gave no digest of the file".to_owned());
         };
         let place = PathBuf::from(&fetch.dest);
         match read_local(place.clone()).await {
             Ok(Some(found)) if found.sha256 == digest => return Ok(outcome(fetch, &found, false)),
             Ok(_) => {}
-            Err(error) => {
-                return Ok(failed(FailureKind::Io, format!("cannot read {} here: {error}", fetch.dest)));
-            }
+            Err(error) => return wrong(format!("cannot read {} here: {error}", fetch.dest)),
         }
-        let mut arriving = match Arriving::at(&place) {
-            Ok(arriving) => arriving,
-            Err(error) => {
-                return Ok(failed(FailureKind::Io, format!("cannot write {} here: {error}", fetch.dest)));
-            }
-        };
-        let mut offset = 0;
-        while offset < size {
-            let piece = match self.piece(action, &fetch.src, offset, READ_PIECE).await? {
-                Ok(piece) => piece,
-                Err(fed) => return Ok(fed),
+        let mut arriving = Arriving::at(&place, size)?;
+        let mut length = FIRST_PIECE;
+        while arriving.has < size {
+            let wanted = length.min(size - arriving.has);
+            let asked = Instant::now();
+            let piece = self.piece(action, fetch, (arriving.has, wanted), deadline).await?;
+            length = next_length(length, asked.elapsed());
+            let Some(bytes) = text(&piece, "content").and_then(decoded) else {
+                return wrong(format!("the node sent what is no piece of {}", fetch.src));
             };
-            let Some(bytes) = text(&piece, "content").and_then(decoded).filter(|bytes| !bytes.is_empty())
-            else {
-                break;
-            };
-            offset += bytes.len() as u64;
-            if let Err(error) = arriving.take(&bytes) {
-                return Ok(failed(FailureKind::Io, format!("cannot write {} here: {error}", fetch.dest)));
+            if bytes.is_empty() {
+                return wrong(format!(
+                    "the node said that {} has {size} bytes, and sent {}; it changed while it was read, or the node lies",
+                    fetch.src, arriving.has
+                ));
             }
+            if bytes.len() as u64 > wanted {
+                return wrong(format!(
+                    "the node sent more of {} than was asked for: {} bytes, not {wanted}; the helper there is not ours",
+                    fetch.src,
+                    bytes.len()
+                ));
+            }
+            arriving.take(&bytes)?;
+            came.store(arriving.has, Ordering::Relaxed);
         }
         if arriving.digest() != digest {
-            let why = format!("checksum mismatch: {} changed on the node while it was read", fetch.src);
-            return Ok(failed(FailureKind::Io, why));
+            return wrong(format!("checksum mismatch: {} changed on the node while it was read", fetch.src));
         }
-        if let Err(error) = arriving.place(&place) {
-            return Ok(failed(FailureKind::Io, format!("cannot write {} here: {error}", fetch.dest)));
-        }
+        arriving.place()?;
         match read_local(place).await {
             Ok(Some(found)) if found.sha256 == digest => Ok(outcome(fetch, &found, true)),
             _ => {
@@ -199,41 +274,33 @@ impl NodeTask {
     }
 }
 
+/// How much to ask for at once, in bytes, where so much took so long: a slow line brings small pieces in good time, and on
+/// a fast one the way to and fro costs little.
+fn next_length(length: u64, took: Duration) -> u64 {
+    match took.as_millis() {
+        ..=500 => (length * 2).min(READ_PIECE),
+        501..=2000 => length,
+        _ => (length / 2).max(FIRST_PIECE),
+    }
+}
+
 async fn read_local(path: PathBuf) -> io::Result<Option<Local>> {
     tokio::task::spawn_blocking(move || local(&path)).await.map_err(io::Error::other)?
-}
-
-/// A file that is not yet at its place.
-struct Arriving {
-    file: tempfile::NamedTempFile,
-    digest: Sha256,
-}
-
-impl Arriving {
-    fn at(place: &Path) -> io::Result<Self> {
-        let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder)?;
-        let file = tempfile::Builder::new().prefix(".gpufleet-").tempfile_in(folder)?;
-        Ok(Self { file, digest: Sha256::new() })
-    }
-
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.digest.update(bytes);
-        self.file.write_all(bytes)
-    }
-
-    fn digest(&self) -> String {
-        hex(self.digest.clone().finalize())
-    }
-
-    fn place(self, place: &Path) -> io::Result<()> {
-        self.file.persist(place).map(|_| ()).map_err(|error| error.error)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_line_brings_small_pieces_and_a_fast_one_large_ones() {
+        let after = |milliseconds: u64, times: usize, from: u64| {
+            (0..times).fold(from, |length, _| next_length(length, Duration::from_millis(milliseconds)))
+        };
+        assert_eq!(after(20, 10, FIRST_PIECE), READ_PIECE);
+        assert_eq!(after(1000, 10, 4 * FIRST_PIECE), 4 * FIRST_PIECE);
+        assert_eq!(after(5000, 10, READ_PIECE), FIRST_PIECE);
+    }
 
     #[test]
     fn base64_is_read() {
@@ -245,23 +312,5 @@ mod tests {
         for bad in ["Zg", "Zg=", "Z!==", "===="] {
             assert_eq!(decoded(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn a_file_arrives_whole_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().join("a/b/file");
-        let mut arriving = Arriving::at(&place).unwrap();
-        arriving.take(b"ab").unwrap();
-        arriving.take(b"c").unwrap();
-        assert!(!place.exists());
-        let digest = arriving.digest();
-        arriving.place(&place).unwrap();
-        let found = local(&place).unwrap().unwrap();
-        assert_eq!((found.sha256, found.sha1.as_str()), (digest, "a9993e364706816aba3e25717850c26c9cd0d89d"));
-        assert_eq!(found.md5, "900150983cd24fb0d6963f7d28e17f72");
-        drop(Arriving::at(&folder.path().join("x")).unwrap());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "what is given up leaves nothing");
-        assert!(local(&folder.path().join("none")).unwrap().is_none());
     }
 }

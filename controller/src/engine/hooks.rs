@@ -1,7 +1,8 @@
 //! Commands that a play's policy runs around its nodes, rendered for one node.
 //!
 //! Owns which variables such a command sees and how its failure is told. What a command was rendered to is never shown:
-//! it may hold secrets that the playbook only names.
+//! it may hold secrets that the playbook only names. Invariant: a node's word is never read by this machine's shell
+//! ([`inert`]).
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,7 +11,7 @@ use crate::{
     drain::Runner,
     interpreter::HostContext,
     playbook::{Gate, Play, Policy, PowerCycle},
-    template::{self, Dict, Scope, TemplateError, Value},
+    template::{self, Dict, Scope, TemplateError, Value, inert},
 };
 
 /// The longest last line of a command that is shown, in characters.
@@ -62,23 +63,37 @@ impl Hooks {
     pub(super) fn line(&self, command: &Value, slot: &Slot) -> Result<String, String> {
         let context = self.contexts.get(&slot.name).cloned().unwrap_or_default();
         let [files, play] = &self.vars;
-        let layers: Vec<Arc<Dict>> =
-            [&context.extra, &slot.vars.set, files, play, &slot.vars.facts, &context.vars, &context.magic]
-                .into_iter()
-                .filter(|layer| !layer.is_empty())
-                .map(Arc::clone)
-                .collect();
-        let scope = Scope::new(layers);
-        let (rendered, has_secret) = template::watch(|| {
-            let rendered = template::resolve(command, &scope)?;
-            Ok(if rendered.has_unknown() { None } else { Some(rendered.to_text()) })
-        });
+        let rendered = |set: &Arc<Dict>, facts: &Arc<Dict>| {
+            let layers: Vec<Arc<Dict>> =
+                [&context.extra, set, files, play, facts, &context.vars, &context.magic]
+                    .into_iter()
+                    .filter(|layer| !layer.is_empty())
+                    .map(Arc::clone)
+                    .collect();
+            let scope = Scope::new(layers);
+            template::watch(|| {
+                let rendered = template::resolve(command, &scope)?;
+                Ok(if rendered.has_unknown() { None } else { Some(rendered.to_text()) })
+            })
+        };
+        let (of_node, facts) = (&slot.vars.set, &slot.vars.facts);
+        let (text, has_secret) = inert::line(|| rendered(of_node, facts));
         // Why refused: a command line stands in the list of processes, and what it prints in messages.
         if has_secret {
             return Err("a vault value goes into it, which others could read; let it read the secret itself"
                 .to_owned());
         }
-        let rendered = rendered.map_err(|error: TemplateError| {
+        // Why rendered again: what came from the node shows in the line only where it is told apart from the rest.
+        let (masked, _) = inert::masked_line(|| rendered(&inert::masked(of_node), &inert::masked(facts)));
+        let inert = match (&text, &masked) {
+            (Ok(Some(line)), Ok(Some(masked))) => inert::is_inert(line, masked),
+            (Ok(Some(_)), _) => false,
+            (Ok(None) | Err(_), _) => true,
+        };
+        if !inert {
+            return Err(inert::REFUSED.to_owned());
+        }
+        let rendered = text.map_err(|error: TemplateError| {
             format!("its template cannot be rendered: {}", error.message())
         })?;
         let Some(line) = rendered else { return Err("its template asks for what is not known".to_owned()) };
@@ -133,6 +148,44 @@ mod tests {
         assert!(line("{{ '' }}", "gpu001").unwrap_err().contains("empty"));
         let error = line("bmctool {{ bmc_password }}", "gpu001").unwrap_err();
         assert!(error.contains("a vault value goes into it") && !error.contains("planted"), "{error}");
+    }
+
+    #[test]
+    fn what_a_node_says_is_no_command_of_ours() {
+        let line = |gate: &str, said: &str| {
+            let hooks = hooks(&format!(
+                "- hosts: all\n  vars: {{both: 'a && b'}}\n  rollout:\n    health_gate: [{{command: \"{gate}\"}}]\n"
+            ));
+            let mut slot = Slot::new("gpu001".to_owned());
+            let mut facts = Dict::default();
+            facts.insert("ansible_hostname", template::Value::str(said));
+            facts.insert(
+                "nested",
+                template::Value::map([("list", template::Value::list(vec![template::Value::str(said)]))]),
+            );
+            slot.vars.facts = Arc::new(facts);
+            hooks.line(&hooks.gates()[0], &slot)
+        };
+        let bad = "$(touch${IFS}/tmp/x)";
+        for gate in [
+            "ping {{ ansible_hostname }}",
+            "ping {{ nested.list[0] | upper }}",
+            "ping '{{ ansible_hostname }}'{{ ansible_hostname }}",
+            "ping {{ nested }}",
+            "ping '{{ ansible_hostname }}'",
+        ] {
+            let error = line(gate, if gate.ends_with("'{{ ansible_hostname }}'") { "'; id; '" } else { bad });
+            assert!(error.as_ref().is_err_and(|why| why.contains("| quote")), "{gate}: {error:?}");
+        }
+        assert_eq!(
+            line("ping {{ ansible_hostname }}", "gpu001.example.com").unwrap(),
+            "ping gpu001.example.com"
+        );
+        assert_eq!(
+            line("{{ both }} {{ ansible_hostname | quote }}", bad).unwrap(),
+            format!("a && b '{bad}'")
+        );
+        assert_eq!(line("{{ both }}{{ ' -v' if ansible_hostname != 'x' }}", bad).unwrap(), "a && b -v");
     }
 
     #[test]

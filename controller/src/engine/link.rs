@@ -24,6 +24,9 @@ pub enum ConnectFailure {
     /// Neither the node nor anything on the way there tells that it lives.
     #[error("{0}")]
     Silent(String),
+    /// The same, and packets get there and back: its address refuses the connection.
+    #[error("{0}")]
+    Refused(String),
     /// Anything else, such as a login that is refused or a jump host that is down: says nothing about the node's life.
     #[error("{0}")]
     Unreachable(String),
@@ -33,6 +36,17 @@ pub enum ConnectFailure {
     /// The node answers, and cannot be worked on, such as one whose disk is full.
     #[error("{0}")]
     Unfit(String),
+}
+
+/// What nodes share on the way to them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// The node is this machine.
+    Here,
+    /// Nothing but the network of this machine.
+    Direct,
+    /// Something that others go through too, in words such as "the jump host bastion1".
+    Through(String),
 }
 
 /// What a session is for.
@@ -87,6 +101,16 @@ pub trait Connector: Send + Sync {
 
     /// Whether a host that is being connected to has answered already; the helper may still have to be sent and started.
     fn has_answered(&self, host: &str) -> bool;
+
+    /// What a host shares with others on the way to it.
+    fn way<'a>(&'a self, _host: &'a str, _purpose: Purpose) -> BoxFuture<'a, Way> {
+        Box::pin(async { Way::Direct })
+    }
+
+    /// Whether the last station before a host answers now; `None` where there is none that could be asked.
+    fn ask_way<'a>(&'a self, _host: &'a str, _purpose: Purpose) -> BoxFuture<'a, Option<Result<(), String>>> {
+        Box::pin(async { None })
+    }
 
     /// Whether two of its ways to log in lead to a host in the same way.
     fn is_same_way(&self, _host: &str, one: u16, other: u16) -> bool {

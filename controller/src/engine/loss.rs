@@ -29,6 +29,8 @@ enum Found {
     /// It answers, and that is all there is to say.
     Unfit(String),
     Silent,
+    /// The way to it is silent.
+    OutOfReach(String),
 }
 
 /// A reboot that this run did not ask for.
@@ -62,6 +64,7 @@ impl NodeTask {
                 Fed::Unreachable { reason: why }
             }
             Found::Silent => Fed::Unreachable { reason: error.why },
+            Found::OutOfReach(why) => Fed::Unreachable { reason: format!("{}; {why}", error.why) },
         })
     }
 
@@ -74,6 +77,7 @@ impl NodeTask {
                 Cut::Failed(format!("{}; the node itself goes on, in the same boot", error.why))
             }
             Found::Unfit(why) => Cut::Failed(format!("{}; the node answers, but {why}", error.why)),
+            Found::OutOfReach(why) => Cut::Unreachable(format!("{}; {why}", error.why)),
             Found::SameBoot | Found::Silent => Cut::Unreachable(error.why),
         }
     }
@@ -83,7 +87,8 @@ impl NodeTask {
         let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
         self.state(state, Some(format!("lost, looking whether it answers: {}", error.why))).await;
         let purpose = Purpose { writes: false, ..self.purpose };
-        let deadline = Instant::now() + LOOKED_FOR;
+        let mut deadline = Instant::now() + LOOKED_FOR;
+        let mut until = None;
         loop {
             let attempt = self.connector.connect(&self.slot.name, purpose);
             match tokio::time::timeout_at(deadline, attempt).await {
@@ -97,14 +102,22 @@ impl NodeTask {
                 }
                 Ok(Err(ConnectFailure::Unfit(why))) => return Found::Unfit(why),
                 Ok(Err(
-                    ConnectFailure::Silent(_) | ConnectFailure::Unreachable(_) | ConnectFailure::Locked(_),
-                )) => {}
-                Err(_) => return Found::Silent,
+                    ConnectFailure::Silent(_)
+                    | ConnectFailure::Refused(_)
+                    | ConnectFailure::Unreachable(_)
+                    | ConnectFailure::Locked(_),
+                ))
+                | Err(_) => {}
             }
-            if Instant::now() + PAUSE >= deadline {
-                return Found::Silent;
+            if Instant::now() + PAUSE < deadline {
+                sleep(PAUSE).await;
+                continue;
             }
-            sleep(PAUSE).await;
+            match self.way_is_silent(&mut until).await {
+                Ok(true) => deadline = Instant::now() + LOOKED_FOR,
+                Ok(false) => return Found::Silent,
+                Err(why) => return Found::OutOfReach(why),
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 //! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
 
 mod approval;
+mod arriving;
 mod begun;
 mod between;
 pub(crate) mod convert;
@@ -18,6 +19,7 @@ mod fetch;
 mod gate;
 mod hooks;
 mod job;
+mod kept;
 mod learned;
 mod link;
 mod loss;
@@ -28,6 +30,7 @@ mod node;
 mod past;
 mod pause;
 mod peers;
+mod permits;
 mod play;
 mod power;
 mod reboot;
@@ -36,6 +39,8 @@ mod rehearsal;
 mod request;
 mod resume;
 mod run;
+mod seen;
+mod silence;
 mod slot;
 mod start;
 #[cfg(test)]
@@ -44,12 +49,14 @@ mod together;
 mod turn;
 mod verdict;
 mod waiting;
+mod ways;
 
 pub use approval::{Approval, Confirm, Forecast, Prompt, Refusal, Stepper};
 pub use elsewhere::Delegates;
 pub use ending::{RunResult, Stop, finished};
+pub use kept::Kept;
 pub use learned::{Learned, work_of};
-pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose};
+pub use link::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way};
 pub use past::Past;
 pub use recorder::{Recorder, Sink};
 pub use run::{Engine, EngineError, Options, Overrules};

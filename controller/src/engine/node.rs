@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use gpufleet_protocol::{
     Disruption, NodeOp, OpOutcome, OpRequest, OpStatus, Permit, Reply, Request, RunEpoch,
     health::HealthCheck,
-    message::{IdleVerdict, Mode},
-    op::{FactsRequest, Staying},
+    message::Mode,
+    op::FactsRequest,
     tasks::{self, Class, RebootWhen},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -15,20 +15,22 @@ pub(super) use super::cut::Cut;
 use super::{
     approval::Stepper,
     convert,
-    drain::No,
     elsewhere::{Delegates, Throttles},
     hooks::Hooks,
+    kept::Kept,
     link::{ConnectFailure, Connector, Link, Purpose},
     message::{FromNode, ToNode},
     past::PendingReboot,
     play::Pace,
     run::Overrules,
+    seen::Seen,
     slot::{Prediction, Slot},
     verdict::{self, UnderPermit},
+    ways::Ways,
 };
 use crate::{
     drain::Scheduler,
-    event::{NodeState, Phase, TaskReport, TaskStatus, Verb, What},
+    event::{NodeState, Phase, TaskReport, Verb, What},
     interpreter::{Action, BlobNeed, Cursor, End, EndState, Fed, Step, Work},
     rollout::Input,
 };
@@ -47,6 +49,10 @@ pub(super) struct NodeTask {
     pub(super) gate: Vec<HealthCheck>,
     pub(super) hooks: Arc<Hooks>,
     pub(super) connector: Arc<dyn Connector>,
+    /// What tells its silence from that of the way to it.
+    pub(super) ways: Arc<Ways>,
+    /// When its connection broke while nothing was asked over it.
+    pub(super) broke: Option<tokio::time::Instant>,
     pub(super) out: mpsc::Sender<FromNode>,
     pub(super) answers: mpsc::Receiver<ToNode>,
     pub(super) pace: watch::Receiver<Pace>,
@@ -61,6 +67,7 @@ pub(super) struct NodeTask {
     pub(super) stepper: Option<Arc<dyn Stepper>>,
     pub(super) throttles: Arc<Throttles>,
     pub(super) delegates: Arc<Delegates>,
+    pub(super) kept: Arc<Kept>,
     pub(super) forks: Arc<Semaphore>,
     /// Its place among the nodes worked on at once; given up while it waits for a permit.
     pub(super) place: Option<OwnedSemaphorePermit>,
@@ -68,6 +75,8 @@ pub(super) struct NodeTask {
     pub(super) ran: HashMap<String, OpOutcome>,
     /// When the node was last proven to be ours and idle.
     pub(super) proven: Option<tokio::time::Instant>,
+    /// Whether the last operation was one of a proof.
+    pub(super) verifying: bool,
     /// What the wanted permit is for.
     pub(super) reason: String,
     /// Whether anything was done under the permit.
@@ -134,12 +143,13 @@ impl NodeTask {
                 return Ok(Arc::clone(link));
             }
             let old = Arc::clone(link);
+            self.ways.closes(&self.slot.name);
             self.slot.link = None;
             old.close().await;
         }
         let begin = tokio::time::Instant::now();
         self.slot.since.get_or_insert_with(|| begin.into_std());
-        match self.connector.connect(&self.slot.name, self.purpose).await {
+        match self.reach().await {
             Ok(link) => {
                 let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
                 self.connected(&*link, ms).await;
@@ -147,7 +157,9 @@ impl NodeTask {
                 self.slot.link = Some((Arc::clone(&link), self.purpose));
                 Ok(link)
             }
-            Err(ConnectFailure::Silent(why) | ConnectFailure::Unreachable(why)) => Err(Cut::Unreachable(why)),
+            Err(
+                ConnectFailure::Silent(why) | ConnectFailure::Refused(why) | ConnectFailure::Unreachable(why),
+            ) => Err(Cut::Unreachable(why)),
             Err(ConnectFailure::Locked(why)) => Err(Cut::Held(why)),
             Err(ConnectFailure::Unfit(why)) => Err(Cut::Failed(why)),
         }
@@ -233,6 +245,7 @@ impl NodeTask {
     pub(super) async fn apply(&mut self, mut cursor: Cursor) -> Result<(), Cut> {
         let one_reboot = self.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
         self.emit(What::NodeBegan { host: self.slot.name.clone(), play: self.play, one_reboot }).await;
+        self.forget_broken();
         self.state(NodeState::Applying, None).await;
         self.carry_on(&mut cursor).await
     }
@@ -243,8 +256,9 @@ impl NodeTask {
         // Why those too: what a lost run did to them is over once the play holds, whether or not it had to act.
         let adopted = self.slot.adopted
             && matches!(&seen, Ok(Seen { end: Some(end), .. }) if end.state == EndState::Done);
-        if self.is_out() && (!self.acted || adopted) {
-            let released = self.release().await;
+        let marked = self.slot.serves && self.slot.drain.is_some();
+        if marked || self.is_out() && (!self.acted || adopted) {
+            let released = if marked { self.take_marks_off().await } else { self.release().await };
             match (&mut seen, released) {
                 // Why both: what happened first is the reason, and where the node is left has to be known.
                 (Err(cut), Err(stays)) => cut.and(stays),
@@ -302,6 +316,9 @@ impl NodeTask {
         for report in reports {
             let (state, message) = verdict::of_report(self.verb, &report);
             self.slot.worsen(state, message);
+            if self.verb == Verb::Audit {
+                self.slot.judged.take(&report);
+            }
             if self.left.reported > 0 {
                 self.left.reported -= 1;
                 continue;
@@ -328,8 +345,18 @@ impl NodeTask {
                         }
                         done => done?,
                     };
+                    let mut fed = match fed {
+                        Fed::Outcome(outcome) if (action.keeps || outcome.facts.is_some()) && !silent => {
+                            Fed::Outcome(Box::new(self.kept.within(*outcome, &action.id, &mut self.slot)))
+                        }
+                        fed => fed,
+                    };
                     if !silent {
                         self.remember(action.id.to_string(), &fed, action.no_log).await;
+                    }
+                    // Why here: from now on it is the host's, and counted there.
+                    if let Fed::Outcome(outcome) = &mut fed {
+                        outcome.weight.room = None;
                     }
                     cursor.feed(fed)
                 }
@@ -541,6 +568,7 @@ impl NodeTask {
             Work::ResetConnection => {
                 if action.mode == Mode::Apply {
                     if let Some((link, _)) = self.slot.link.take() {
+                        self.ways.closes(&self.slot.name);
                         link.close().await;
                     }
                     self.link().await?;
@@ -607,6 +635,12 @@ impl NodeTask {
                 return Ok(held);
             }
         }
+        let verifies = action.phase == Phase::Verify;
+        if verifies && !self.verifying {
+            // Why: an earlier proof of this session reads as what it assumed, and the node may differ by now.
+            self.request(Request::ForgetPredictions).await?;
+        }
+        self.verifying = verifies;
         loop {
             let link = self.link().await?;
             let request = self.request_for(action, op, timeout_s);
@@ -622,6 +656,9 @@ impl NodeTask {
             };
             self.judge(&outcome);
             let OpStatus::NeedsPermit { class } = outcome.status else {
+                if outcome.activated.is_some_and(|class| class > Disruption::Live) {
+                    self.look_back().await;
+                }
                 return Ok(Fed::Outcome(Box::new(outcome)));
             };
             if self.permit.as_ref().is_some_and(|permit| permit.class >= class) {
@@ -638,141 +675,6 @@ impl NodeTask {
                     Ok(Some(by)) => return self.only_looked_at(action, op, timeout_s, &by).await,
                     Err(held) => return Ok(held),
                 }
-            }
-        }
-    }
-
-    /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
-    pub(super) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
-        let name = self.slot.name.clone();
-        if self.own_boot.is_some() && self.link().await?.boot_id() == self.own_boot {
-            let reason =
-                format!("needs {class}, and gpufleet itself runs on this node; run it from another machine");
-            return Ok(Err(Fed::Held { reason }));
-        }
-        why.clone_into(&mut self.reason);
-        self.state(NodeState::Waiting, Some(why.to_owned())).await;
-        let wish = FromNode::WantsPermit { host: self.host, class, why: why.to_owned() };
-        let _ = self.out.send(wish).await;
-        drop(self.place.take());
-        let answer = self.decided(class, why, &name).await;
-        self.take_place().await;
-        answer
-    }
-
-    pub(super) async fn take_place(&mut self) {
-        if self.place.is_none() {
-            self.place = Arc::clone(&self.forks).acquire_owned().await.ok();
-        }
-    }
-
-    async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
-        loop {
-            match self.answers.recv().await {
-                Some(ToNode::Drain { deadline }) => self.drain(deadline).await?,
-                Some(ToNode::ProveIdle) => {
-                    // Why before the proof: waiting after it would make it stale.
-                    self.take_place().await;
-                    let proof = self.prove_idle(class).await?;
-                    let told = match proof {
-                        Ok(()) => Input::Idle { host: self.host },
-                        Err(no) if self.overruled(&no).await => Input::Idle { host: self.host },
-                        Err(no) => Input::Busy { host: self.host, reason: no.why },
-                    };
-                    self.proven = Some(tokio::time::Instant::now());
-                    self.tell(told).await;
-                }
-                Some(ToNode::Grant(permit)) => {
-                    self.durable(What::PermitGranted { host: name.to_owned(), class: permit.class }).await?;
-                    self.permit = Some(permit);
-                    self.slot.out_of_service = true;
-                    self.state(NodeState::Acting, Some(why.to_owned())).await;
-                    return Ok(Ok(()));
-                }
-                Some(ToNode::Deny(reason)) => {
-                    return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
-                }
-                Some(ToNode::Stop(reason)) => {
-                    let reason = self.denied(reason).await;
-                    // Why not one that is still out: somebody has to bring it back.
-                    return if self.is_out() { Ok(Err(Fed::Held { reason })) } else { Err(Cut::Stopped) };
-                }
-                Some(
-                    ToNode::StopDraining
-                    | ToNode::Go
-                    | ToNode::End
-                    | ToNode::Halt
-                    | ToNode::LatchYours
-                    | ToNode::LatchValue(_),
-                ) => {}
-                None => return Err(Cut::Stopped),
-            }
-        }
-    }
-
-    /// Gives back a node that was drained for nothing, and says what became of it.
-    async fn denied(&mut self, reason: String) -> String {
-        if self.slot.out_of_service || self.slot.drain.is_none() {
-            return reason;
-        }
-        match self.give_back().await {
-            Ok(()) => {
-                self.tell(Input::Released { host: self.host }).await;
-                reason
-            }
-            Err(stuck) => format!("{reason}; {stuck}"),
-        }
-    }
-
-    /// Whether nothing works on the node now. Not knowing is being busy.
-    pub(super) async fn prove_idle(&mut self, class: Disruption) -> Result<Result<(), No>, Cut> {
-        self.state(NodeState::Draining, Some(format!("checking that nothing works here ({class})"))).await;
-        // Why: a node that stayed out runs again what had been stopped on it for the act.
-        if let Err(no) = self.still_ours(self.slot.out_of_service).await {
-            return Ok(Err(no));
-        }
-        let pods = match self.staying().await {
-            Ok(pods) => pods,
-            Err(no) => return Ok(Err(no)),
-        };
-        let outcome = self
-            .simple(NodeOp::Idle(Staying { pods, may_hold_gpus: class == Disruption::Reboot }), READING)
-            .await?;
-        let Some(report) = outcome.idle else {
-            let why = "the node cannot tell whether anything works on it";
-            return Ok(Err(No::soft(why.to_owned())));
-        };
-        self.emit(What::IdleChecked { host: self.slot.name.clone(), report: report.clone() }).await;
-        Ok(match report.verdict {
-            IdleVerdict::Idle => Ok(()),
-            IdleVerdict::Busy => Err(No::soft(report.reasons.join("; "))),
-            IdleVerdict::Unknown => {
-                let why = format!("cannot tell whether it is idle: {}", report.reasons.join("; "));
-                Err(No::soft(why))
-            }
-        })
-    }
-}
-
-/// What driving a cursor gave.
-#[derive(Default)]
-struct Seen {
-    reports: Vec<Vec<TaskReport>>,
-    prediction: Prediction,
-    reset: bool,
-    end: Option<End>,
-}
-
-impl Seen {
-    fn note(&mut self, report: &TaskReport) {
-        if report.status != TaskStatus::Changed {
-            return;
-        }
-        for change in &report.changes {
-            // Why not its disruption where it waits for a reboot: writing such a value disturbs nobody; the reboot
-            // task asks for the permit itself.
-            if report.awaiting.is_empty() || change.disruption < Disruption::Reboot {
-                self.prediction.class = self.prediction.class.max(change.disruption);
             }
         }
     }

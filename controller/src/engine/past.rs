@@ -30,6 +30,8 @@ pub struct Past {
     hosts: HashMap<String, PastHost>,
     drained: bool,
     run: String,
+    /// When nodes were power cycled.
+    power_cycles: Vec<Timestamp>,
 }
 
 /// A play that got as far as its waves.
@@ -92,6 +94,7 @@ pub(super) struct PastHost {
     boot_id: Option<String>,
     reboot: Option<PendingReboot>,
     rebooted: bool,
+    rebooted_drained: bool,
     rebooted_for: BTreeSet<String>,
     /// The drain that was begun and not seen to end.
     drain: Option<Marker>,
@@ -99,6 +102,10 @@ pub(super) struct PastHost {
     /// That of the reboot before the one that was issued last.
     rebooted_before: Option<Timestamp>,
     power_cycled: bool,
+    /// Where in the journal it was found not to answer, and was not heard since.
+    silent_at: Option<usize>,
+    /// Where in the journal its last reboot was issued.
+    issued_at: usize,
     /// The play that took it out of service and did not give it back.
     out: Option<usize>,
 }
@@ -219,13 +226,18 @@ impl Past {
         let Some(name) = crate::report::host_of(what) else { return };
         let host = self.hosts.entry(name.to_owned()).or_default();
         match what {
-            What::Connected { boot_id: Some(boot_id), .. } => host.boot_id = Some(boot_id.clone()),
+            What::Connected { boot_id, .. } => {
+                host.silent_at = None;
+                host.boot_id = boot_id.clone().or(host.boot_id.take());
+            }
+            What::NodeState { state: NodeState::Unreachable, .. } => host.silent_at = Some(place),
             What::FactsRead { facts, .. } => {
                 let read = Some(Arc::from(facts.clone()));
                 *(if host.reboot.is_some() { &mut host.facts_since } else { &mut host.facts }) = read;
             }
             What::RebootIssued { boot_id, deadline, why, .. } => {
                 host.facts_since = None;
+                host.issued_at = place;
                 host.reboot =
                     Some(PendingReboot { boot_id: boot_id.clone(), deadline: *deadline, proven: false });
                 host.rebooted_for.extend(why.iter().cloned());
@@ -238,6 +250,7 @@ impl Past {
             }
             What::PowerCycled { deadline, .. } => {
                 host.power_cycled = true;
+                self.power_cycles.push(at);
                 if let Some(reboot) = &mut host.reboot {
                     reboot.deadline = *deadline;
                 }
@@ -246,7 +259,7 @@ impl Past {
                 if let Some(reboot) = &mut host.reboot {
                     reboot.proven = true;
                 }
-                host.rebooted = true;
+                (host.rebooted, host.rebooted_drained) = (true, true);
                 host.boot_id = Some(boot_id.clone());
             }
             What::Fed { fed: Some(fed), .. } if **fed == Fed::Rebooted && host.reboot.is_some() => {
@@ -256,6 +269,7 @@ impl Past {
             What::PermitGranted { .. } => host.out = Some(current),
             What::Drain { step: DrainStep::Begun { run, nonce, .. }, .. } => {
                 self.drained = true;
+                host.rebooted_drained = false;
                 host.drain = Some(Marker { run: run.clone(), nonce: nonce.clone() });
             }
             What::Drain { step, .. } if !step.holds() => host.drain = None,
@@ -297,6 +311,23 @@ impl Past {
         self.drained
     }
 
+    /// When nodes were power cycled, in order.
+    pub(super) fn power_cycles(&self) -> Vec<Timestamp> {
+        self.power_cycles.clone()
+    }
+
+    /// Hosts that answered, and were not told to go away since. Not those that were silent already when the first of the
+    /// reboots was issued that are not seen through: such silence says nothing of these.
+    pub(super) fn heard(&self) -> impl Iterator<Item = &str> {
+        let awaited = |host: &&PastHost| host.reboot.as_ref().is_some_and(|reboot| !reboot.proven);
+        let first =
+            self.hosts.values().filter(awaited).map(|host| host.issued_at).min().unwrap_or(usize::MAX);
+        let heard = self.hosts.iter().filter(move |(_, host)| {
+            host.boot_id.is_some() && !awaited(host) && host.silent_at.is_none_or(|at| at > first)
+        });
+        heard.map(|(name, _)| name.as_str())
+    }
+
     /// What is known of a play, if it got as far as its waves.
     pub(super) fn play(&mut self, index: usize) -> Option<PastPlay> {
         self.plays.remove(&index)
@@ -307,6 +338,7 @@ impl Past {
         let Some(host) = self.hosts.get(&slot.name) else { return };
         slot.facts.clone_from(&host.facts);
         slot.rebooted = host.rebooted;
+        slot.rebooted_drained = host.rebooted_drained;
         slot.drain.clone_from(&host.drain);
         slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
         slot.out_of_service |= slot.adopted;

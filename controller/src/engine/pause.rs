@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufleet_protocol::{OpOutcome, OpStatus, tasks::Pause};
+use gpufleet_protocol::{OpOutcome, OpStatus, message::streams, tasks::Pause};
 use serde_json::json;
 
 use super::{
@@ -67,12 +67,11 @@ impl NodeTask {
             ("stop", json!(moment(&jiff::Zoned::now()))),
             ("delta", json!(took.as_secs())),
             ("rc", json!(0)),
-            ("stdout", json!(format!("Paused for {:.2} {unit}", shown))),
-            ("stderr", json!("")),
             ("echo", json!(pause.echo)),
             ("user_input", json!(input)),
         ];
         outcome.data = values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        outcome.data.extend(streams(&format!("Paused for {shown:.2} {unit}"), ""));
         self.take_place().await;
         Ok(Fed::Outcome(Box::new(outcome)))
     }

@@ -1,5 +1,6 @@
 //! The dispatcher of one play: owns the rollout, answers nodes, and is the only one who emits events.
 
+mod acting;
 mod barriers;
 
 use std::{
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use gpufleet_protocol::{Permit, message::Mode};
+use gpufleet_protocol::message::Mode;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
@@ -17,7 +18,7 @@ use tokio::{
 
 use super::{
     begun::Again,
-    ending::Stop,
+    ending::{Stop, told},
     meeting::{Meeting, Taken, Waiter},
     message::{FromNode, ToNode},
     node::{Cut, Leftover, NodeTask},
@@ -27,10 +28,10 @@ use super::{
     waiting::{alarm, until},
 };
 use crate::{
-    event::{Level, NOTHING_NEW, NodeState, RecapCounts, STOPPING, What},
+    event::{Level, NodeState, RecapCounts, STOPPING, What},
     interpreter::{Board, Given},
     report::fold_names,
-    rollout::{Action, Denial, End, Input, Lost, Rollout, StopReason},
+    rollout::{Action, End, Input, Lost, Rollout, StopReason},
 };
 
 /// Messages from nodes that may wait for the dispatcher.
@@ -140,6 +141,10 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
 
     fn name(&self, host: usize) -> String {
         self.context.names.get(host).cloned().unwrap_or_default()
+    }
+
+    fn told(&self, reason: &StopReason) -> String {
+        told(reason, |host| self.slots.get(host)?.as_ref())
     }
 
     fn names(&self, hosts: &[usize]) -> String {
@@ -273,9 +278,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         again.news.map_or(Ok(()), |news| self.input(news))?;
         // Why behind those: a canary that takes part again lifts its own stop.
         let bound = self.rollout.as_ref().and_then(Rollout::stopped).filter(|reason| reason.is_lasting());
-        if let Some(reason) = bound {
+        if let Some(reason) = bound.cloned() {
             // Why: nor do hosts and later plays begin that had not.
-            self.stop = Some(Stop::of(reason));
+            self.stop = Some(Stop::of(&reason, self.told(&reason)));
             self.pace.send_replace(Pace::NoneNew);
             // Why: who was stopped hears of it once, also where the process that reached the bound did not live to say so.
             let heard = |slot: &Slot| slot.resumed.as_ref().is_some_and(|resumed| resumed.halted.is_some());
@@ -381,11 +386,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
     }
 
     fn spawn(&mut self, host: usize, turn: Turn) {
-        let Some(slot) = self.slots.get_mut(host).and_then(Option::take) else { return };
+        let Some(mut slot) = self.slots.get_mut(host).and_then(Option::take) else { return };
         if !slot.is_alive() {
             self.slots[host] = Some(slot);
             return;
         }
+        slot.serves &= turn == Turn::Gate;
         let (answers, from_us) = mpsc::channel(4);
         let (connected, acted) = (slot.link.is_some(), slot.adopted);
         let mut task = NodeTask {
@@ -397,6 +403,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             gate: self.context.gate.clone(),
             hooks: Arc::clone(&self.context.hooks),
             connector: Arc::clone(&self.context.connector),
+            ways: Arc::clone(&self.context.before.ways),
+            broke: None,
             out: self.sender.clone(),
             answers: from_us,
             pace: self.pace.subscribe(),
@@ -409,10 +417,12 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             own_boot: self.context.own_boot.clone(),
             throttles: Arc::clone(&self.context.throttles),
             delegates: Arc::clone(&self.context.delegates),
+            kept: Arc::clone(&self.context.kept),
             forks: Arc::clone(&self.forks),
             place: None,
             ran: HashMap::new(),
             proven: None,
+            verifying: false,
             reason: String::new(),
             acted,
             unproven: None,
@@ -554,7 +564,8 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         }
         // Why not after a preflight that went well: the node's own turn is still to come.
         if self.rollout.is_some() || !slot.is_alive() {
-            self.emit(What::NodeState { host: slot.name.clone(), state, detail: slot.message.clone() })?;
+            let (state, detail) = slot.standing();
+            self.emit(What::NodeState { host: slot.name.clone(), state, detail })?;
         }
         let (fatal, end_play) = (std::mem::take(&mut slot.fatal), std::mem::take(&mut slot.end_play));
         if end_play || std::mem::take(&mut slot.end_batch) {
@@ -626,168 +637,5 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             }
         }
         Ok(())
-    }
-
-    fn act(&mut self, action: Action, inputs: &mut VecDeque<Input>) -> Result<(), EngineError> {
-        match action {
-            Action::StartWave { wave } => {
-                let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
-                let hosts = hosts.iter().map(|host| self.name(*host)).collect();
-                self.meeting = Meeting::default();
-                self.emit(What::WaveStarted { play: self.context.play, wave, hosts })
-            }
-            Action::FinishWave { wave } => self.emit(What::WaveFinished { play: self.context.play, wave }),
-            Action::Start { host } if self.late.contains(&host) => {
-                self.due.insert(host);
-                Ok(())
-            }
-            Action::Start { host } => {
-                self.spawn(host, Turn::Apply);
-                // A host that dropped out before its wave came ends at once.
-                if let Some(Some(slot)) = self.slots.get(host) {
-                    let end = match slot.verdict {
-                        NodeState::Unreachable => End::Unreachable,
-                        NodeState::Held => End::Held,
-                        NodeState::Skipped => End::Done,
-                        _ => End::Failed,
-                    };
-                    inputs.push_back(Input::Ended { host, end });
-                }
-                Ok(())
-            }
-            Action::ProveIdle { host } => {
-                self.answer(host, ToNode::ProveIdle);
-                Ok(())
-            }
-            Action::Grant { host, class, deadline } => {
-                let holder = self.context.holder.clone();
-                let left = deadline.map_or(u64::MAX, |at| {
-                    u64::try_from(at.duration_since(jiff::Timestamp::now()).as_secs()).unwrap_or_default()
-                });
-                let permit = Permit { class, holder, valid_for_s: PERMIT_VALID_S.min(left) };
-                self.answer(host, ToNode::Grant(permit));
-                Ok(())
-            }
-            Action::Deny { host, why } => {
-                let reason = self.denial(&why);
-                let answer = match why {
-                    Denial::Stopped { reason: StopReason::Interrupted } => ToNode::Stop(reason),
-                    _ => ToNode::Deny(reason),
-                };
-                self.answer(host, answer);
-                Ok(())
-            }
-            Action::Waits { host, out } => {
-                let detail = match self.fleet_out(&out) {
-                    nobody if nobody.is_empty() => {
-                        "for the budget, which nodes outside of this play take up".to_owned()
-                    }
-                    names => format!("for the budget: out are {names}"),
-                };
-                let what = What::NodeState {
-                    host: self.name(host),
-                    state: NodeState::Waiting,
-                    detail: Some(detail),
-                };
-                self.emit(what)
-            }
-            Action::Stop { reason } => {
-                if reason != StopReason::Interrupted {
-                    self.pace.send_replace(Pace::NoneNew);
-                    // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
-                    if !matches!(reason, StopReason::WindowClosed { .. }) {
-                        self.meeting.halt();
-                    }
-                    self.stop = Some(Stop::of(&reason));
-                    let text = format!("{reason}{NOTHING_NEW}");
-                    self.emit(What::Notice { level: Level::Error, text })?;
-                }
-                Ok(())
-            }
-            Action::WakeAt { at } => {
-                self.alarm = Some(at);
-                Ok(())
-            }
-            Action::WaitsForWindow { opens } => {
-                let text = format!("waits for the window, which opens {opens}");
-                self.emit(What::Notice { level: Level::Info, text })?;
-                self.emit(What::AwaitsWindow { play: self.context.play, opens })
-            }
-            Action::Soak { wave, until } => {
-                let text = format!("wave {} is watched until {until}", wave + 1);
-                self.emit(What::Notice { level: Level::Info, text })
-            }
-            Action::CheckSoak { hosts, .. } => {
-                for host in hosts {
-                    self.spawn(host, Turn::Gate);
-                    if self.slots.get(host).is_some_and(Option::is_some) {
-                        inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
-                    }
-                }
-                Ok(())
-            }
-            Action::Drain { host, deadline } => {
-                self.answer(host, ToNode::Drain { deadline });
-                Ok(())
-            }
-            Action::StopDraining { host } => {
-                self.answer(host, ToNode::StopDraining);
-                Ok(())
-            }
-            Action::Survey => {
-                let Some(scheduler) = self.context.scheduler.clone() else {
-                    return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
-                };
-                let (sender, names) = (self.sender.clone(), self.context.names.clone());
-                let neighbours = self.context.neighbours.names.clone();
-                let run = self.context.holder.run.clone();
-                self.surveys.spawn(async move {
-                    let answer = scheduler.others_out(&names, &neighbours, &run).await;
-                    // Why no error: a play that ended needs no answer.
-                    let _ = sender.send(FromNode::Surveyed(answer)).await;
-                });
-                Ok(())
-            }
-            Action::Finish { never_started } => {
-                self.finished = true;
-                // Why: a play that a task ended early leaves its hosts to the next play.
-                let stopped = self.rollout.as_ref().is_some_and(|rollout| rollout.stopped().is_some());
-                for host in never_started.into_iter().filter(|_| stopped) {
-                    if let Some(Some(slot)) = self.slots.get_mut(host)
-                        && slot.is_alive()
-                    {
-                        slot.worsen(NodeState::Skipped, Some("not started".to_owned()));
-                        slot.verdict = NodeState::Skipped;
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn denial(&self, why: &Denial) -> String {
-        match why {
-            Denial::Busy { reason } => reason.clone(),
-            Denial::BudgetSpent { out, budget } => format!(
-                "`max_unavailable` allows {budget} out of service, and {}: {}",
-                if out.len() + self.context.before.out_elsewhere.len() == 1 && self.out_beside.is_empty() {
-                    "one will not come back by itself"
-                } else {
-                    "these will not come back by themselves"
-                },
-                self.fleet_out(out)
-            ),
-            Denial::DomainSpent { domain, out, limit } => format!(
-                "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
-                self.names_out(out)
-            ),
-            Denial::HeldByOthers { by } => format!("somebody else holds it out of service: {by}"),
-            Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
-            Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
-            Denial::WindowTooShort { needs_s, closes } => {
-                format!("it needs up to {needs_s} s, and the window closes at {closes}")
-            }
-            Denial::Stopped { reason } => format!("the run stopped ({reason})"),
-        }
     }
 }

@@ -1,20 +1,23 @@
 //! The last resort for a node that did not come back from its reboot: a hook that switches it off and on.
 //!
-//! Invariants: never without a hook in the play, never for a node that answers, never where the hook cannot tell the power
-//! state, never twice in a run whatever happened to the controller in between.
+//! Invariants: never without a hook in the play, never for a node that answers, never where the silence may be that of the
+//! way to it, never where the hook cannot tell the power state, never twice in a run whatever happened to the controller in
+//! between, and never more in an hour than the play allows.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     hooks::last_words,
     node::{Cut, NodeTask},
     reboot::{Awaited, Standing, wall_clock_after},
+    silence::{LOOK, RETURN},
 };
 use crate::{
     drain::{Call, RunError},
     event::{NodeState, What},
+    rollout::Silence,
 };
 
 /// How long a hook may take.
@@ -30,7 +33,7 @@ impl NodeTask {
     ) -> Result<Option<(Result<String, Standing>, u64)>, Cut> {
         let Some(cycle) = self.hooks.power_cycle().cloned() else { return Ok(None) };
         // Why only those that are silent: a node that answers can be looked at, and may do something that matters.
-        let Standing::Silent(last) = standing else { return Ok(None) };
+        let Standing::Silent { why: last, refuses } = standing else { return Ok(None) };
         if self.slot.power_cycled {
             return Ok(None);
         }
@@ -49,7 +52,28 @@ impl NodeTask {
                 .await
                 .map_err(|(why, _)| held(format!("its power state is not known, since `status` {why}")))?;
         }
+        let hung = self.is_hung().await;
+        let reading = self.read_silence(*refuses, hung).await;
+        if reading.whose != Silence::Own {
+            return Err(held(reading.why));
+        }
+        // Why once more: all those questions took their time.
+        match timeout(LOOK, self.look(&awaited.before)).await {
+            Ok(Ok(boot_id)) => return Ok(Some((Ok(boot_id), 0))),
+            Ok(Err(seen)) if seen.refuses().is_none() => {
+                let limit = awaited.limit.min(RETURN);
+                let waited = self.until_up(awaited, Instant::now() + limit).await;
+                return Ok(Some((waited, limit.as_secs())));
+            }
+            _ => {}
+        }
         let limit = Duration::from_secs(cycle.timeout_s);
+        if let Err(recent) = self.ways.take_cycle(cycle.max_per_hour) {
+            return Err(held(format!(
+                "this run has power cycled {recent} in the last hour, and `max_per_hour` of `power_cycle` allows {}",
+                cycle.max_per_hour
+            )));
+        }
         let host = self.slot.name.clone();
         self.durable(What::PowerCycled { host, deadline: wall_clock_after(limit) }).await?;
         self.slot.power_cycled = true;
@@ -59,8 +83,23 @@ impl NodeTask {
             Ok(()) | Err((_, true)) => {}
             Err((why, false)) => return Err(held(format!("`command` {why}"))),
         }
-        let waited = self.until_up(awaited, deadline).await;
+        let waited = match self.until_up(awaited, deadline).await {
+            Err(standing) => self.outlast(awaited, standing).await?,
+            up => up,
+        };
         Ok(Some((waited, limit.as_secs())))
+    }
+
+    /// Whether the node's BMC says that it is hung. Not knowing is a no.
+    pub(super) async fn is_hung(&self) -> bool {
+        let Some(hung) = self.hooks.power_cycle().and_then(|cycle| cycle.hung.as_ref()) else { return false };
+        if self.slot.power_cycled {
+            return false;
+        }
+        match self.hooks.line(hung, &self.slot) {
+            Ok(line) => self.power_hook(line).await.is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// Runs a hook on this machine; the error says why it is none to rely on, and whether it may have had an effect all

@@ -48,7 +48,11 @@ pub(super) struct Awaited {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It does not answer, with the last try's reason.
-    Silent(String),
+    Silent {
+        why: String,
+        /// Its address refuses connections, so the way there works.
+        refuses: bool,
+    },
     /// It cannot be asked, and not for being silent; whether it lives is another matter.
     Shut {
         why: String,
@@ -62,6 +66,19 @@ pub(super) enum Standing {
 }
 
 impl Standing {
+    fn silent(why: impl Into<String>) -> Self {
+        Self::Silent { why: why.into(), refuses: false }
+    }
+
+    /// Whether its address refuses connections; `None` where the node itself is heard.
+    pub(super) const fn refuses(&self) -> Option<bool> {
+        match self {
+            Self::Silent { refuses, .. } => Some(*refuses),
+            Self::Shut { unfit: false, .. } => Some(false),
+            Self::Shut { .. } | Self::Old(_) | Self::Rising { .. } => None,
+        }
+    }
+
     fn end(self, awaited: &Awaited, what: &str, seconds: u64) -> Cut {
         let before = &awaited.before;
         let going = |system: &SystemState| system.shutdown_scheduled;
@@ -69,7 +86,7 @@ impl Standing {
             Self::Shut { why, unfit: true } => Cut::Failed(format!(
                 "answers after its {what}, and cannot be worked on within {seconds} s: {why}"
             )),
-            Self::Silent(last) | Self::Shut { why: last, .. } => Cut::Unreachable(format!(
+            Self::Silent { why: last, .. } | Self::Shut { why: last, .. } => Cut::Unreachable(format!(
                 "did not come back within {seconds} s after its {what} (last try: {last}); look at its console or \
                  power-cycle it"
             )),
@@ -127,6 +144,8 @@ impl NodeTask {
             return Err(refused);
         }
         self.acted = true;
+        self.ways.expects(&self.slot.name);
+        self.look_back().await;
         self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
         let mut awaited = Awaited { before, since: begin, limit, gone: false, settles: begin };
         if timeout(ORDERLY.min(limit / 2), link.closed()).await.is_err() {
@@ -134,7 +153,7 @@ impl NodeTask {
             if timeout_at(deadline, link.closed()).await.is_err() {
                 let standing = match self.system(&*link).await {
                     Ok(system) => Standing::Old(system),
-                    Err(error) => Standing::Silent(error.why),
+                    Err(error) => Standing::silent(error.why),
                 };
                 return self.arrive(awaited, Err(standing)).await;
             }
@@ -219,6 +238,10 @@ impl NodeTask {
         waited: Result<String, Standing>,
     ) -> Result<u64, Cut> {
         let limit = awaited.limit.as_secs();
+        let waited = match waited {
+            Ok(boot_id) => Ok(boot_id),
+            Err(standing) => self.outlast(&awaited, standing).await?,
+        };
         let boot_id = match waited {
             Ok(boot_id) => boot_id,
             Err(standing) => match self.power_cycled(&awaited, &standing).await? {
@@ -241,7 +264,7 @@ impl NodeTask {
     /// What follows a proven reboot.
     async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
         let had = self.slot.facts.take();
-        self.slot.rebooted = true;
+        (self.slot.rebooted, self.slot.rebooted_drained) = (true, true);
         // Why: whoever took it over while it was down must not be disturbed by what follows.
         self.proven = None;
         self.left.boot_id = Some(boot_id.clone());
@@ -323,7 +346,7 @@ impl NodeTask {
         deadline: Instant,
     ) -> Result<String, Standing> {
         let mut pause = PAUSES.0;
-        let mut last = Standing::Silent("no answer".to_owned());
+        let mut last = Standing::silent("no answer");
         loop {
             let seen = timeout_at(deadline, self.look(&awaited.before)).await;
             let seen = match seen {
@@ -340,7 +363,7 @@ impl NodeTask {
             }
             if seen != last {
                 let detail = match &seen {
-                    Standing::Silent(_) => "down".to_owned(),
+                    Standing::Silent { .. } => "down".to_owned(),
                     Standing::Shut { why, .. } => format!("cannot be asked: {why}"),
                     Standing::Old(_) => "answers from its old boot".to_owned(),
                     Standing::Rising { why, .. } => format!("in a new boot, and not up: {why}"),
@@ -357,19 +380,23 @@ impl NodeTask {
     }
 
     /// One look: the new boot of a node that is up in it, or how it stands. Keeps the connection.
-    async fn look(&mut self, before: &str) -> Result<String, Standing> {
+    pub(super) async fn look(&mut self, before: &str) -> Result<String, Standing> {
         let link = match &self.slot.link {
             Some((link, _)) => std::sync::Arc::clone(link),
             None => {
                 // Why no end where it is locked: this very run's lock may need a moment to fall.
                 let link = match self.connector.connect(&self.slot.name, self.purpose).await {
                     Ok(link) => link,
-                    Err(ConnectFailure::Silent(why)) => return Err(Standing::Silent(why)),
+                    Err(ConnectFailure::Silent(why)) => return Err(Standing::silent(why)),
+                    Err(ConnectFailure::Refused(why)) => {
+                        return Err(Standing::Silent { why, refuses: true });
+                    }
                     Err(ConnectFailure::Unfit(why)) => return Err(Standing::Shut { why, unfit: true }),
                     Err(ConnectFailure::Unreachable(why) | ConnectFailure::Locked(why)) => {
                         return Err(Standing::Shut { why, unfit: false });
                     }
                 };
+                self.ways.connected(&self.slot.name, &link);
                 self.connected(&*link, 0).await;
                 self.slot.link = Some((std::sync::Arc::clone(&link), self.purpose));
                 link
@@ -402,6 +429,8 @@ impl NodeTask {
 
     /// Waits until the node answers.
     pub(super) async fn wait_for_connection(&mut self, delay: Duration, limit: Duration) -> Result<(), Cut> {
+        // Why: whatever took it away, a task waits for it, and says how long.
+        self.ways.expects(&self.slot.name);
         sleep(delay).await;
         let deadline = Instant::now() + limit;
         let mut pause = PAUSES.0;

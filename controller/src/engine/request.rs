@@ -51,7 +51,9 @@ impl NodeTask {
         }
         let fed = self.operate_now(action, op, blobs, timeout_s).await?;
         if let Fed::Outcome(outcome) = &fed {
-            self.ran.insert(id, OpOutcome::clone(outcome));
+            let mut outcome = OpOutcome::clone(outcome);
+            outcome.weight.room = None;
+            self.ran.insert(id, outcome);
         }
         Ok(fed)
     }

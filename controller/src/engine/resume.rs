@@ -171,6 +171,7 @@ impl NodeTask {
             }
             return Ok(Fed::Rebooted);
         }
+        self.ways.expects(&self.slot.name);
         self.state(NodeState::Rebooting, Some("taken up".to_owned())).await;
         let left = deadline.map_or(limit, |deadline| {
             Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)

@@ -15,6 +15,7 @@ use super::{
     elsewhere::{Delegates, Throttles},
     ending::{RunResult, Stop},
     hooks::Hooks,
+    kept::Kept,
     learned::{self, Learned},
     link::{Connector, Purpose},
     neighbours::Neighbours,
@@ -25,6 +26,7 @@ use super::{
     rehearsal,
     slot::Slot,
     start::rollout,
+    ways::Ways,
 };
 use crate::{
     drain::{Marker, Runner, Scheduler, Target},
@@ -119,6 +121,8 @@ pub struct Engine {
     pub options: Options,
     /// Hosts that do tasks for others.
     pub delegates: Arc<Delegates>,
+    /// What hosts keep of results.
+    pub kept: Arc<Kept>,
 }
 
 /// How a run stands where a play begins or is taken up.
@@ -129,6 +133,7 @@ pub(super) struct Before {
     pub(super) out_elsewhere: Vec<String>,
     /// An earlier play stopped the run: what is under way is led to a safe point, and nothing else is done.
     pub(super) stopped: bool,
+    pub(super) ways: Arc<Ways>,
 }
 
 /// Makes the cursor of one host for one play.
@@ -161,6 +166,8 @@ pub(super) struct PlayContext<'a> {
     pub(super) linear: bool,
     pub(super) throttles: Arc<Throttles>,
     pub(super) delegates: Arc<Delegates>,
+    /// What its hosts keep of results.
+    pub(super) kept: Arc<Kept>,
     /// Commands of the play's policy around its nodes.
     pub(super) hooks: Arc<Hooks>,
     /// Where its hosts tell each other what they have.
@@ -214,6 +221,7 @@ impl Engine {
             slot.left_behind = self.options.adopted.get(&slot.name).cloned();
             past.restore(slot);
         }
+        let ways = Ways::new(Arc::clone(&self.connector), &order, &past);
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
@@ -249,6 +257,7 @@ impl Engine {
                 so_far: SoFar { lost, out_elsewhere: out_elsewhere.len() },
                 out_elsewhere,
                 stopped: stop.is_some() && !self.options.winds_up,
+                ways: Arc::clone(&ways),
             };
             let stage = match begun {
                 Some(begun) => {
@@ -481,17 +490,16 @@ impl Engine {
         let hosts: Vec<WaveHost> = dispatcher
             .slots()
             .zip(gone)
-            .map(|(slot, gone)| WaveHost {
-                class: slot.map(Slot::hardware_class).unwrap_or_default(),
-                reachable: slot.is_some_and(Slot::is_alive),
-                late: slot.is_none(),
-                gone,
+            .map(|(slot, gone)| match slot {
+                Some(slot) => slot.in_waves(gone),
+                None => WaveHost { late: true, gone, ..WaveHost::default() },
             })
             .collect();
         let waves = plan_waves(&batches, &hosts);
         let shapes = waves.iter().map(|wave| WaveShape {
             label: wave.label.clone(),
             hosts: wave.hosts.iter().filter_map(|host| names.get(*host).cloned()).collect(),
+            aside: wave.aside,
         });
         let models = learned::models(dispatcher.slots().flatten().filter_map(|slot| slot.facts.as_deref()));
         let unknown = Learned::default();
@@ -575,6 +583,7 @@ impl Engine {
             linear: play.strategy == Strategy::Linear,
             throttles: Arc::default(),
             delegates: Arc::clone(&self.delegates),
+            kept: Arc::clone(&self.kept),
             connector: Arc::clone(&self.connector),
             cursors,
             approval: Approval::Everything,

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
-use gpufleet_protocol::{Disruption, facts::Facts};
+use gpufleet_protocol::{
+    Disruption,
+    facts::{Facts, GpuFacts, GpuSystemState},
+};
 
 use super::{
     link::{Link, Purpose},
@@ -10,8 +13,9 @@ use super::{
 };
 use crate::{
     drain::Marker,
-    event::{NodeOutcome, NodeState, RecapCounts, TaskReport},
+    event::{Judged, NodeOutcome, NodeState, RecapCounts, TaskReport},
     interpreter::HostVars,
+    rollout::WaveHost,
 };
 
 /// One host of the run.
@@ -26,6 +30,10 @@ pub(super) struct Slot {
     /// When its part in the play was over.
     pub(super) until: Option<Instant>,
     pub(super) rebooted: bool,
+    /// It was rebooted since its drain began: what that took may be missing on it.
+    pub(super) rebooted_drained: bool,
+    /// Somebody gave it back while it was disturbed: it takes work, whatever the permit says.
+    pub(super) serves: bool,
     /// What reboots of this run were for: none is made twice for the same.
     pub(super) rebooted_for: BTreeSet<String>,
     /// This run has power cycled it: at most once.
@@ -48,10 +56,16 @@ pub(super) struct Slot {
     pub(super) end_batch: bool,
     /// It did `meta: clear_host_errors` in this play.
     pub(super) cleared_errors: bool,
+    /// What an audit could judge of it; empty for other verbs.
+    pub(super) judged: Judged,
     /// What the last prediction said.
     pub(super) forecast: Option<Prediction>,
     /// Where it stood when an earlier process of this run ended.
     pub(super) resumed: Option<Box<Resumed>>,
+    /// What its results take that are kept, in bytes.
+    pub(super) kept: u64,
+    /// The last one of them.
+    pub(super) kept_last: u64,
 }
 
 /// What a prediction of one play on one host gave.
@@ -74,6 +88,8 @@ impl Slot {
             since: None,
             until: None,
             rebooted: false,
+            rebooted_drained: false,
+            serves: false,
             rebooted_for: BTreeSet::new(),
             power_cycled: false,
             out_of_service: false,
@@ -87,8 +103,11 @@ impl Slot {
             end_play: false,
             end_batch: false,
             cleared_errors: false,
+            judged: Judged::default(),
             forecast: None,
             resumed: None,
+            kept: 0,
+            kept_last: 0,
         }
     }
 
@@ -109,7 +128,7 @@ impl Slot {
 
     /// Whether it is out of service through us, or may be.
     pub(super) const fn is_out(&self) -> bool {
-        self.out_of_service || self.drain.is_some()
+        self.out_of_service || (self.drain.is_some() && !self.serves)
     }
 
     /// Whether other plays have to count it as out of service: through us, or because it does not answer.
@@ -126,18 +145,36 @@ impl Slot {
         }
     }
 
-    /// Hardware class: GPU models, driver and firmware. Empty where facts are not known.
-    pub(super) fn hardware_class(&self) -> String {
-        let Some(facts) = &self.facts else { return String::new() };
-        let mut gpus: Vec<String> = facts
-            .gpu
-            .gpus
-            .iter()
-            .map(|gpu| format!("{} {}", gpu.name, gpu.vbios.as_deref().unwrap_or_default()))
-            .collect();
+    /// What the division into waves asks of it.
+    pub(super) fn in_waves(&self, gone: bool) -> WaveHost {
+        let gpus = self.facts.as_ref().map(|facts| facts.gpu.gpus.as_slice()).unwrap_or_default();
+        WaveHost {
+            class: self.hardware_class(),
+            gpus: gpus.len(),
+            flaws: gpus.iter().map(|gpu| gpu.errors.len()).sum(),
+            reachable: self.is_alive(),
+            late: false,
+            gone,
+        }
+    }
+
+    /// Hardware class: GPU models, driver and firmware; none where facts are not known, or the driver does not answer for
+    /// every GPU on the bus: nothing that is done to such a node says anything of others.
+    fn hardware_class(&self) -> Option<String> {
+        let gpu = &self.facts.as_ref()?.gpu;
+        let answers = match gpu.state {
+            GpuSystemState::NoGpu => true,
+            GpuSystemState::Ok => {
+                gpu.gpus.len() >= gpu.pci_count as usize && gpu.gpus.iter().all(|gpu| !gpu.name.is_empty())
+            }
+            _ => false,
+        };
+        let kind = |gpu: &GpuFacts| format!("{} {}", gpu.name, gpu.vbios.as_deref().unwrap_or_default());
+        let mut gpus: Vec<String> = gpu.gpus.iter().map(kind).collect();
         gpus.sort();
         gpus.dedup();
-        format!("{}|{}", gpus.join(","), facts.gpu.driver_version.as_deref().unwrap_or_default())
+        let driver = gpu.driver_version.as_deref().unwrap_or_default();
+        answers.then(|| format!("{}|{driver}", gpus.join(",")))
     }
 
     pub(super) fn count(&mut self, reports: &[TaskReport]) {
@@ -171,10 +208,19 @@ impl Slot {
         }
     }
 
+    /// Where it stands, and why: an audit that did not judge everything does not know whether all is as declared.
+    pub(super) fn standing(&self) -> (NodeState, Option<String>) {
+        match self.judged.gap() {
+            Some(gap) if self.verdict == NodeState::Compliant => (NodeState::Unknown, Some(gap)),
+            _ => (self.verdict, self.message.clone()),
+        }
+    }
+
     pub(super) fn outcome(&self) -> NodeOutcome {
+        let (state, message) = self.standing();
         NodeOutcome {
-            state: if self.verdict == NodeState::Pending { NodeState::Skipped } else { self.verdict },
-            message: self.message.clone(),
+            state: if state == NodeState::Pending { NodeState::Skipped } else { state },
+            message,
             counts: self.counts,
             seconds: self.since.map_or(0, |since| {
                 self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()

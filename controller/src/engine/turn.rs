@@ -6,7 +6,7 @@ use super::{
     node::{Cut, NodeTask},
     run::MakeCursor,
 };
-use crate::event::NodeState;
+use crate::event::{NodeState, READ};
 
 /// What a node's task is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<Strin
         Err(Cut::Stopped) => None,
         Ok(()) => task.slot.message.as_ref(),
     };
-    let why = why.filter(|_| task.slot.drain.is_some())?;
+    let why = why.filter(|_| task.slot.drain.is_some() && !task.slot.serves)?;
     Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
 }
 
@@ -65,5 +65,7 @@ pub(super) async fn preflight(
         };
         task.predict(now, deferred).await?;
     }
+    // Why told: who waits for others looks idle, and people ask for whom.
+    task.state(NodeState::Preflight, Some(READ.to_owned())).await;
     Ok(())
 }

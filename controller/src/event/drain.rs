@@ -1,9 +1,10 @@
 //! What happens between a node and its scheduler.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One step of taking a node from its scheduler and giving it back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "step")]
 pub enum DrainStep {
     /// Written and synced before the scheduler is asked: from here on the node may be drained for us.

@@ -4,11 +4,13 @@
 //! of the same stream. This module owns their shape and knows nothing of any sink.
 
 mod drain;
+mod judged;
 mod node;
 mod policy;
 mod task;
 
 pub use drain::DrainStep;
+pub use judged::Judged;
 pub use node::{NodeOutcome, NodeState};
 pub use policy::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart};
 pub use task::{Phase, Position, RecapCounts, TaskReport, TaskStatus};
@@ -17,7 +19,9 @@ use std::collections::BTreeMap;
 
 use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts, message::IdleReport};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{
     interpreter::Fed,
@@ -28,16 +32,19 @@ use crate::{
 pub const EVENT_VERSION: u32 = 1;
 
 /// One thing that happened, at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Event {
-    /// Counts from 0 in each run, without gaps.
+    /// Counts from 0 without gaps: in a journal its records, in `--format jsonl` the lines of that output.
     pub seq: u64,
+    /// RFC 3339.
+    #[schemars(with = "String")]
     pub at: Timestamp,
     pub what: What,
 }
 
 /// Which command a run belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
     Run,
@@ -47,13 +54,22 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// As people call the command.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Plan => "plan",
+            Self::Audit => "audit",
+        }
+    }
+
     /// Whether nodes may be changed.
     pub const fn writes(self) -> bool {
         matches!(self, Self::Run)
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "event", content = "with")]
 pub enum What {
     RunStarted(RunStarted),
@@ -61,6 +77,7 @@ pub enum What {
     /// Everything is read; the next wave waits for the maintenance window.
     AwaitsWindow {
         play: usize,
+        #[schemars(with = "String")]
         opens: Timestamp,
     },
     /// Nodes of one wave may begin.
@@ -84,6 +101,7 @@ pub enum What {
     },
     FactsRead {
         host: String,
+        #[schemars(with = "Map<String, Value>")]
         facts: Box<Facts>,
     },
     NodeState {
@@ -133,6 +151,7 @@ pub enum What {
     },
     IdleChecked {
         host: String,
+        #[schemars(with = "Map<String, Value>")]
         report: IdleReport,
     },
     /// Written and synced before the reboot is asked for.
@@ -142,6 +161,7 @@ pub enum What {
         why: Vec<String>,
         /// When the node must be back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         deadline: Option<Timestamp>,
     },
     /// A reboot that was issued and refused: nothing was asked of the node that may still come.
@@ -160,6 +180,7 @@ pub enum What {
         host: String,
         /// When the node must be back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(with = "Option<String>")]
         deadline: Option<Timestamp>,
     },
     NodeFinished {
@@ -198,13 +219,16 @@ pub enum What {
         /// Identity of the operation; empty for a latch.
         op_id: String,
         /// Nothing where it is secret: that lies in the run's sealed file.
+        #[schemars(with = "Value")]
         fed: Option<Box<Fed>>,
         secret: bool,
     },
     /// What the rollout was told, for the same purpose.
     Rollout {
         play: usize,
+        #[schemars(with = "String")]
         now: Timestamp,
+        #[schemars(with = "Value")]
         input: Input,
     },
 }
@@ -222,6 +246,12 @@ impl What {
 /// How a notice begins that tells of an interrupt.
 pub(crate) const STOPPING: &str = "stopping: no new node starts";
 
+/// What a state of `preflight` is about once the node was read and only waits for the others.
+pub(crate) const READ: &str = "read";
+
+/// How the reason of a node begins that somebody else has out of service.
+pub(crate) const HELD_BY_OTHERS: &str = "somebody else holds it out of service";
+
 /// How a notice ends that tells of a safety gate.
 pub(crate) const NOTHING_NEW: &str = ": nothing new starts";
 
@@ -230,7 +260,7 @@ pub(crate) fn tells_of_a_stop(text: &str) -> bool {
     text.starts_with(STOPPING) || text.ends_with(NOTHING_NEW)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Info,
@@ -238,7 +268,8 @@ pub enum Level {
     Error,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct RunStarted {
     pub version: u32,
     pub run_id: String,
@@ -258,7 +289,8 @@ pub struct RunStarted {
     pub inputs: BTreeMap<String, String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct PlayStarted {
     pub play: usize,
     pub name: String,
@@ -278,14 +310,19 @@ pub struct PlayStarted {
 }
 
 /// One wave as it was planned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct WaveShape {
     /// As written: `canary`, `10%`, `4`.
     pub label: String,
     pub hosts: Vec<String>,
+    /// Nodes of unknown class: led past those that the canaries stand for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub aside: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct RunFinished {
     pub exit_code: u8,
     /// One sentence.
@@ -300,7 +337,8 @@ pub struct RunFinished {
 }
 
 /// A change in the documents for programs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct ChangeRecord {
     pub task: String,
     pub kind: String,

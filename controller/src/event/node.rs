@@ -1,11 +1,12 @@
 //! States and outcomes of a node in a run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::RecapCounts;
 
 /// Where a node stands; the names are those that people see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// Its wave has not begun.
@@ -98,7 +99,8 @@ impl std::fmt::Display for NodeState {
 }
 
 /// How a node ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct NodeOutcome {
     /// A final state.
     pub state: NodeState,

@@ -1,10 +1,12 @@
 //! The rollout policy of a play, as plans and reports show it.
 
 use gpufleet_protocol::Disruption;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What bounds a play besides its waves and its budget.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct PolicyShape {
     /// The host variable that names the failure domains.
     pub failure_domain: Option<String>,
@@ -42,13 +44,15 @@ impl PolicyShape {
 }
 
 /// Hosts with the same value of the domain's variable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct DomainShape {
     pub name: String,
     pub hosts: Vec<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct WorstCase {
     pub class: Disruption,
     /// All parts together.
@@ -66,14 +70,15 @@ impl WorstCase {
 }
 
 /// One part of the time that a node may be out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct WorstPart {
     pub what: Part,
     pub seconds: u64,
     pub from: Origin,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// From the cordon until nothing runs there, a notice's deadline included.
@@ -97,7 +102,7 @@ impl std::fmt::Display for Part {
 }
 
 /// Where a duration comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "source")]
 pub enum Origin {
     /// The playbook says it.

@@ -1,11 +1,13 @@
 //! How one task ended on one node.
 
-use gpufleet_protocol::{Awaiting, Change};
+use gpufleet_protocol::{Awaiting, Blocker, Change};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Place of a task in its playbook, from 1.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Position {
     pub file: String,
     pub line: u32,
@@ -14,12 +16,14 @@ pub struct Position {
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        write!(f, "{}:{}", crate::visible::visible(&self.file), self.line)
     }
 }
 
 /// Why a task's operation went to the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Its turn in the play.
@@ -31,7 +35,7 @@ pub enum Phase {
     Verify,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
     Ok,
@@ -48,7 +52,8 @@ pub enum TaskStatus {
 }
 
 /// One task's end on one node, or one member's of a GPU group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct TaskReport {
     /// Identity in the run: play, section, task, loop key and host.
     pub op_id: String,
@@ -72,6 +77,9 @@ pub struct TaskReport {
     pub changes: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaiting: Vec<Awaiting>,
+    /// What stands in the way of the changes now: a run would be refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<Blocker>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// What `register` gets; empty for `no_log`.
@@ -80,7 +88,8 @@ pub struct TaskReport {
 }
 
 /// The numbers of Ansible's recap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct RecapCounts {
     /// Tasks that ended well, changed ones and ignored failures included.
     pub ok: u32,

@@ -87,6 +87,8 @@ pub struct Action {
     pub forgives_loss: bool,
     /// It goes on by itself on the node (`async`).
     pub job: Option<Job>,
+    /// What it gives stays with the host: it is registered, or an item of a loop, or facts.
+    pub keeps: bool,
 }
 
 /// How an operation goes on by itself.
@@ -144,6 +146,8 @@ pub struct FetchFile {
     pub dest: String,
     /// Whether a file that is not there is a failure.
     pub fail_on_missing: bool,
+    /// The largest file that is brought, in bytes.
+    pub max_size: u64,
 }
 
 /// Content of the controller that an operation refers to by its digest.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gpufleet_protocol::tasks::Params;
 
 use super::files::{FileKind, Files};
-use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity, SourceFile, Span};
 use crate::playbook::{Flag, Parameter, Program, Task};
 use crate::template::{Shelves, Syntax, inspect_template, is_template, wanted_templates};
 
@@ -16,8 +16,8 @@ const MAKES_FILES: &[&str] = &["fetch"];
 
 /// Every file that tasks name and that is not there, and templates with mistakes in them.
 ///
-/// Left alone: names with templates, tasks under a condition (which may be about that very file) or whose errors are ignored, and programs that may
-/// make such files themselves.
+/// Under a condition, which may be about that very file, it is a warning. Left alone: names with templates, tasks whose
+/// errors are ignored, and programs that may make such files themselves.
 pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
     let mut errors = Diagnostics::new();
     let local = |text: &str| matches!(text, "localhost" | "127.0.0.1" | "::1");
@@ -31,9 +31,10 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
         if here || makes {
             return errors;
         }
-        let matters = |task: &&Arc<Task>| task.when.is_empty() && task.ignore_errors == Flag::Fixed(false);
+        let matters = |task: &&Arc<Task>| task.ignore_errors == Flag::Fixed(false);
         for task in play.tasks().into_iter().filter(matters) {
             let Some((kind, name, parameter)) = named(task) else { continue };
+            let before = errors.0.len();
             match files.read(kind, &task.search, &name) {
                 Ok(file) => {
                     if kind == FileKind::Template && !file.secret && has_usual_marks(task) {
@@ -53,6 +54,15 @@ pub fn check_files(program: &Program, files: &dyn Files) -> Diagnostics {
                     errors.push(if looked.is_empty() { error } else { error.note(looked) });
                 }
                 Err(_) => {}
+            }
+            if !task.when.is_empty() {
+                for error in errors.0.iter_mut().skip(before) {
+                    error.severity = Severity::Warning;
+                    error.notes.push(
+                        "a condition may keep this from being done; where it holds, the task fails"
+                            .to_owned(),
+                    );
+                }
             }
         }
     }
@@ -185,6 +195,13 @@ mod tests {
          5 |     - script: check.sh --fast
            |               ^^^^^^^^^^^^^^^
         note: looked for files/check.sh and check.sh
+        warning: there is no file `maybe.conf`
+          --> play.yml:8:19
+           |
+         8 |     - copy: {src: maybe.conf, dest: /etc/maybe}
+           |                   ^^^^^^^^^^
+        note: looked for files/maybe.conf and maybe.conf
+        note: a condition may keep this from being done; where it holds, the task fails
         ");
     }
 

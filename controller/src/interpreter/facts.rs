@@ -36,6 +36,7 @@ fn named(facts: &Facts) -> Map<String, Json> {
     put(distribution(&facts.os));
     put(machine(facts));
     put(user(&facts.machine));
+    put(python(&facts.machine));
     put(network(facts));
     put(json!({ "date_time": date_time(&facts.machine).unwrap_or_default() }));
     names
@@ -71,7 +72,25 @@ fn system(facts: &Facts) -> Json {
         "apparmor": { "status": switched(machine.apparmor) },
         "fips": machine.fips,
         "loadavg": machine.load.map(|(one, five, fifteen)| json!({ "1m": one, "5m": five, "15m": fifteen })),
-        "local": {},
+        "local": machine.local,
+    })
+}
+
+/// What Ansible tells of the Python that its modules run in; nothing where the node has none.
+fn python(machine: &MachineFacts) -> Json {
+    let Some((path, version)) = &machine.python else { return json!({}) };
+    let mut numbers =
+        version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u64>().unwrap_or(0));
+    let [major, minor, micro] = [(); 3].map(|()| numbers.next().unwrap_or(0));
+    json!({
+        "python_version": version,
+        "python": {
+            "executable": path,
+            "has_sslcontext": true,
+            "type": "cpython",
+            "version": { "major": major, "minor": minor, "micro": micro, "releaselevel": "final", "serial": 0 },
+            "version_info": [major, minor, micro, "final", 0],
+        },
     })
 }
 
@@ -532,6 +551,8 @@ mod tests {
         }];
         machine.load = Some((0.5, 0.25, 0.125));
         (machine.selinux, machine.apparmor, machine.fips) = (true, false, true);
+        machine.local.insert("rack".to_owned(), json!({"row": 3}));
+        machine.python = Some(("/usr/bin/python3".to_owned(), "3.12.3".to_owned()));
         let names = named(&there);
         for (name, value) in [
             ("hostname", json!("n1")),
@@ -561,6 +582,8 @@ mod tests {
             ("selinux", json!({"status": "enabled"})),
             ("apparmor", json!({"status": "disabled"})),
             ("fips", json!(true)),
+            ("local", json!({"rack": {"row": 3}})),
+            ("python_version", json!("3.12.3")),
             ("uptime_seconds", json!(77)),
             ("user_uid", json!(0)),
             ("user_dir", json!("/root")),

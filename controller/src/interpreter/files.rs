@@ -82,6 +82,11 @@ pub trait Files: Outside {
     fn playbook_dir(&self, directory: &str) -> String;
 }
 
+/// A file that a task carries to a node is held as a whole, in bytes.
+const MOST_BYTES: u64 = 1 << 30;
+/// A file that a template looks into, in bytes.
+pub(super) const MOST_LOOKED_UP: u64 = 16 << 20;
+
 /// More paths than this below one directory are refused rather than held.
 const MOST_PATHS: usize = 20_000;
 
@@ -134,7 +139,12 @@ impl<R: Reader> CachedFiles<R> {
     /// # Errors
     /// Why it cannot be read.
     pub(super) fn at(&self, path: &str) -> Result<Option<FileContent>, String> {
-        match self.reader.read(path) {
+        self.at_most(path, MOST_BYTES)
+    }
+
+    /// [`CachedFiles::at`] with a bound, in bytes.
+    pub(super) fn at_most(&self, path: &str, most: u64) -> Result<Option<FileContent>, String> {
+        match self.reader.read_regular(path, most) {
             Ok(bytes) => {
                 let mode = self.reader.mode(path);
                 Ok(Some(FileContent { mode, ..self.opened(path, bytes)? }))
@@ -264,8 +274,11 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
         follow: bool,
     ) -> Result<Option<Vec<TreeFile>>, String> {
         let is_folder = |path: &str, names: &[String]| {
-            let empty =
-                || self.reader.read(path).is_err_and(|e| e.kind() == std::io::ErrorKind::IsADirectory);
+            let empty = || {
+                self.reader
+                    .read_regular(path, MOST_BYTES)
+                    .is_err_and(|e| e.kind() == std::io::ErrorKind::IsADirectory)
+            };
             !names.is_empty() || empty()
         };
         let name = name.trim_end_matches('/');
@@ -292,8 +305,10 @@ impl<R: Reader + Send + Sync> Files for CachedFiles<R> {
                         self.reader.list(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
                     folders.push((path.to_owned(), below));
                 } else if file.link.is_none() {
-                    let bytes =
-                        self.reader.read(&full).map_err(|error| format!("cannot read {full}: {error}"))?;
+                    let bytes = self
+                        .reader
+                        .read_regular(&full, MOST_BYTES)
+                        .map_err(|error| format!("cannot read {full}: {error}"))?;
                     let mode = self.reader.mode(&full);
                     file.content = Some(FileContent { mode, ..self.opened(&full, bytes)? });
                 }

@@ -12,6 +12,7 @@ use gpufleet_protocol::{Awaiting, Disruption, NodeOp, pattern};
 use regex::bytes::Regex;
 
 use super::action::{BlobNeed, RunAs};
+use super::intervening::{Intervener, may_touch};
 use crate::playbook::Task;
 
 /// One operation that was declared, fit to be planned again.
@@ -25,6 +26,12 @@ pub(super) struct Entry {
     pub environment: Vec<(String, String)>,
     pub timeout_s: Option<u64>,
     pub awaiting: Vec<Awaiting>,
+    /// What its changes were made with, such as why a value does not last: what differs, and the note.
+    pub notes: Vec<(String, String)>,
+    /// Tasks after it that may have changed what it declared, and nobody has looked since.
+    pub after: Vec<Intervener>,
+    /// A later task of the play did change it: it is not asserted any more.
+    pub overruled: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -37,6 +44,8 @@ pub(super) struct Owner {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     pub entries: Vec<Entry>,
+    /// Jobs that nobody waits for: they may touch anything at any time.
+    loose: Vec<Intervener>,
 }
 
 impl Ledger {
@@ -52,9 +61,56 @@ impl Ledger {
         Some(self.entries.len() - 1)
     }
 
+    /// A task did something, which may be something to what others declared before it; `forever` where it goes on by itself.
+    pub(super) fn intervened(&mut self, later: &NodeOp, who: &Intervener, forever: bool) {
+        if forever && !self.loose.contains(who) {
+            self.loose.push(who.clone());
+        }
+        for entry in self.entries.iter_mut().filter(|entry| may_touch(later, &entry.op)) {
+            if !entry.after.contains(who) {
+                entry.after.push(who.clone());
+            }
+        }
+    }
+
+    /// Who may have changed what an entry declares, once for each.
+    pub(super) fn interveners(&self, index: usize) -> Vec<&Intervener> {
+        let Some(entry) = self.entries.get(index) else { return Vec::new() };
+        let loose = self.loose.iter().filter(|who| !entry.after.contains(who));
+        entry.after.iter().chain(loose).collect()
+    }
+
+    /// Entries that a later task may have changed, and nobody has looked since. Not those of which a part waits for an
+    /// activation: that part differs whoever did what, and they are asserted again behind it.
+    pub(super) fn touched(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.standing().filter(|(_, entry)| !entry.after.is_empty() && entry.awaiting.is_empty())
+    }
+
+    /// A later task changed what these owners of an entry declared.
+    pub(super) fn overrule(&mut self, index: usize, owners: &[usize]) {
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        match &mut entry.op {
+            // Why only these: what others of the group declared still stands, and a reset may take it.
+            NodeOp::GpuGroup(group)
+                if group.members.len() == entry.owners.len() && owners.len() < entry.owners.len() =>
+            {
+                let mut at = 0..;
+                group.members.retain(|_| at.next().is_none_or(|at| !owners.contains(&at)));
+                let mut at = 0..;
+                entry.owners.retain(|_| at.next().is_none_or(|at| !owners.contains(&at)));
+            }
+            _ => entry.overruled = true,
+        }
+    }
+
+    /// Entries that still stand.
+    pub(super) fn standing(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().enumerate().filter(|(_, entry)| !entry.overruled)
+    }
+
     /// What waits for an activation.
     pub(super) fn awaiting(&self) -> impl Iterator<Item = &Awaiting> {
-        self.entries.iter().flat_map(|entry| entry.awaiting.iter())
+        self.standing().flat_map(|(_, entry)| entry.awaiting.iter())
     }
 
     /// Forgets what waited for an activation of this class.

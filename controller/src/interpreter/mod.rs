@@ -13,6 +13,7 @@ mod check_files;
 mod cursor;
 mod facts;
 mod files;
+mod intervening;
 mod ledger;
 mod outside;
 mod placing;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::files::{CachedFiles, FileContent};
-use crate::playbook::Reader;
+use super::files::{CachedFiles, FileContent, MOST_LOOKED_UP};
+use crate::playbook::{Reader, too_large};
 use crate::template::{Content, Outside, PathKind};
 
 /// The machine that gpufleet runs on, and the inventory.
@@ -96,7 +96,11 @@ impl<R: Reader> CachedFiles<R> {
 
 impl<R: Reader + Send + Sync> Outside for CachedFiles<R> {
     fn content(&self, path: &str) -> Result<Option<Content>, String> {
-        let found = self.answers.file(path, || self.at(path))?;
+        // Why twice: a task may have carried the same file to a node, whatever its size.
+        let found = self.answers.file(path, || self.at_most(path, MOST_LOOKED_UP))?;
+        if found.as_ref().is_some_and(|file| file.bytes.len() as u64 > MOST_LOOKED_UP) {
+            return Err(format!("cannot read {path}: {}", too_large(MOST_LOOKED_UP)));
+        }
         Ok(found.map(|file| Content { bytes: file.bytes, secret: file.secret }))
     }
 

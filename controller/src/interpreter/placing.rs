@@ -261,7 +261,7 @@ impl Surroundings<'_> {
             }
         };
         let (src, fail_on_missing) = (fetch.src.clone(), fetch.fail_on_missing);
-        Ok(Deed::Fetch(FetchFile { src, dest: below(&dest), fail_on_missing }))
+        Ok(Deed::Fetch(FetchFile { src, dest: below(&dest), fail_on_missing, max_size: fetch.max_size }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::{Awaiting, Change};
+use gpufleet_protocol::{Awaiting, Blocker, Change};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
@@ -34,6 +34,8 @@ pub struct TaskReport {
     pub changes: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaiting: Vec<Awaiting>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<Blocker>,
     /// The host that did it, where `delegate_to` names another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_to: Option<String>,
@@ -69,6 +71,7 @@ impl TaskReport {
             message: None,
             changes: Vec::new(),
             awaiting: Vec::new(),
+            blockers: Vec::new(),
             delegated_to: None,
             item: None,
             warnings: Vec::new(),

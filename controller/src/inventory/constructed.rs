@@ -352,6 +352,7 @@ impl Run<'_> {
                         let value = with_marks(value.to_marked_json(), &written_strings(reads, &layers));
                         if let Some(data) = draft.hosts.get_mut(host) {
                             data.vars.insert(name.clone(), value);
+                            data.places.note(name, &text.span);
                         }
                     }
                     Err(error) => {

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::HostName;
+use super::address::parse_address;
+use crate::diagnostic::{Diagnostic, Diagnostics, Span};
+use crate::visible::{is_hidden, visible};
 
 pub(super) type GroupId = usize;
 pub(super) type HostId = usize;
@@ -27,6 +30,7 @@ pub(super) struct Group {
     pub vars: Map<String, Value>,
     /// What the variable files beside the sources and the playbook say, filled in when they are read.
     pub file_vars: Map<String, Value>,
+    pub places: Places,
     /// `ansible_group_priority`: of groups of one depth, the higher one wins.
     pub priority: i64,
     /// The longest way down from `all`.
@@ -49,6 +53,26 @@ pub(super) struct Host {
     /// Groups that name this host, then (after [`Draft::finish`]) also all groups above them.
     pub groups: Vec<GroupId>,
     pub origin: Arc<Origin>,
+    pub places: Places,
+}
+
+/// Where the variables that say how a host is reached stand, for messages.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places(HashMap<String, Span>);
+
+impl Places {
+    /// Notes where a variable was set last.
+    ///
+    /// Why not all of them: inventories are large, and of others no message names the place.
+    pub(super) fn note(&mut self, key: &str, place: &Span) {
+        if key.starts_with("ansible_") {
+            self.0.insert(key.to_owned(), place.clone());
+        }
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Span> {
+        self.0.get(key)
+    }
 }
 
 #[derive(Debug)]
@@ -61,6 +85,8 @@ pub(super) struct Draft {
     pub origin: Arc<Origin>,
     /// Folders of the files read so far.
     pub bases: Vec<PathBuf>,
+    /// Names that hosts cannot have.
+    misnamed: Diagnostics,
 }
 
 /// `child` is above `parent` already, or is the same group.
@@ -77,6 +103,7 @@ impl Draft {
             membership: HashSet::new(),
             origin: Arc::new(Origin { file: String::new(), dir: None }),
             bases: Vec::new(),
+            misnamed: Diagnostics::new(),
         };
         let all = draft.add_group("all");
         let ungrouped = draft.add_group("ungrouped");
@@ -108,6 +135,7 @@ impl Draft {
             parents: Vec::new(),
             vars: Map::new(),
             file_vars: Map::new(),
+            places: Places::default(),
             priority: 1,
             depth: 0,
             members: Vec::new(),
@@ -116,11 +144,12 @@ impl Draft {
         id
     }
 
-    /// Adds a host to a group; the port counts only where the host is named for the first time.
-    pub(super) fn add_host(&mut self, name: &str, group: GroupId, port: Option<u32>) -> HostId {
+    /// Adds a host to a group; port and place count only where the host is named for the first time.
+    pub(super) fn add_host(&mut self, name: &str, group: GroupId, port: Option<u32>, place: &Span) -> HostId {
         let id = match self.host_index.get(name) {
             Some(&id) => id,
             None => {
+                self.misnamed.0.extend(misnamed(name, place));
                 let id = self.hosts.len();
                 let shared: HostName = Arc::from(name);
                 let mut vars = Map::new();
@@ -129,7 +158,13 @@ impl Draft {
                     vars.insert("ansible_port".to_owned(), port.into());
                 }
                 let origin = Arc::clone(&self.origin);
-                self.hosts.push(Host { name: Arc::clone(&shared), vars, groups: Vec::new(), origin });
+                self.hosts.push(Host {
+                    name: Arc::clone(&shared),
+                    vars,
+                    groups: Vec::new(),
+                    origin,
+                    places: Places::default(),
+                });
                 self.host_index.insert(shared, id);
                 id
             }
@@ -163,6 +198,11 @@ impl Draft {
             group.parents.push(parent);
         }
         Ok(())
+    }
+
+    /// An error for each host that no pattern could select, or whose name could be taken for something else where it is shown.
+    pub(super) fn names_without_a_pattern(&mut self) -> Diagnostics {
+        std::mem::take(&mut self.misnamed)
     }
 
     /// All groups above `group`.
@@ -304,9 +344,35 @@ impl Draft {
     }
 }
 
+/// What is wrong with the name of a host.
+fn misnamed(name: &str, place: &Span) -> Option<Diagnostic> {
+    let why = why_no_name(name)?;
+    let error = Diagnostic::error(format!("`{}` is no name for a host: {why}", visible(name))).at(place);
+    Some(error.help("give it another name, and what it connects to as `ansible_host`"))
+}
+
+/// Why a pattern, a command line or a screen could not hold the name of a host.
+fn why_no_name(name: &str) -> Option<&'static str> {
+    if name.chars().any(is_hidden) {
+        return Some("it has characters that are not seen, or that change how others are");
+    }
+    if name.contains(char::is_whitespace) {
+        return Some("it has a blank");
+    }
+    if name.contains([',', '[', ']']) {
+        return Some("to a pattern, commas and brackets separate and number names");
+    }
+    if name.contains(':') && parse_address(name).is_none() {
+        return Some("to a pattern, `:` separates names");
+    }
+    name.starts_with(['!', '&', '~', '@', '-'])
+        .then_some("to a pattern or a command line, its first character means something")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnostic::SourceFile;
 
     #[test]
     fn depth_is_the_longest_way_from_all() {
@@ -334,9 +400,10 @@ mod tests {
     fn hosts_without_a_group_are_ungrouped() {
         let mut draft = Draft::new();
         let a = draft.add_group("a");
-        draft.add_host("x", ALL, None);
-        draft.add_host("y", UNGROUPED, Some(22));
-        draft.add_host("y", a, Some(33));
+        let place = Span::new(&SourceFile::new("hosts", "x y"), 1, 1, 1);
+        draft.add_host("x", ALL, None, &place);
+        draft.add_host("y", UNGROUPED, Some(22), &place);
+        draft.add_host("y", a, Some(33), &place);
         draft.finish();
         assert_eq!(draft.groups[UNGROUPED].hosts, [0]);
         assert_eq!(draft.groups[ALL].members, [0, 1]);

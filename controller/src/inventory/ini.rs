@@ -200,7 +200,7 @@ impl Reader<'_> {
                 return;
             }
         };
-        let mut vars: Vec<(&str, Value)> = Vec::new();
+        let mut vars: Vec<(&str, Value, Span)> = Vec::new();
         for word in assignments {
             let place = self.place(text, word.start, word.length);
             let Some((key, value)) = word.text.split_once('=') else {
@@ -225,17 +225,18 @@ impl Reader<'_> {
             };
             if key.is_empty() {
                 self.errors.push(Diagnostic::error("a variable needs a name in front of `=`").at(&place));
-            } else if vars.iter().any(|(name, _)| *name == key) {
+            } else if vars.iter().any(|(name, ..)| *name == key) {
                 self.errors.push(twice(key, &place, text.number));
             } else {
-                vars.push((key, value_of(value)));
+                vars.push((key, value_of(value), place));
             }
         }
         for name in &hosts.names {
-            let host = self.draft.add_host(name, group, hosts.port);
+            let host = self.draft.add_host(name, group, hosts.port, &place);
             if let Some(host) = self.draft.hosts.get_mut(host) {
-                for (key, value) in &vars {
+                for (key, value, place) in &vars {
                     host.vars.insert((*key).to_owned(), value.clone());
+                    host.places.note(key, place);
                 }
             }
         }
@@ -424,6 +425,7 @@ pub(super) fn set_group_var(
         group.priority = priority;
     } else {
         group.vars.insert(key.to_owned(), value);
+        group.places.note(key, place);
     }
     Ok(())
 }

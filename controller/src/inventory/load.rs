@@ -34,6 +34,8 @@ pub struct LoadOptions {
     pub allow_empty: bool,
     /// How long one call of a script may take.
     pub script_timeout: Duration,
+    /// Leaves out what scripts would say.
+    pub skip_scripts: bool,
     /// For variable files that are encrypted as a whole, and for `!vault` strings of hosts that are worked on.
     pub keyring: Arc<Keyring>,
 }
@@ -47,6 +49,7 @@ impl Default for LoadOptions {
             extra_vars: Map::new(),
             allow_empty: false,
             script_timeout: Duration::from_mins(1),
+            skip_scripts: false,
             keyring: Arc::default(),
         }
     }
@@ -85,6 +88,7 @@ pub(super) fn load(options: &LoadOptions) -> Result<Inventory, Diagnostics> {
     if draft.hosts.is_empty() && !errors.has_errors() && !options.allow_empty {
         return Err(no_hosts(options).into());
     }
+    errors.append(draft.names_without_a_pattern());
     draft.finish();
     let beside_sources =
         options.sources.iter().filter_map(|source| variable_base(source)).map(|base| VarFiles::beside(&base));
@@ -163,7 +167,7 @@ fn read_list(draft: &mut Draft, list: &str) -> Result<(), Diagnostics> {
             Ok(hosts) => {
                 for name in &hosts.names {
                     if !draft.host_index.contains_key(name.as_str()) {
-                        draft.add_host(name, UNGROUPED, hosts.port);
+                        draft.add_host(name, UNGROUPED, hosts.port, &place);
                     }
                 }
             }
@@ -267,6 +271,9 @@ fn read_inventory_file(draft: &mut Draft, path: &Path, options: &LoadOptions) ->
 
 fn read_file_of_any_kind(draft: &mut Draft, path: &Path, options: &LoadOptions) -> Result<(), Diagnostics> {
     if script::is_script(path) {
+        if options.skip_scripts {
+            return Ok(());
+        }
         return script::read(draft, path, options.script_timeout);
     }
     let mut source = read_inventory_text(path)?;

@@ -21,6 +21,7 @@ mod print;
 mod python;
 mod range;
 mod script;
+mod suspects;
 mod tree;
 mod var_files;
 mod words;

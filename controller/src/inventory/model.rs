@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::address::is_ip;
-use super::draft::{ALL, Draft, Group, GroupId, Host, HostId, Origin};
+use super::draft::{ALL, Draft, Group, GroupId, Host, HostId, Origin, Places};
 use super::load::{LoadOptions, load};
 use super::var_files::VarFiles;
-use crate::diagnostic::Diagnostics;
+use crate::diagnostic::{Diagnostics, Span};
 use crate::vault::{self, Keyring};
 
 /// The name of a host, cheap to copy.
@@ -78,7 +78,7 @@ pub struct Inventory {
     beside_sources: Vec<VarFiles>,
     /// The folder of the playbook that its variable files were read for.
     playbook_dir: Option<PathBuf>,
-    vars: Vec<HostVars>,
+    pub(super) vars: Vec<HostVars>,
     implicit: Vec<(Host, HostVars)>,
     groups_json: Arc<Value>,
 }
@@ -171,6 +171,7 @@ impl Inventory {
                     vars: [("ansible_connection".to_owned(), json!("local"))].into_iter().collect(),
                     groups: Vec::new(),
                     origin: Arc::new(Origin { file: String::new(), dir: None }),
+                    places: Places::default(),
                 };
                 let vars = HostVars { shared: merge(&[ALL]), own: own(&host, &mut errors) };
                 implicit.push((host, vars));
@@ -258,6 +259,25 @@ impl Inventory {
     /// `localhost`, `127.0.0.1` and `::1` exist without being defined, with `ansible_connection: local`.
     pub fn host_vars(&self, host: &str) -> Option<&HostVars> {
         self.host(host).map(|(_, vars)| vars)
+    }
+
+    /// Where the value that counts of a host's `ansible_…` variable stands, as far as that is known.
+    pub fn place_of(&self, host: &str, name: &str) -> Option<Span> {
+        let (data, _) = self.host(host)?;
+        let there = self.playbook_dir.as_deref().map(VarFiles::beside);
+        let files = || there.iter().chain(self.beside_sources.iter().rev());
+        let below_all =
+            || data.groups.iter().rev().filter(|id| **id != ALL).filter_map(|id| self.groups.get(*id));
+        let all = || self.groups.get(ALL);
+        // Why in this order: it is that of `merge`, from behind; what files say of `all` is below what they say of others.
+        files()
+            .find_map(|files| files.host_place(host, name))
+            .or_else(|| data.places.get(name).cloned())
+            .or_else(|| {
+                files().find_map(|files| below_all().find_map(|group| files.group_place(&group.name, name)))
+            })
+            .or_else(|| files().find_map(|files| files.group_place(&all()?.name, name)))
+            .or_else(|| below_all().chain(all()).find_map(|group| group.places.get(name).cloned()))
     }
 
     /// Decrypts the `!vault` strings among the variables of these hosts; those of all others stay as they are.

@@ -1,7 +1,8 @@
-//! Host patterns: `gpu:!rack3`, `rack*,&training`, `~gpu(1|2)`, `gpu[0:3]`, `@failed.txt`.
+//! Host patterns: `gpu:!rack3`, `rack*,&training`, `~gpu(1|2)`, `gpu[0:3]`, `gpu[001-004,007]`, `@failed.txt`.
 //!
-//! Owns how patterns are split, matched and combined, in Ansible's order of evaluation. Invariant: a term that
-//! matches nothing is an error with a suggestion, also when it only excludes.
+//! Owns how patterns are split, matched and combined, in Ansible's order of evaluation. Invariants: a term that
+//! matches nothing is an error with a suggestion, also when it only excludes; what this program prints of hosts selects
+//! exactly these; a term that may be names or positions, and would not be the same hosts, is an error.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::model::{HostName, Inventory};
 use super::name_regex::NameRegex;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, did_you_mean};
 use crate::glob::Glob;
+use crate::names::{NameList, fold_names, is_number_list};
 
 /// One part of a pattern.
 #[derive(Clone, Debug)]
@@ -102,6 +104,46 @@ impl Inventory {
         Ok(hosts)
     }
 
+    /// A warning for each term that takes hosts by their positions in a group, where others have these numbers in their
+    /// names; of a `limit` only where it is written out.
+    pub fn positions(&self, parts: &[(&str, Option<&Span>)], limit: Option<&str>) -> Diagnostics {
+        let terms = parts.iter().flat_map(|(pattern, place)| split(pattern, *place, "host pattern"));
+        // Why no files: what a pipe gives can be read once.
+        let limit = limit.filter(|limit| !limit.contains('@')).and_then(|limit| limit_terms(limit).ok());
+        let terms = terms.chain(limit.unwrap_or_default());
+        Diagnostics(terms.filter_map(|term| self.by_position(&term)).collect()).once()
+    }
+
+    fn by_position(&self, term: &Term) -> Option<Diagnostic> {
+        let name = term.name();
+        let (base, Some(_)) = split_subscript(name) else { return None };
+        let list =
+            NameList::parse(name).filter(|list| list.doubtful && !self.host_index.contains_key(name))?;
+        let taken = self.listed(&list, term, &mut None).ok()?;
+        let called: Vec<HostName> = self
+            .hosts
+            .iter()
+            .map(|host| &host.name)
+            .filter(|name| list.has_number_of(name))
+            .cloned()
+            .collect();
+        // Why all of them behind a colon: `gpu[0:3]` is how Ansible writes the first four.
+        let likely =
+            if list.colon { u64::try_from(called.len()) == Ok(list.count()) } else { !called.is_empty() };
+        if !likely || same_hosts(&taken, &called) {
+            return None;
+        }
+        let (taken, called) = (fold_names(&taken), fold_names(&called));
+        Some(
+            Diagnostic::warning(format!(
+                "`{name}` takes hosts by their positions in `{base}`, from 0: {taken}"
+            ))
+            .at(&term.place)
+            .note(format!("hosts with these numbers in their names: {called}"))
+            .help(format!("write `{called}` if those are meant, and `{taken}` if not")),
+        )
+    }
+
     /// The error for a selection that leaves no host.
     pub fn nothing_selected(&self, pattern: &str, place: Option<&Span>, limit: Option<&str>) -> Diagnostic {
         let mut error = match limit {
@@ -158,6 +200,79 @@ impl Inventory {
         if let Some(host) = self.host_index.get(name).filter(|_| term.role() == Role::Union) {
             return Ok(self.name(*host).into_iter().collect());
         }
+        match NameList::parse(name) {
+            Some(list) => self.listed(&list, term, implicit),
+            None => self.as_in_ansible(term, implicit),
+        }
+    }
+
+    /// The hosts of `gpu[001-004,007]`.
+    fn listed(
+        &self,
+        list: &NameList<'_>,
+        term: &Term,
+        implicit: &mut Option<HostName>,
+    ) -> Result<Vec<HostName>, Diagnostics> {
+        let mut known = Vec::new();
+        let mut missing = Vec::new();
+        for name in list.names() {
+            match self.host_index.get(name.as_str()).and_then(|host| self.name(*host)) {
+                Some(host) => known.push(host),
+                None => missing.push(name),
+            }
+        }
+        let by_name = |known: Vec<HostName>| match missing.is_empty() {
+            true => Ok(known),
+            false => Err(Diagnostics::from(self.no_hosts_of(list, term, &known, &missing))),
+        };
+        if !list.doubtful {
+            return by_name(known);
+        }
+        // Why not both alike: `gpu[0:3]` is how Ansible writes the first four, so it has to name hosts only to be doubtful.
+        let names_hosts = if list.colon { missing.is_empty() } else { !known.is_empty() };
+        match self.as_in_ansible(term, implicit) {
+            Ok(others) if !names_hosts || same_hosts(&others, &known) => Ok(others),
+            Ok(others) => Err(ambiguous(term, &known, &others).into()),
+            Err(_) if !known.is_empty() => by_name(known),
+            Err(errors) => Err(errors),
+        }
+    }
+
+    fn no_hosts_of(
+        &self,
+        list: &NameList<'_>,
+        term: &Term,
+        known: &[HostName],
+        missing: &[String],
+    ) -> Diagnostic {
+        let name = term.name();
+        let verb = if missing.len() == 1 { "is no host" } else { "are no hosts" };
+        let error = Diagnostic::error(format!("{} {verb}", fold_names(missing)))
+            .at(&term.place)
+            .label(format!("names {} of the inventory", hosts_in_words(known.len())));
+        let base = name.split_once('[').map_or(name, |(base, _)| base);
+        if known.is_empty() && !list.doubtful && self.group_index.contains_key(base) {
+            return error.help(format!(
+                "numbers with leading zeros or commas are names; positions in the group `{base}` are `{base}[0:3]`"
+            ));
+        }
+        if !known.is_empty() {
+            return error.help(format!("the hosts that there are: `{}`", fold_names(known)));
+        }
+        let hosts = self.hosts.iter().map(|host| &*host.name);
+        match missing.first().and_then(|first| did_you_mean(first, hosts)) {
+            Some(help) => error.help(help),
+            None => error.help("`gpufleet inventory --graph` shows all groups and hosts"),
+        }
+    }
+
+    /// The hosts of a name, a set of characters, a regular expression, with a position or slice behind it.
+    fn as_in_ansible(
+        &self,
+        term: &Term,
+        implicit: &mut Option<HostName>,
+    ) -> Result<Vec<HostName>, Diagnostics> {
+        let name = term.name();
         let (expression, subscript) = split_subscript(name);
         let Some(hosts) = self.enumerate(expression, term, implicit)? else {
             return Err(self.matches_nothing(term, expression, subscript).into());
@@ -273,14 +388,51 @@ impl Inventory {
             }
             if expands(name) {
                 return error
-                    .help("`[…:…]` is a slice of a group here; it is a range of names only in an inventory");
+                    .help("a range of names has two numbers here, `gpu[01:16]`; letters and steps count only in an inventory");
             }
+        }
+        if name.contains('…') {
+            return error.help("a list that ends in `…` was cut to fit; `--format json` has all names");
         }
         match did_you_mean(expression, known()) {
             Some(help) => error.help(help),
             None => error.help("`gpufleet inventory --graph` shows all groups and hosts"),
         }
     }
+}
+
+/// `no host`, `1 host`, `7 hosts`.
+fn hosts_in_words(number: usize) -> String {
+    match number {
+        0 => "no host".to_owned(),
+        1 => "1 host".to_owned(),
+        many => format!("{many} hosts"),
+    }
+}
+
+fn same_hosts(left: &[HostName], right: &[HostName]) -> bool {
+    let set = |hosts: &[HostName]| hosts.iter().cloned().collect::<HashSet<HostName>>();
+    set(left) == set(right)
+}
+
+/// The error for what selects some hosts by name and others as Ansible reads it.
+fn ambiguous(term: &Term, names: &[HostName], others: &[HostName]) -> Diagnostic {
+    let name = term.name();
+    let (base, other) = match split_subscript(name) {
+        (base, Some(_)) => (base, format!("positions (from 0) in `{base}`")),
+        (whole, None) => (whole, "names that match with one of these characters in that place".to_owned()),
+    };
+    let by_name = fold_names(names);
+    let others = match others.is_empty() {
+        true => "no host".to_owned(),
+        false => format!("`{}`", fold_names(others)),
+    };
+    Diagnostic::error(format!("`{name}` may mean two things, and they are not the same hosts"))
+        .at(&term.place)
+        .label(format!("hosts called `{base}` and a number, or {other}"))
+        .note(format!("hosts by name: `{by_name}`"))
+        .note(format!("{other}: {others}"))
+        .help("write the one that is meant, as it stands here; numbers with a comma are always names")
 }
 
 /// Splits a position or slice off the end of a term; regular expressions have none.
@@ -322,15 +474,17 @@ fn split(pattern: &str, place: Option<&Span>, name: &str) -> Vec<Term> {
         Some(place) => (place.clone(), false),
         None => (Span::new(&SourceFile::new(name, pattern), 1, 1, 0), true),
     };
-    let in_list = pattern.contains(',');
+    let chars: Vec<char> = pattern.chars().collect();
+    let commas = separating_commas(&chars);
+    let in_list = !commas.is_empty();
     let ranges = if in_list {
-        separated(pattern, |c, _| c == ',')
+        let begins = std::iter::once(0).chain(commas.iter().map(|at| at + 1));
+        begins.zip(commas.iter().copied().chain([length])).collect()
     } else if parse_address(pattern).is_some() {
         vec![(0, length)]
     } else {
-        separated(pattern, |c, inside| !inside && (c == ':' || c.is_whitespace()))
+        separated(&chars, |c| c == ':' || c.is_whitespace())
     };
-    let chars: Vec<char> = pattern.chars().collect();
     let mut terms = Vec::new();
     for (start, end) in ranges {
         let text: String = chars.get(start..end).unwrap_or_default().iter().collect();
@@ -344,9 +498,25 @@ fn split(pattern: &str, place: Option<&Span>, name: &str) -> Vec<Term> {
     terms
 }
 
-/// The stretches between separators; the second argument of `separates` says whether brackets are open.
-fn separated(text: &str, separates: impl Fn(char, bool) -> bool) -> Vec<(usize, usize)> {
-    let chars: Vec<char> = text.chars().collect();
+/// The commas that separate terms: all but those of a list of numbers in brackets.
+fn separating_commas(chars: &[char]) -> Vec<usize> {
+    let mut commas = Vec::new();
+    let mut at = 0;
+    while let Some(c) = chars.get(at) {
+        let behind = chars.get(at + 1..).unwrap_or_default();
+        let inside = (*c == '[').then(|| behind.iter().position(|c| *c == ']')).flatten();
+        match inside.and_then(|length| behind.get(..length)) {
+            Some(inside) if is_number_list(&inside.iter().collect::<String>()) => at += inside.len(),
+            _ if *c == ',' => commas.push(at),
+            _ => {}
+        }
+        at += 1;
+    }
+    commas
+}
+
+/// The stretches between separators that are not inside of brackets.
+fn separated(chars: &[char], separates: impl Fn(char) -> bool) -> Vec<(usize, usize)> {
     let mut stretches = Vec::new();
     let mut start = 0;
     let mut closing = None;
@@ -356,7 +526,7 @@ fn separated(text: &str, separates: impl Fn(char, bool) -> bool) -> Vec<(usize, 
                 chars.iter().skip(index).position(|c| *c == ']').map(|offset| index + offset).or(closing);
         }
         let inside = closing.is_some_and(|end| index <= end);
-        if separates(c, inside) {
+        if !inside && separates(c) {
             stretches.push((start, index));
             start = index + 1;
         }
@@ -388,7 +558,8 @@ fn limit_terms(limit: &str) -> Result<Vec<Term>, Diagnostics> {
             if !text.is_empty() && !text.starts_with('#') {
                 let blanks = line.chars().take_while(|c| c.is_whitespace()).count();
                 let place = Span::new(&source, number, 1, 0).part(blanks, text.chars().count());
-                terms.push(Term { text: text.to_owned(), place, in_list: false });
+                // Why split: a line may be what this program printed, with commas in it.
+                terms.extend(split(text, Some(&place), ""));
             }
         }
         if terms.is_empty() {

@@ -59,6 +59,70 @@ proptest! {
         }
     }
 
+    /// Groups are called as hosts begin, so that positions in them are never far away.
+    #[test]
+    fn what_is_printed_of_hosts_selects_exactly_these(
+        hosts in proptest::collection::btree_set("([ab]{1,2}|10\\.)[0-9]{1,3}([.-][ab]?[0-9]{0,2}[ab]|)|[ab][0-9]|fe80::[0-9]{1,3}", 1..40),
+        groups in proptest::collection::btree_map("[ab]{1,2}[01]?|a[0-9][.]|10[.]", proptest::collection::vec(0usize..40, 0..20), 0..6),
+        chosen in proptest::collection::vec(any::<bool>(), 40),
+    ) {
+        let hosts: Vec<&String> = hosts.iter().collect();
+        let mut text = "all:\n  hosts:\n".to_owned();
+        hosts.iter().for_each(|host| text.push_str(&format!("    \"{host}\": {{}}\n")));
+        text.push_str("  children:\n    none: {}\n");
+        for (group, members) in &groups {
+            text.push_str(&format!("    \"{group}\":\n      hosts:\n        \"{}\": {{}}\n", hosts[0]));
+            let members: BTreeSet<&String> = members.iter().filter_map(|at| hosts.get(*at).copied()).collect();
+            for member in members.into_iter().filter(|member| *member != hosts[0]) {
+                text.push_str(&format!("        \"{member}\": {{}}\n"));
+            }
+        }
+        let inventory = load("hosts.yaml", &text);
+        let wanted: BTreeSet<String> =
+            hosts.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(host, _)| (*host).clone()).collect();
+        prop_assume!(!wanted.is_empty());
+        let printed = crate::names::fold_names(&wanted);
+        for (pattern, limit) in [(printed.as_str(), None), ("all", Some(printed.as_str()))] {
+            let found = inventory.select(pattern, limit).map_err(|errors| TestCaseError::fail(errors.to_string()))?;
+            let found: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+            prop_assert_eq!(&found, &wanted, "{}", printed);
+        }
+    }
+
+    /// Whatever a word with numbers in brackets selects, nothing else could have been meant.
+    #[test]
+    fn numbers_in_brackets_are_never_two_things(
+        groups in proptest::collection::vec(proptest::collection::vec(0u64..8, 1..8), 2),
+        from in 0u64..6, more in 0u64..5, colon: bool,
+    ) {
+        let mut text: String = (0..8).map(|host| format!("a{host}\n")).collect();
+        for (name, members) in ["a", "b"].iter().zip(&groups) {
+            text.push_str(&format!("[{name}]\n"));
+            members.iter().for_each(|host| text.push_str(&format!("a{host}\n")));
+        }
+        let inventory = load("hosts.ini", &text);
+        let to = from + more;
+        let separator = if colon { ':' } else { '-' };
+        let names: BTreeSet<String> = (from..=to).map(|host| format!("a{host}")).collect();
+        let group: Vec<String> = inventory.select("a", None).unwrap().iter().map(ToString::to_string).collect();
+        let last = if to == 0 { from } else { to };
+        let by_place: BTreeSet<String> =
+            group.iter().skip(from as usize).take((last - from + 1) as usize).cloned().collect();
+        match inventory.select(&format!("a[{from}{separator}{to}]"), None) {
+            Ok(found) => {
+                let found: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+                let named = |host: &String| (0..8).any(|known| *host == format!("a{known}"));
+                let counts = if colon { names.iter().all(named) } else { names.iter().any(named) };
+                prop_assert!(found == by_place || found == names && by_place.is_empty());
+                prop_assert!(!counts || by_place.is_empty() || found == names.iter().filter(|host| named(host)).cloned().collect());
+            }
+            Err(errors) => {
+                let text = errors.to_string();
+                prop_assert!(text.contains("two things") || by_place.is_empty(), "{}", text);
+            }
+        }
+    }
+
     #[test]
     fn any_pattern_selects_or_is_refused(pattern in "[-gh0-9:,&!*?~\\[\\]()@. a]{0,24}", limit in proptest::option::of("[gh0-9:,&!*\\[\\]]{0,8}")) {
         let inventory = modelled(&[1, 3, 0, 1023, 6]);

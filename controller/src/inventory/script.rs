@@ -59,7 +59,11 @@ pub(super) fn read(draft: &mut Draft, path: &Path, timeout: Duration) -> Result<
                 if let Some(host) =
                     draft.host_index.get(host.as_str()).and_then(|id| draft.hosts.get_mut(*id))
                 {
-                    host.vars.extend(entries.iter().map(|(key, value)| (key.key_text(), value.to_json())));
+                    for (key, value) in entries {
+                        let key = key.key_text();
+                        host.places.note(&key, &value.span);
+                        host.vars.insert(key, value.to_json());
+                    }
                 }
             }
             _ => errors.push(vars.wrong_type(&format!("the variables of the host `{host}`"), "a mapping")),
@@ -120,10 +124,11 @@ fn groups(draft: &mut Draft, root: &Node) -> Result<Listed, Diagnostics> {
                         continue;
                     };
                     for host in list {
+                        let place = &host.span;
                         let Some(host) = errors.absorb(host.expect_str("the name of a host")) else {
                             continue;
                         };
-                        draft.add_host(host, group, None);
+                        draft.add_host(host, group, None, place);
                         if seen.insert(host.to_owned()) {
                             hosts.push(host.to_owned());
                         }

@@ -5,7 +5,7 @@
 
 use super::draft::{Draft, GroupId};
 use super::ini::{cycle, hosts_of, set_group_var};
-use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::diagnostic::{Diagnostic, Diagnostics, Span};
 use crate::yaml::{Node, Value};
 
 const KEYS: [&str; 3] = ["hosts", "children", "vars"];
@@ -161,13 +161,15 @@ fn host(draft: &mut Draft, group: GroupId, name: &Node, data: &Node, errors: &mu
             return;
         }
     };
-    let vars: Vec<(String, serde_json::Value)> =
-        vars.iter().map(|(key, value)| (key.key_text(), value.to_json())).collect();
+    let vars: Vec<(String, serde_json::Value, &Span)> =
+        vars.iter().map(|(key, value)| (key.key_text(), value.to_json(), &value.span)).collect();
+    let at = &name.span;
     for name in &hosts.names {
-        let host = draft.add_host(name, group, hosts.port);
+        let host = draft.add_host(name, group, hosts.port, at);
         if let Some(host) = draft.hosts.get_mut(host) {
-            for (key, value) in &vars {
+            for (key, value, place) in &vars {
                 host.vars.insert(key.clone(), value.clone());
+                host.places.note(key, place);
             }
         }
     }

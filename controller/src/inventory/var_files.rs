@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::load::read_file;
-use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, looks_secret};
+use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, looks_secret};
 use crate::vault::{self, Keyring};
 use crate::yaml;
 
@@ -36,6 +36,15 @@ impl VarFiles {
 
     pub(super) fn host(&self, name: &str, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
         self.hosts.vars(name, keyring)
+    }
+
+    /// Where a file of the group sets a variable, read anew; nothing where it cannot be read as plain text.
+    pub(super) fn group_place(&self, name: &str, key: &str) -> Option<Span> {
+        self.groups.place(name, key)
+    }
+
+    pub(super) fn host_place(&self, name: &str, key: &str) -> Option<Span> {
+        self.hosts.place(name, key)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,6 +78,13 @@ impl Folder {
             }
         }
         errors.into_result(vars)
+    }
+
+    fn place(&self, name: &str, key: &str) -> Option<Span> {
+        self.files(name).iter().rev().find_map(|file| {
+            let root = yaml::parse_source(&read_file(file).ok()?).ok()?;
+            root.get(key).map(|value| value.span.clone())
+        })
     }
 
     fn files(&self, name: &str) -> Vec<PathBuf> {

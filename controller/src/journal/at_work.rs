@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io::{self, BufRead, BufReader},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -29,7 +29,8 @@ pub struct Turn(#[expect(dead_code, reason = "its lock lives as long as it")] Fi
 /// # Errors
 /// The state directory cannot be used.
 pub fn take_turn(state_dir: &Path) -> io::Result<Turn> {
-    fs::create_dir_all(state_dir)?;
+    // Why for us alone: what lies here says what a resume does.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{RunDir, RunId};
+use super::{RunDir, RunId, skim::ends};
 use crate::event::{EVENT_VERSION, Event, RunFinished, RunStarted, What};
 
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,17 @@ pub fn read_for_resume(dir: &RunDir) -> Result<Vec<Event>, JournalError> {
         }
     }
     Ok(events)
+}
+
+/// Whether nothing can go on with a run any more: it said so in its journal, or it only read and its process is gone.
+/// What cannot be read is not over.
+pub fn is_over(dir: &RunDir) -> bool {
+    let run = dir.path().file_name().and_then(|name| RunId::parse(name.to_str()?));
+    let state_dir = dir.path().parent().and_then(Path::parent);
+    let (Some(run), Some(state_dir)) = (run, state_dir) else { return false };
+    let Some((first, last)) = ends(dir) else { return false };
+    // Why these two: a run begins with what it is, a process of it ends with how it ended, and journals are large.
+    summary(state_dir, run, &[first, last]).is_some_and(|run| !run.running && !run.is_unfinished())
 }
 
 /// One line of `gpufleet runs`.

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read as _, Seek as _, SeekFrom},
     path::Path,
 };
 
@@ -13,6 +13,8 @@ use crate::event::{EVENT_VERSION, Event, What};
 const TAG: &[u8] = br#""event":""#;
 /// How far into a line the kind is looked for: number and time stand before it.
 const HEAD: usize = 160;
+/// How much of the end of a journal is read at first, in bytes.
+const TAIL: u64 = 64 << 10;
 
 /// The ids of all runs below the state directory, newest first; whether they can be read is not looked at.
 pub fn newest_runs(state_dir: &Path) -> Vec<RunId> {
@@ -50,6 +52,31 @@ pub fn skim(dir: &RunDir, kinds: &[&str], most: u64) -> Option<Vec<Event>> {
     }
 }
 
+/// The first and the last event of a journal, the same one where it is the only one; none where they cannot be read.
+pub(super) fn ends(dir: &RunDir) -> Option<(Event, Event)> {
+    let mut file = fs::File::open(dir.journal()).ok()?;
+    let mut line = Vec::new();
+    BufReader::new(&file).read_until(b'\n', &mut line).ok()?;
+    let first: Event = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+    if matches!(&first.what, What::RunStarted(started) if started.version > EVENT_VERSION) {
+        return None;
+    }
+    let length = file.metadata().ok()?.len();
+    let mut window = TAIL.min(length);
+    loop {
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(length - window)).ok()?;
+        (&file).take(window).read_to_end(&mut tail).ok()?;
+        // Why: a line without its end is an interrupted write, and no event.
+        tail.truncate(tail.iter().rposition(|byte| *byte == b'\n')?);
+        let start = tail.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        if let Some(start) = start.or((window == length).then_some(0)) {
+            return Some((first, serde_json::from_slice(tail.get(start..)?).ok()?));
+        }
+        window = (window * 2).min(length);
+    }
+}
+
 /// Whether a line may be an event of one of these kinds.
 fn is_of(line: &[u8], kinds: &[&str]) -> bool {
     let head = line.get(..HEAD.min(line.len())).unwrap_or_default();
@@ -67,6 +94,26 @@ mod tests {
 
     fn event(seq: u64, what: What) -> Event {
         Event { seq, at: jiff::Timestamp::UNIX_EPOCH, what }
+    }
+
+    #[test]
+    fn both_ends_are_read_without_what_lies_between() {
+        let state = tempfile::tempdir().unwrap();
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        let journal = Journal::create(&dir).unwrap();
+        assert_eq!(ends(&dir), None, "nothing happened yet");
+        let said = |seq, text: String| event(seq, What::Notice { level: Level::Info, text });
+        let first = said(0, "first".to_owned());
+        journal.append(&first).unwrap();
+        journal.close().unwrap();
+        assert_eq!(ends(&dir), Some((first.clone(), first.clone())));
+        let mut text = fs::read(dir.journal()).unwrap();
+        text.extend(b"what nobody reads\n".repeat(10_000));
+        let last = said(1, "x".repeat(3 * TAIL as usize));
+        text.extend(serde_json::to_vec(&last).unwrap());
+        text.extend(b"\n{\"seq\":2,");
+        fs::write(dir.journal(), &text).unwrap();
+        assert_eq!(ends(&dir), Some((first, last)));
     }
 
     #[test]

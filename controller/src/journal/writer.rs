@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::PathBuf,
-    sync::{Arc, OnceLock, mpsc},
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -21,6 +21,10 @@ const GROUP: Duration = Duration::from_millis(20);
 const GLANCE: Duration = Duration::from_secs(1);
 /// How many events may wait for the disk before the run waits too.
 const BACKLOG: usize = 4096;
+/// The same in bytes; a larger one waits until it is alone.
+const BACKLOG_BYTES: usize = 32 << 20;
+/// How many bytes are written at once, and what came behind them.
+const GROUP_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
@@ -39,10 +43,55 @@ struct Record {
     done: Option<oneshot::Sender<Result<(), WriteError>>>,
 }
 
+impl Record {
+    fn bytes(&self) -> usize {
+        self.line.len() + self.sealed.as_ref().map_or(0, Vec::len)
+    }
+}
+
+/// The bytes that wait for the disk. `None` once nothing will be written any more.
+#[derive(Debug)]
+struct Backlog {
+    bytes: Mutex<Option<usize>>,
+    less: Condvar,
+}
+
+impl Backlog {
+    fn new() -> Self {
+        Self { bytes: Mutex::new(Some(0)), less: Condvar::new() }
+    }
+
+    /// Waits until there is room for so many more.
+    fn add(&self, bytes: usize) {
+        let is_full =
+            |waiting: &mut Option<usize>| waiting.is_some_and(|n| n > 0 && n + bytes > BACKLOG_BYTES);
+        let waiting = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.less.wait_while(waiting, is_full).unwrap_or_else(PoisonError::into_inner);
+        *waiting = waiting.map(|n| n + bytes);
+    }
+
+    fn remove(&self, bytes: usize) {
+        let mut waiting = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = waiting.map(|n| n - bytes);
+        self.less.notify_all();
+    }
+}
+
+/// Lets go whoever waits for room, however the writing thread ends.
+struct Writing(Arc<Backlog>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        *self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.less.notify_all();
+    }
+}
+
 /// An open journal. Dropping it writes what is left.
 #[derive(Debug)]
 pub struct Journal {
     sender: Option<mpsc::SyncSender<Record>>,
+    backlog: Arc<Backlog>,
     thread: Option<thread::JoinHandle<Result<(), WriteError>>>,
     path: PathBuf,
     /// Why the writing thread ended, once it did.
@@ -105,11 +154,13 @@ impl Journal {
         let files = Files { journal: file, path: path.clone(), sealed: None, sealed_path: dir.sealed() };
         let failed = Arc::new(OnceLock::new());
         let why = Arc::clone(&failed);
+        let backlog = Arc::new(Backlog::new());
+        let writing = Writing(Arc::clone(&backlog));
         let thread = thread::spawn(move || {
             // Why before the receiver goes: whoever finds it gone asks why.
-            write_all(files, &receiver).inspect_err(|error| _ = why.set(error.clone()))
+            write_all(files, &receiver, &writing.0).inspect_err(|error| _ = why.set(error.clone()))
         });
-        Ok(Self { sender: Some(sender), thread: Some(thread), path, failed })
+        Ok(Self { sender: Some(sender), backlog, thread: Some(thread), path, failed })
     }
 
     fn broken(&self) -> WriteError {
@@ -138,6 +189,7 @@ impl Journal {
             _ => Record { line: line(event)?, sealed: None, done },
         };
         let sender = self.sender.as_ref().ok_or_else(|| self.broken())?;
+        self.backlog.add(record.bytes());
         sender.send(record).map_err(|_| self.broken())
     }
 
@@ -221,17 +273,25 @@ impl Files {
     }
 }
 
-fn write_all(mut files: Files, receiver: &mpsc::Receiver<Record>) -> Result<(), WriteError> {
+fn write_all(
+    mut files: Files,
+    receiver: &mpsc::Receiver<Record>,
+    backlog: &Backlog,
+) -> Result<(), WriteError> {
     while let Ok(first) = receiver.recv() {
+        let mut bytes = first.bytes();
         let mut lines = first.line;
         let mut sealed = first.sealed.unwrap_or_default();
         let mut waiting: Vec<_> = first.done.into_iter().collect();
         // Why: somebody who waits must not wait for company.
-        while let Ok(next) = if waiting.is_empty() {
-            receiver.recv_timeout(GROUP).map_err(|_| mpsc::TryRecvError::Empty)
-        } else {
-            receiver.try_recv()
-        } {
+        while bytes < GROUP_BYTES
+            && let Ok(next) = if waiting.is_empty() {
+                receiver.recv_timeout(GROUP).map_err(|_| mpsc::TryRecvError::Empty)
+            } else {
+                receiver.try_recv()
+            }
+        {
+            bytes += next.bytes();
             lines.extend(next.line);
             sealed.extend(next.sealed.unwrap_or_default());
             waiting.extend(next.done);
@@ -239,6 +299,8 @@ fn write_all(mut files: Files, receiver: &mpsc::Receiver<Record>) -> Result<(), 
         let written = files
             .write(&lines, &sealed)
             .map_err(|e| WriteError::Write { path: files.path.clone(), cause: e.to_string() });
+        drop((lines, sealed));
+        backlog.remove(bytes);
         for done in waiting {
             // Why: whoever asked may have been cancelled meanwhile; the record stands all the same.
             let _ = done.send(written.clone());

@@ -117,6 +117,25 @@ pub static RULES: &[Rule] = &[
         example: "- service: {name: slurmd, state: restarted}   # wrong, beside a task with `become: true`",
     },
     Rule {
+        name: "gpu-without-root",
+        severity: Severity::Warning,
+        also: &[],
+        summary: "GPUs are changed in a play in which nothing says who becomes root.",
+        help: "Only root may change GPUs: plan and run fail for every other user. Nothing is said where the login user is root, or where \
+               play, variables of the play or the inventory (`-i`) speak of `become`.",
+        example: "- hosts: gpus\n  become: true\n  tasks:\n    - gpu_persistence: {mode: daemon}",
+    },
+    Rule {
+        name: "limit-without-persistence",
+        severity: Severity::Warning,
+        also: &[],
+        summary: "A power limit, clock or compute mode is declared, and persistence is not.",
+        help: "The driver keeps these in memory and forgets them when the last program that uses the GPU ends. Without persistence \
+               that is as soon as they are set, and the run ends unconverged. Nothing is said where roles or other files may \
+               declare it.",
+        example: "- gpu_power: {limit_watts: 500}         # wrong alone\n- gpu_persistence: {mode: daemon}       # right\n- gpu_power: {limit_watts: 500}",
+    },
+    Rule {
         name: "package-latest",
         severity: Severity::Warning,
         also: &["package-latest"],

@@ -8,6 +8,7 @@ use super::{noqa, tasks, unused};
 use crate::diagnostic::{self, Diagnostic, Diagnostics, Severity as DiagnosticSeverity};
 use crate::migration::{FileRole, Recorder, tasks_of};
 use crate::playbook::{Known, Program, Reader};
+use crate::template::Dict;
 use crate::vault::{self, Keyring, is_encrypted};
 use crate::yaml::{self, Node};
 
@@ -68,13 +69,21 @@ impl Report {
     pub fn check_variables(&mut self, known: &Known) {
         let Some(program) = &self.program else { return };
         let found = program.check_variables(known);
-        self.findings.extend(found.into_iter().map(|error| Finding::new("undefined-variable", error)));
+        self.findings.extend(found.into_iter().map(|error| match error.severity {
+            DiagnosticSeverity::Error => Finding::new("undefined-variable", error),
+            DiagnosticSeverity::Warning | DiagnosticSeverity::Note => {
+                Finding { rule: "undefined-variable", ..warned(error) }
+            }
+        }));
         self.sort();
     }
 
     /// Adds what else is wrong, such as what needs the inventory.
     pub fn add(&mut self, errors: Diagnostics) {
-        self.findings.extend(errors.into_iter().map(|error| Finding::new("invalid", error)));
+        self.findings.extend(errors.into_iter().map(|error| match error.severity {
+            DiagnosticSeverity::Error => Finding::new("invalid", error),
+            DiagnosticSeverity::Warning | DiagnosticSeverity::Note => warned(error),
+        }));
         self.sort();
     }
 
@@ -118,14 +127,22 @@ impl Report {
             let file = span.and_then(|span| files.iter().position(|file| file == span.file()));
             (file, span.map(|span| (span.line, span.column)))
         });
+        // Why: a file that several plays read has its mistakes in all of them.
+        self.findings.dedup();
     }
 }
 
-/// Looks at playbooks and whatever they read; roles may lie in `roles_path` too.
-pub fn check(paths: &[String], reader: &dyn Reader, keyring: &Arc<Keyring>, roles_path: &[String]) -> Report {
+/// Looks at playbooks and whatever they read; roles may lie in `roles_path` too, and `extra` comes from the command line.
+pub fn check(
+    paths: &[String],
+    reader: &dyn Reader,
+    keyring: &Arc<Keyring>,
+    roles_path: &[String],
+    extra: &Arc<Dict>,
+) -> Report {
     let recorder = Recorder::new(reader);
     let mut report = Report::default();
-    match Program::load_with(paths, &recorder, keyring, roles_path) {
+    match Program::load_knowing(paths, &recorder, keyring, roles_path, extra) {
         Ok(program) => {
             let warnings = program.warnings.clone();
             report.findings.extend(warnings.into_iter().map(warned));

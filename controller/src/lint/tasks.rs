@@ -8,6 +8,7 @@ use super::run::Finding;
 use crate::diagnostic::Diagnostic;
 use crate::migration::{TaskView, advise, command_text, needs_shell, tasks_of};
 use crate::template::is_template;
+use crate::visible::command_line;
 use crate::yaml::{Node, Value as Yaml};
 
 /// Variables of connections that have a newer name.
@@ -50,6 +51,53 @@ pub(super) fn check_file(tree: &Node, findings: &mut Vec<Finding>) {
         findings.extend(own.into_iter().map(|finding| finding.in_task(line)));
     }
     missing_become(&views, findings);
+    gpus_without_root(tree, &views, findings);
+    forgotten_limits(tree, &views, findings);
+}
+
+/// Values that the driver forgets with its last client, in a file that keeps no GPU awake.
+fn forgotten_limits(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
+    let plays = tree.as_seq().unwrap_or_default();
+    let brings_more = |play: &Node| play.get("roles").is_some() || play.get("hosts").is_none();
+    if plays.is_empty() || plays.iter().any(brings_more) {
+        return;
+    }
+    let mut limits = Vec::new();
+    for view in views {
+        let Some(found) = view.found() else { continue };
+        let statement = found.name.rsplit('.').next().unwrap_or_default();
+        if statement.starts_with("import_") || statement.starts_with("include_") {
+            return;
+        }
+        let word = |key: &str| found.value.get(key).and_then(Node::as_str);
+        match statement {
+            "gpu_persistence" if word("mode") != Some("off") => return,
+            "service" | "systemd" | "systemd_service"
+                if word("name").is_some_and(|name| name.starts_with("nvidia-persistenced")) =>
+            {
+                return;
+            }
+            "command" | "shell" if command_text(found.value).is_some_and(|text| text.contains("-pm")) => {
+                return;
+            }
+            "gpu_power" | "gpu_clocks" => limits.push((view, found)),
+            "gpu_compute_mode" if word("mode") != Some("default") => limits.push((view, found)),
+            _ => {}
+        }
+    }
+    for (view, found) in limits {
+        let (line, _) = view.lines();
+        findings.push(
+            Finding::new(
+                "limit-without-persistence",
+                Diagnostic::warning(format!("nothing keeps what `{}` sets", found.name))
+                    .at(&found.key.span)
+                    .note("without persistence the driver forgets it when its last client ends")
+                    .help("add `gpu_persistence: {mode: daemon}` to the play"),
+            )
+            .in_task(line),
+        );
+    }
 }
 
 fn check_task(view: &TaskView<'_>, findings: &mut Vec<Finding>) {
@@ -296,6 +344,43 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     }
 }
 
+/// Plays that change GPUs and say nowhere who is root.
+fn gpus_without_root(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
+    for play in tree.as_seq().unwrap_or_default().iter().filter(|play| play.get("hosts").is_some()) {
+        let of_play = |view: &&TaskView<'_>| view.play.is_some_and(|other| std::ptr::eq(other, play));
+        let said = |view: &TaskView<'_>| {
+            let is_root = view.inherited("remote_user").is_some_and(|user| user.as_str() == Some("root"));
+            is_root || view.inherited("become").is_some() || view.inherited("connection").is_some()
+        };
+        let variables = ["ansible_become", "ansible_user", "ansible_ssh_user", "ansible_connection"];
+        let in_variables =
+            variables.iter().any(|name| play.get("vars").and_then(|vars| vars.get(name)).is_some());
+        let local = play.get("hosts").and_then(Node::as_str) == Some("localhost");
+        // Why not with files of variables: they may say it too.
+        if in_variables || local || play.get("vars_files").is_some() || views.iter().filter(of_play).any(said)
+        {
+            continue;
+        }
+        let first = views.iter().filter(of_play).find_map(|view| {
+            let found = view.found().filter(|_| view.node.get("delegate_to").is_none())?;
+            found.kind.filter(|kind| kind.name.starts_with("gpu_")).map(|kind| (view, found, kind.name))
+        });
+        let Some((view, found, name)) = first else { continue };
+        findings.push(
+            Finding::new(
+                "gpu-without-root",
+                Diagnostic::warning(format!("`{name}` changes GPUs, and nothing in this play becomes root"))
+                    .at(&found.key.span)
+                    .note("only root may change GPUs: plan and run fail for every other user")
+                    .help(
+                        "add `become: true` to the play; with -i, what the inventory says of it counts too",
+                    ),
+            )
+            .in_task(view.lines().0),
+        );
+    }
+}
+
 /// Rules about every value of a file.
 pub(super) fn check_values(node: &Node, findings: &mut Vec<Finding>) {
     match &node.value {
@@ -349,7 +434,10 @@ fn secret(key: &Node, value: &Node, findings: &mut Vec<Finding>) {
             "plain-secret",
             Diagnostic::warning(format!("`{}` stands here for everybody to read", key.key_text()))
                 .at(&key.span)
-                .help(format!("encrypt it: `gpufleet vault encrypt-string --name {}`", key.key_text())),
+                .help(format!(
+                    "encrypt it: `{}`",
+                    command_line(["gpufleet", "vault", "encrypt-string", "--name", &key.key_text()])
+                )),
         ));
     }
 }

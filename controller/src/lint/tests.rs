@@ -10,13 +10,17 @@ use crate::yaml;
 fn report_of(files: &[(&str, &str)]) -> Report {
     let files: HashMap<String, String> =
         files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-    check(&["play.yml".to_owned()], &files, &Arc::default(), &[])
+    check(&["play.yml".to_owned()], &files, &Arc::default(), &[], &Arc::default())
 }
 
 /// `rule:line` of everything found in a playbook with these tasks, notes left out.
 fn found(tasks: &str) -> Vec<String> {
-    let text = format!("- hosts: all\n  tasks:\n{tasks}");
-    let report = report_of(&[("play.yml", &text)]);
+    found_in(&format!("- hosts: all\n  tasks:\n{tasks}"))
+}
+
+/// The same of a whole playbook.
+fn found_in(text: &str) -> Vec<String> {
+    let report = report_of(&[("play.yml", text)]);
     let line = |finding: &Finding| finding.diagnostic.span.as_ref().map_or(0, |span| span.line);
     let kept = report.findings.iter().filter(|finding| finding.severity > Severity::Note);
     kept.map(|finding| format!("{}:{}", finding.rule, line(finding))).collect()
@@ -112,6 +116,50 @@ fn becoming_another_user() {
     assert_eq!(found(&format!("{root}    - service: {{name: b, state: started}}\n")), ["missing-become:5"]);
     assert_eq!(found("    - service: {name: b, state: started}\n"), NOTHING, "root may have logged in");
     assert_eq!(found(&format!("{root}    - debug: {{msg: hello}}\n")), NOTHING);
+}
+
+#[test]
+fn gpus_that_nobody_may_change() {
+    let task = "    - gpu_persistence: {mode: daemon}\n";
+    assert_eq!(
+        found(&format!("{task}    - gpu_ecc: {{mode: enabled}}\n")),
+        ["gpu-without-root:3"],
+        "once a play"
+    );
+    for says in [
+        "  become: true\n",
+        "  become: false\n",
+        "  remote_user: root\n",
+        "  vars: {ansible_user: root}\n",
+        "  vars: {ansible_become: true}\n",
+        "  vars_files: [secrets.yml]\n",
+        "  connection: local\n",
+    ] {
+        let found = found_in(&format!("- hosts: all\n{says}  tasks:\n{task}"));
+        assert!(!found.iter().any(|finding| finding.starts_with("gpu-without-root")), "{says}: {found:?}");
+    }
+    assert_eq!(found(&format!("{task}      become: true\n")), NOTHING);
+    assert_eq!(found("    - debug: {msg: hello}\n"), NOTHING);
+    for shipped in [
+        include_str!("../../../playbooks/bringup.yaml"),
+        include_str!("../../../playbooks/mig-reconfigure.yaml"),
+    ] {
+        let found = found_in(shipped);
+        assert!(!found.iter().any(|finding| finding.starts_with("gpu-without-root")), "{found:?}");
+    }
+}
+
+#[test]
+fn limits_that_nothing_keeps() {
+    let found = |tasks: &str| found_in(&format!("- hosts: all\n  become: true\n  tasks:\n{tasks}"));
+    let limit = "    - gpu_power: {limit_watts: 500}\n";
+    assert_eq!(found(limit), ["limit-without-persistence:4"]);
+    assert_eq!(found("    - gpu_compute_mode: {mode: default}\n"), NOTHING);
+    for keeps in ["gpu_persistence: {mode: daemon}", "service: {name: nvidia-persistenced, state: started}"] {
+        assert_eq!(found(&format!("{limit}    - {keeps}\n")), NOTHING, "{keeps}");
+    }
+    let off = format!("{limit}    - gpu_persistence: {{mode: 'off'}}\n");
+    assert_eq!(found(&off), ["limit-without-persistence:4"]);
 }
 
 #[test]
@@ -334,7 +382,7 @@ fn the_shipped_playbooks_are_without_findings() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") {
             let read = |path: &str| std::fs::read(path);
-            let report = check(&[path.display().to_string()], &read, &Arc::default(), &[]);
+            let report = check(&[path.display().to_string()], &read, &Arc::default(), &[], &Arc::default());
             assert!(report.findings.is_empty(), "{}", report.text(false));
         }
     }

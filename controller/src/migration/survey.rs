@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::commands::{Advice, Suggestion, advise, grub_line};
 use super::walk::{FileRole, Recorder, TaskView, short, tasks_of};
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::playbook::{Program, Reader, module_advice};
+use crate::playbook::{Program, Reader, module_advice_for};
 use crate::vault::Keyring;
 use crate::yaml::{self, Node, Value as Yaml};
 
@@ -327,7 +327,8 @@ fn report(path: &str, view: &TaskView<'_>, problems: Vec<Problem>) -> TaskReport
             }
             Some(_) => {}
             None if !work => {
-                let advice = module_advice(&found.name);
+                let absent = found.value.get("state").and_then(Node::as_str) == Some("absent");
+                let advice = module_advice_for(&found.name, absent);
                 unknown = advice.is_none();
                 if let Some(advice) = advice {
                     notes.push(advice.text());

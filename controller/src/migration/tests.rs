@@ -157,7 +157,7 @@ fn a_playbook_is_taken_apart() {
                       -> use `command: ufw …` with `changed_when`
         10  unknown   odd (foo.bar.baz)
                       unknown task `foo.bar.baz`
-                      -> `gpufleet doc` lists all kinds
+                      -> `command` and `script` run a program of the node; `gpufleet doc` lists all kinds
         12  as it is  more (import_tasks)
 
     more.yml

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::names::{FACTS, MAGIC, Reference, is_fact};
 use super::policy::Drain;
 use super::program::{Play, Program, Task};
-use crate::diagnostic::{Diagnostic, Diagnostics, Span, suggest};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity, Span, suggest};
 use crate::template::{Value, is_template};
 
 /// Variables that come from outside of the playbook.
@@ -17,7 +17,8 @@ pub struct Known {
 }
 
 impl Program {
-    /// Every use of a variable that cannot exist, in all plays.
+    /// Every use of a variable that cannot exist, in all plays: an error, or a warning where a condition may keep it from
+    /// being asked for.
     pub fn check_variables(&self, known: &Known) -> Diagnostics {
         let mut errors = Diagnostics::new();
         let values = Values::of(self, known);
@@ -173,32 +174,44 @@ fn check_play<'a>(
         reference.local || names.contains(reference.name.as_str()) || facts && is_fact(&reference.name)
     };
     let mut reported: BTreeSet<(String, u32, u32)> = BTreeSet::new();
-    let mut check = |references: &'a [Reference], names: &BTreeSet<&str>, certain: bool| {
+    let mut check = |references: &'a [Reference], names: &BTreeSet<&str>, wide_values: bool| {
         for reference in
             references.iter().filter(|reference| reference.within.is_none() && !reference.guarded)
         {
             let place = (reference.span.file().to_owned(), reference.span.line, reference.span.column);
             let error = if !is_in(reference, names) {
                 Some(undefined(reference, reference, names, facts))
-            } else if certain {
+            } else if wide_values {
                 let missing = values.missing(&reference.name, &|inner| is_in(inner, &wide), &mut Vec::new());
-                missing.map(|missing| undefined(reference, missing, &wide, facts))
+                // Why: a condition may be about the very variable that is missing.
+                let tested = |missing: &&Reference| {
+                    reference.doubtful
+                        && references.iter().any(|other| other.guarded && other.name == missing.name)
+                };
+                missing
+                    .filter(|missing| !tested(missing))
+                    .map(|missing| undefined(reference, missing, &wide, facts))
             } else {
                 None
             };
             if let Some(error) = error
                 && reported.insert(place)
             {
-                errors.push(error);
+                errors.push(if reference.doubtful { doubt(error) } else { error });
             }
         }
     };
     check(&play.var_references, &wide, true);
     check(&play.block_references, &wide, false);
     for task in tasks {
-        // Why not under a condition: it may be about the very variable that is missing.
-        check(&task.references, known, task.when.is_empty());
+        check(&task.references, known, true);
     }
+}
+
+/// An error that comes about only where a condition holds.
+fn doubt(error: Diagnostic) -> Diagnostic {
+    let doubt = Diagnostic { severity: Severity::Warning, ..error };
+    doubt.note("a condition may keep this from being done; where it holds, the task fails")
 }
 
 /// Why not the play's variables: they are the same for every host, and one domain of all hosts bounds nothing.

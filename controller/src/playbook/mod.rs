@@ -19,10 +19,10 @@ mod tags;
 
 pub use check::Known;
 pub use library::{Included, Library, Site, Wanted};
-pub use modules::{ModuleAdvice, kind_names, module_advice};
+pub use modules::{ModuleAdvice, kind_names, module_advice, module_advice_for};
 pub(crate) use names::is_fact;
 pub use params::{ParamProblem, read_params};
-pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, unavailable};
+pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, too_large, unavailable};
 pub use policy::{
     CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain, Notice, NoticeHow, OnInterrupt,
     OnMigManager, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,

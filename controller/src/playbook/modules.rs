@@ -72,11 +72,13 @@ const INSTEAD: &[(&str, &str)] = &[
     ("podman_container", "write a systemd unit with `template` and start it with `service`"),
     ("rpm_key", "use `command: rpm --import …` with `creates`"),
     ("seboolean", "use `command: setsebool -P …` with `changed_when`"),
+    ("sefcontext", "use `command: semanage fcontext …` and `command: restorecon …` with `changed_when`"),
     ("selinux", "use `lineinfile` on /etc/selinux/config and `reboot`"),
     (
         "service_facts",
         "use `command: systemctl is-active UNIT` with `register`, `changed_when: false` and `check_mode: false`",
     ),
+    ("seport", "use `command: semanage port …` with `changed_when`"),
     ("set_fact_cacheable", "use `set_fact`"),
     ("slack", "let `gpufleet report` tell, or use `command` with `delegate_to: localhost`"),
     ("snap", "use `command: snap install …` with `changed_when`"),
@@ -118,6 +120,19 @@ pub fn module_advice(name: &str) -> Option<ModuleAdvice> {
     INSTEAD.iter().find(|(module, _)| *module == last).map(|(_, text)| ModuleAdvice::Instead(text))
 }
 
+/// [`module_advice`] for a task that may ask for `state: absent`, which no advice to write something fits.
+pub fn module_advice_for(name: &str, absent: bool) -> Option<ModuleAdvice> {
+    let writes = |text: &str| {
+        ["write the file", "put the key", "write a systemd unit"].iter().any(|word| text.starts_with(word))
+    };
+    match module_advice(name)? {
+        ModuleAdvice::Instead(text) if absent && writes(text) => {
+            Some(ModuleAdvice::Instead("remove its file with `file` and `state: absent`"))
+        }
+        advice => Some(advice),
+    }
+}
+
 /// Every name of a kind, with the kinds' other names.
 pub fn kind_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]))
@@ -136,6 +151,9 @@ mod tests {
         assert!(matches!(module_advice("community.general.ufw"), Some(ModuleAdvice::Instead(_))));
         assert!(matches!(module_advice("win_service"), Some(ModuleAdvice::Instead(_))));
         assert_eq!(module_advice("foo.bar.baz"), None);
+        let absent = |name: &str| module_advice_for(name, true).map(|advice| advice.text());
+        assert_eq!(absent("apt_repository").unwrap(), "remove its file with `file` and `state: absent`");
+        assert_eq!(absent("ufw").unwrap(), "use `command: ufw …` with `changed_when`");
         let kinds: Vec<_> = INSTEAD.iter().filter(|(name, _)| find(name).is_some()).collect();
         assert!(kinds.is_empty(), "kinds by now: {kinds:?}");
     }

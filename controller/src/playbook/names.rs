@@ -11,6 +11,8 @@ pub(super) struct Reference {
     pub span: Span,
     /// Its absence is provided for (`default`, `is defined`).
     pub guarded: bool,
+    /// Whether a condition before it may keep it from being asked for.
+    pub doubtful: bool,
     /// Whether the task or a block around it sets it.
     pub local: bool,
     /// The variable in whose value it stands: it counts where that one is used.
@@ -135,6 +137,8 @@ pub(super) const FACTS: &[&str] = &[
     "ansible_product_serial",
     "ansible_product_uuid",
     "ansible_product_version",
+    "ansible_python",
+    "ansible_python_version",
     "ansible_real_group_id",
     "ansible_real_user_id",
     "ansible_selinux",

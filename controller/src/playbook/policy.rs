@@ -26,6 +26,8 @@ pub const REBOOT_TIMEOUT_S: u64 = 20 * 60;
 pub const NOTICE_DEADLINE_S: u64 = 5 * 60;
 /// How long a power hook and what follows it may take unless the play says otherwise.
 pub const POWER_CYCLE_TIMEOUT_S: u64 = 20 * 60;
+/// Why so few: nodes that hang one by one are rare, and a mistake about the way to them hits many.
+pub const POWER_CYCLES_PER_HOUR: u32 = 2;
 /// The node's name at the scheduler unless the play says otherwise.
 pub const SLURM_NODE: &str = "{{ inventory_hostname }}";
 
@@ -363,6 +365,10 @@ pub struct PowerCycle {
     pub command: Value,
     /// Asks for the power state first; where it fails, nothing is done.
     pub status: Option<Value>,
+    /// Asks the BMC whether the node is hung; where it succeeds, it is.
+    pub hung: Option<Value>,
+    /// Power cycles of the whole run in any hour.
+    pub max_per_hour: u32,
     /// From the command until the node answers with a new boot id.
     pub timeout_s: u64,
 }

@@ -177,8 +177,8 @@ pub struct Task {
     pub section: SectionName,
     pub name: Option<Value>,
     pub kind: &'static KindInfo,
-    /// What the playbook calls the kind, such as `yum` for `dnf`; without a collection before it.
-    pub word: &'static str,
+    /// What the playbook calls the kind, such as `yum` for `dnf`, with the collection that it writes before it.
+    pub word: Arc<str>,
     /// The key that names the kind.
     pub span: Span,
     pub params: Parameters,
@@ -206,7 +206,11 @@ pub struct Task {
     /// It is hidden where this holds too.
     pub hidden_when: Option<Flag>,
     pub timeout_s: Option<u64>,
+    /// In place of it, where a host's variables say how long.
+    pub late_timeout: Option<Value>,
     pub run_once: bool,
+    /// In place of it, where a host's variables decide.
+    pub once_when: Option<Flag>,
     pub any_errors_fatal: bool,
     /// What a resumed run does where the controller died while this ran; for command kinds.
     pub on_interrupt: OnInterrupt,
@@ -235,7 +239,7 @@ pub struct Task {
 impl Task {
     /// The name as written, or the name of the kind as the playbook has it.
     pub fn title(&self) -> &str {
-        self.name.as_ref().and_then(Value::as_str).unwrap_or(self.word)
+        self.name.as_ref().and_then(Value::as_str).unwrap_or(&self.word)
     }
 
     /// Whether it asks for one of these variables, as far as its text tells.

@@ -5,7 +5,6 @@ mod kinds;
 mod schema;
 
 pub use kinds::{kind_text, kinds_list, kinds_markdown};
-pub use schema::{config_schema, inventory_schema, playbook_schema, tasks_schema};
+pub use schema::{check_schema, config_schema, inventory_schema, playbook_schema, tasks_schema};
 
-/// The schema of `report.json`, as it is handed out.
-pub const REPORT_SCHEMA: &str = include_str!("../../../docs/schema/report.schema.json");
+pub use crate::report::{document_schema as report_schema, event_schema};

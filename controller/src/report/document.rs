@@ -1,16 +1,206 @@
 //! The one JSON document of `--format json` and of the report beside the journal.
 //!
-//! Its shape is the same for `run`, `plan`, `audit` and `resume`, and is fixed by docs/schema/report.schema.json.
+//! Its shape is the same for `run`, `plan`, `audit` and `resume`, and docs/schema/report.schema.json is made from it.
 
 use std::collections::BTreeMap;
 
+use gpufleet_protocol::{Awaiting, Blocker, message::GpuClient};
+use jiff::Timestamp;
+use schemars::{JsonSchema, generate::SchemaSettings};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{NodeModel, RunModel, Verdict, exit_code, hardware_class};
-use crate::event::{ChangeRecord, NodeState, TaskReport, TaskStatus, Verb};
+use super::{NextAction, NodeModel, RunModel, Standing, Verdict, exit_code, hardware_class};
+use crate::event::{
+    ChangeRecord, DrainStep, Event, Level, NodeState, PlayStarted, RecapCounts, TaskReport, TaskStatus, Verb,
+};
 
 /// Version of the document; a new one when a reader of the old one would misread it.
 pub const DOCUMENT_FORMAT: u32 = 1;
+
+/// The document of `--format json`, the same from run, plan, audit and resume, and report.json beside the journal.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(title = "gpufleet report", deny_unknown_fields)]
+struct Document<'a> {
+    /// Version of this shape. A new number means that readers of the old one would misread it; new keys alone do not
+    /// change it.
+    format: u32,
+    /// Version of gpufleet.
+    gpufleet: Option<&'a str>,
+    run_id: &'a str,
+    verb: Verb,
+    playbooks: &'a [String],
+    inventories: &'a [String],
+    /// RFC 3339.
+    #[schemars(with = "Option<String>")]
+    started: Option<Timestamp>,
+    /// RFC 3339; null where the run is not over.
+    #[schemars(with = "Option<String>")]
+    finished: Option<Timestamp>,
+    /// Whether the run is over: what is said of one that is not is no result.
+    standing: Standing,
+    /// The moment of which all of it tells, RFC 3339; null before the first event.
+    #[schemars(with = "Option<String>")]
+    as_of: Option<Timestamp>,
+    summary: Option<&'a str>,
+    /// Why the run ended before its end.
+    stopped: Option<&'a str>,
+    /// Nodes that the run took out of service and did not bring back.
+    out_of_service: Vec<String>,
+    /// How many nodes are in each state.
+    #[schemars(with = "BTreeMap<String, usize>")]
+    states: Map<String, Value>,
+    verdicts: Verdicts,
+    plays: &'a [PlayStarted],
+    notices: Vec<NoticeDocument<'a>>,
+    /// Ansible's recap, by host.
+    #[schemars(with = "BTreeMap<String, RecapCounts>")]
+    stats: Map<String, Value>,
+    /// By host, in the order of the inventory.
+    #[schemars(with = "BTreeMap<String, NodeDocument>")]
+    nodes: Map<String, Value>,
+    /// What the run ended with; 6 where it is not over.
+    exit_code: u8,
+}
+
+/// How many nodes have each verdict.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Verdicts {
+    fail: usize,
+    unknown: usize,
+    drift: usize,
+    warn: usize,
+    ok: usize,
+    na: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "notice", deny_unknown_fields)]
+struct NoticeDocument<'a> {
+    #[schemars(with = "String")]
+    at: Timestamp,
+    level: Level,
+    text: &'a str,
+}
+
+impl<'a> NoticeDocument<'a> {
+    fn of(notice: &'a super::Notice) -> Self {
+        Self { at: notice.at, level: notice.level, text: &notice.text }
+    }
+}
+
+/// A task that ended in a way that people must hear about.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "told", deny_unknown_fields)]
+struct Told<'a> {
+    task: &'a str,
+    kind: &'a str,
+    item: Option<&'a str>,
+    /// The host that did it, where `delegate_to` names another one.
+    delegated_to: Option<&'a str>,
+    file: &'a str,
+    line: u32,
+    message: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "warning", deny_unknown_fields)]
+struct Warning<'a> {
+    task: &'a str,
+    text: &'a str,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "reboot", deny_unknown_fields)]
+struct RebootDocument<'a> {
+    why: &'a [String],
+    boot_id_before: &'a str,
+    boot_id_after: Option<&'a str>,
+    seconds: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "drain", deny_unknown_fields)]
+struct DrainDocument<'a> {
+    #[schemars(with = "String")]
+    at: Timestamp,
+    /// Ready to show.
+    text: String,
+    drain: &'a DrainStep,
+}
+
+/// How much of what is declared a reading could judge.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "judged", deny_unknown_fields)]
+struct JudgedDocument {
+    /// Tasks that declare something and apply to the node.
+    tasks: usize,
+    /// Those of them that were judged.
+    judged: usize,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "node", deny_unknown_fields)]
+struct NodeDocument<'a> {
+    state: NodeState,
+    /// unknown never counts as compliant.
+    verdict: Verdict,
+    next_action: NextAction,
+    /// Why, where that is not plain.
+    message: Option<&'a str>,
+    /// How much of what is declared was judged; null in a run, which leaves nothing to guess.
+    judged: Option<JudgedDocument>,
+    /// Such as `8x H100 80GB HBM3`; null where the GPUs were not read.
+    hardware: Option<String>,
+    /// When the facts were read, `hardware` among them; RFC 3339.
+    #[schemars(with = "Option<String>")]
+    facts_read: Option<Timestamp>,
+    /// Whether this run changed or rebooted the node after they were read: they are no result of it.
+    facts_before_changes: bool,
+    /// Changes made (run) or found (plan, audit).
+    changes: Vec<ChangeRecord>,
+    /// Changes that are needed and were not made, because a person has to decide first.
+    not_made: Vec<ChangeRecord>,
+    /// What is written and waits for a reset or reboot.
+    awaiting: Vec<&'a Awaiting>,
+    /// What stands in the way of the changes as the node is now: a run would be refused.
+    blockers: Vec<&'a Blocker>,
+    failed: Vec<Told<'a>>,
+    /// Tasks whose state could not be read.
+    unknown: Vec<Told<'a>>,
+    held: Vec<Told<'a>>,
+    /// Tasks whose effect only a run can tell.
+    possible: Vec<Told<'a>>,
+    warnings: Vec<Warning<'a>>,
+    /// Processes that hold the GPUs.
+    clients: &'a [GpuClient],
+    rebooted: bool,
+    reboots: Vec<RebootDocument<'a>>,
+    /// What happened between the node and its scheduler, in order.
+    drains: Vec<DrainDocument<'a>>,
+    out_of_service: bool,
+    seconds: u64,
+}
+
+/// The schema of the document, made from the types that are written.
+pub fn document_schema() -> Value {
+    schema_of::<Document<'static>>("report")
+}
+
+/// The schema of a line of `--format jsonl`, and of a journal.
+pub fn event_schema() -> Value {
+    schema_of::<Event>("event")
+}
+
+fn schema_of<T: JsonSchema>(name: &str) -> Value {
+    let schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>();
+    let mut schema = schema.to_value();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("$id".to_owned(), json!(format!("https://gpufleet.invalid/schema/{name}.schema.json")));
+    }
+    schema
+}
 
 /// The document of a run, finished or not.
 pub fn document(model: &RunModel) -> Value {
@@ -20,28 +210,34 @@ pub fn document(model: &RunModel) -> Value {
     let mut nodes = Map::new();
     for node in model.nodes() {
         stats.insert(node.name.clone(), json!(node.counts()));
-        nodes.insert(node.name.clone(), node_document(node, verb));
+        nodes.insert(node.name.clone(), json!(node_document(node, verb)));
     }
-    json!({
-        "format": DOCUMENT_FORMAT,
-        "gpufleet": run.map(|run| &run.gpufleet),
-        "run_id": model.run_id(),
-        "verb": verb,
-        "playbooks": run.map_or(&[][..], |run| &run.playbooks),
-        "inventories": run.map_or(&[][..], |run| &run.inventories),
-        "started": model.started,
-        "finished": model.finished,
-        "summary": model.finish.as_ref().map(|finish| &finish.summary),
-        "stopped": model.stopped(),
-        "out_of_service": model.out_of_service(),
-        "states": states(model),
-        "verdicts": verdicts(model, verb),
-        "plays": model.plays,
-        "notices": notices(model),
-        "stats": stats,
-        "nodes": nodes,
-        "exit_code": exit_code(model),
-    })
+    let document = json!(Document {
+        format: DOCUMENT_FORMAT,
+        gpufleet: run.map(|run| run.gpufleet.as_str()),
+        run_id: model.run_id(),
+        verb,
+        playbooks: run.map_or(&[][..], |run| &run.playbooks),
+        inventories: run.map_or(&[][..], |run| &run.inventories),
+        started: model.started,
+        finished: model.finished,
+        standing: model.standing(),
+        as_of: model.latest,
+        summary: model.finish.as_ref().map(|finish| finish.summary.as_str()),
+        stopped: model.stopped(),
+        out_of_service: model.out_of_service(),
+        states: states(model),
+        verdicts: verdicts(model, verb),
+        plays: &model.plays,
+        notices: model.notices.iter().map(NoticeDocument::of).collect(),
+        stats,
+        nodes,
+        exit_code: exit_code(model),
+    });
+    // Why here: no test can make a document and forget to check it.
+    #[cfg(test)]
+    super::tests::fits_its_schema(&document);
+    document
 }
 
 fn states(model: &RunModel) -> Map<String, Value> {
@@ -49,65 +245,71 @@ fn states(model: &RunModel) -> Map<String, Value> {
     NodeState::ALL.into_iter().filter(|state| model.count(*state) > 0).map(count).collect()
 }
 
-fn verdicts(model: &RunModel, verb: Verb) -> Map<String, Value> {
-    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
+fn verdicts(model: &RunModel, verb: Verb) -> Verdicts {
+    let mut counts = Verdicts::default();
     for node in model.nodes() {
-        *counts.entry(node.verdict(verb)).or_default() += 1;
+        *match node.verdict(verb) {
+            Verdict::Fail => &mut counts.fail,
+            Verdict::Unknown => &mut counts.unknown,
+            Verdict::Drift => &mut counts.drift,
+            Verdict::Warn => &mut counts.warn,
+            Verdict::Ok => &mut counts.ok,
+            Verdict::Na => &mut counts.na,
+        } += 1;
     }
-    let count =
-        |verdict: Verdict| (verdict.as_str().to_owned(), json!(counts.get(&verdict).copied().unwrap_or(0)));
-    Verdict::WORST_FIRST.into_iter().map(count).collect()
+    counts
 }
 
-fn notices(model: &RunModel) -> Vec<Value> {
-    let notice =
-        |notice: &super::Notice| json!({"at": notice.at, "level": notice.level, "text": notice.text});
-    model.notices.iter().map(notice).collect()
+fn told(task: &TaskReport) -> Told<'_> {
+    Told {
+        task: &task.task,
+        kind: &task.kind,
+        item: task.item.as_deref(),
+        delegated_to: task.delegated_to.as_deref(),
+        file: &task.position.file,
+        line: task.position.line,
+        message: task.message.as_deref(),
+    }
 }
 
-fn brief(task: &TaskReport) -> Value {
-    json!({
-        "task": task.task,
-        "kind": task.kind,
-        "item": task.item,
-        "delegated_to": task.delegated_to,
-        "file": task.position.file,
-        "line": task.position.line,
-        "message": task.message,
-    })
-}
-
-fn node_document(node: &NodeModel, verb: Verb) -> Value {
-    let in_status = |status: TaskStatus| node.tasks_in(status).map(brief).collect::<Vec<_>>();
-    let warning = |task: &TaskReport| {
-        task.warnings.iter().map(|text| json!({"task": task.task, "text": text})).collect::<Vec<_>>()
-    };
+fn node_document(node: &NodeModel, verb: Verb) -> NodeDocument<'_> {
+    let in_status = |status: TaskStatus| node.tasks_in(status).map(told).collect::<Vec<_>>();
+    let warnings = node.tasks.iter().flat_map(|task| {
+        task.warnings.iter().map(|text| Warning { task: &task.task, text }).collect::<Vec<_>>()
+    });
     let not_made = node.changes_not_made().map(|(task, change)| ChangeRecord::new(task, change));
-    let reboots = node.reboots.iter().map(|reboot| {
-        let (after, seconds) = reboot.after.clone().unzip();
-        json!({"why": reboot.why, "boot_id_before": reboot.before, "boot_id_after": after, "seconds": seconds})
+    let reboots = node.reboots.iter().map(|reboot| RebootDocument {
+        why: &reboot.why,
+        boot_id_before: &reboot.before,
+        boot_id_after: reboot.after.as_ref().map(|(boot, _)| boot.as_str()),
+        seconds: reboot.after.as_ref().map(|(_, seconds)| *seconds),
     });
     let drains =
-        node.drains.iter().map(|(at, step)| json!({"at": at, "text": step.to_string(), "drain": step}));
-    json!({
-        "state": node.state,
-        "verdict": node.verdict(verb),
-        "next_action": node.next_action(verb),
-        "message": node.message(),
-        "hardware": node.facts.as_deref().and_then(hardware_class),
-        "changes": node.change_records(),
-        "not_made": not_made.collect::<Vec<_>>(),
-        "awaiting": node.awaiting(),
-        "failed": in_status(TaskStatus::Failed),
-        "unknown": in_status(TaskStatus::Unknown),
-        "held": in_status(TaskStatus::Held),
-        "possible": in_status(TaskStatus::Possible),
-        "warnings": node.tasks.iter().flat_map(warning).collect::<Vec<_>>(),
-        "clients": node.idle.as_ref().map_or(&[][..], |idle| &idle.clients),
-        "rebooted": node.outcome.as_ref().map_or(!node.reboots.is_empty(), |outcome| outcome.rebooted),
-        "reboots": reboots.collect::<Vec<_>>(),
-        "drains": drains.collect::<Vec<_>>(),
-        "out_of_service": node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
-        "seconds": node.seconds(None),
-    })
+        node.drains.iter().map(|(at, step)| DrainDocument { at: *at, text: step.to_string(), drain: step });
+    let judged = node.judged(verb);
+    NodeDocument {
+        state: node.state,
+        verdict: node.verdict(verb),
+        next_action: node.next_action(verb),
+        message: node.message(),
+        judged: (!verb.writes()).then(|| JudgedDocument { tasks: judged.tasks(), judged: judged.judged() }),
+        hardware: node.facts.as_deref().and_then(hardware_class),
+        facts_read: node.facts_at,
+        facts_before_changes: node.facts_are_old(),
+        changes: node.change_records(),
+        not_made: not_made.collect(),
+        awaiting: node.awaiting(),
+        blockers: node.blockers(),
+        failed: in_status(TaskStatus::Failed),
+        unknown: in_status(TaskStatus::Unknown),
+        held: in_status(TaskStatus::Held),
+        possible: in_status(TaskStatus::Possible),
+        warnings: warnings.collect(),
+        clients: node.idle.as_ref().map_or(&[][..], |idle| &idle.clients),
+        rebooted: node.outcome.as_ref().map_or(!node.reboots.is_empty(), |outcome| outcome.rebooted),
+        reboots: reboots.collect(),
+        drains: drains.collect(),
+        out_of_service: node.outcome.as_ref().is_some_and(|outcome| outcome.out_of_service),
+        seconds: node.seconds(None),
+    }
 }

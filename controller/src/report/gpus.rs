@@ -51,6 +51,11 @@ fn mode(current: Option<bool>, pending: Option<bool>) -> String {
     }
 }
 
+fn without_index(text: &str, index: u32) -> String {
+    let rest = text.strip_prefix(&format!("GPU {index} "));
+    rest.map_or_else(|| text.to_owned(), |rest| format!("it {rest}"))
+}
+
 fn look(gpu: &GpuFacts) -> Look {
     let or_na = |text: Option<String>| text.unwrap_or_else(|| "n/a".to_owned());
     let power = gpu.power_limit_mw.map(|limit| match gpu.power_default_mw {
@@ -66,6 +71,7 @@ fn look(gpu: &GpuFacts) -> Look {
         compute_mode: or_na(gpu.compute_mode.clone()),
         persistence: or_na(gpu.persistence.map(|on| if on { "on" } else { "off" }.to_owned())),
         blocks: blocks_of(&gpu.mig_layout),
-        errors: gpu.errors.clone(),
+        // Why without the index: it is in the first column, and equal GPUs share a row.
+        errors: gpu.errors.iter().map(|text| without_index(text, gpu.index)).collect(),
     }
 }

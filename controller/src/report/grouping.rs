@@ -1,6 +1,6 @@
 //! Many alike things said once: changes of several GPUs, reasons of several nodes, failures of one cause.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 use gpufleet_protocol::{Certainty, Change, Disruption, facts::Facts};
 
@@ -8,7 +8,7 @@ use super::{NodeModel, fold_numbers};
 use crate::event::{NodeState, Position, TaskReport, TaskStatus};
 
 /// Changes that are the same but for the GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ChangeGroup {
     pub task: String,
     pub kind: String,
@@ -76,26 +76,65 @@ pub(crate) fn split_gpu(what: &str) -> (Option<u32>, &str) {
     }
 }
 
+/// Texts that differ in nothing but the GPU that they name, as one: `GPU 0-7 ECC enabled is pending`. Equal texts are
+/// said once.
+pub fn fold_gpus<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut groups: Vec<(Vec<u32>, (&str, &str))> = Vec::new();
+    let mut places: HashMap<_, usize> = HashMap::new();
+    for text in texts {
+        let (gpu, around) = find_gpu(text);
+        match places.entry((around, gpu.is_some())) {
+            Entry::Occupied(place) => groups[*place.get()].0.extend(gpu),
+            Entry::Vacant(place) => {
+                place.insert(groups.len());
+                groups.push((gpu.into_iter().collect(), around));
+            }
+        }
+    }
+    let told = |(gpus, (before, after)): (Vec<u32>, (&str, &str))| match gpus.is_empty() {
+        true => before.to_owned(),
+        false => format!("{before}GPU {}{after}", fold_numbers(gpus)),
+    };
+    groups.into_iter().map(told).collect()
+}
+
+/// The first GPU that a text names, and what stands around it.
+fn find_gpu(text: &str) -> (Option<u32>, (&str, &str)) {
+    for (at, found) in text.match_indices("GPU ") {
+        let rest = &text[at + found.len()..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let whole =
+            !text[..at].ends_with(char::is_alphanumeric) && !rest[digits..].starts_with(['-', ',', '.']);
+        if let (Ok(index), true) = (rest[..digits].parse(), whole) {
+            return (Some(index), (&text[..at], &rest[digits..]));
+        }
+    }
+    (None, (text, ""))
+}
+
 /// Folds one node's changes over its GPUs, in the order in which they first appear.
 pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Change)>) -> Vec<ChangeGroup> {
     let mut groups: Vec<ChangeGroup> = Vec::new();
+    // The groups of changes that are the same but for the GPU, in order, and how many of them name a GPU already: always
+    // the first ones, since each change goes to the first that lacks its GPU.
+    let mut alike: HashMap<_, (Vec<usize>, HashMap<u32, usize>)> = HashMap::new();
     for (task, change) in changes {
         let (gpu, what) = split_gpu(&change.what);
-        let same = groups.iter_mut().find(|group| {
-            gpu.is_some_and(|gpu| !group.gpus.is_empty() && !group.gpus.contains(&gpu))
-                && group.task == task.task
-                && group.position == task.position
-                && group.what == what
-                && group.from == change.from
-                && group.to == change.to
-                && group.disruption == change.disruption
-                && group.certainty == change.certainty
-                && group.note == change.note
-                && group.diff == change.diff
-                && group.delegated_to == task.delegated_to
+        let rest =
+            (&change.from, &change.to, change.disruption, change.certainty, &change.note, &change.diff);
+        let key = (&task.task, &task.position, &task.delegated_to, what, rest);
+        let same = gpu.and_then(|gpu| {
+            let (places, named) = alike.entry(key).or_default();
+            let nth = named.entry(gpu).or_default();
+            *nth += 1;
+            let place = places.get(*nth - 1).copied();
+            if place.is_none() {
+                places.push(groups.len());
+            }
+            place
         });
         match (same, gpu) {
-            (Some(group), Some(gpu)) => group.gpus.push(gpu),
+            (Some(place), Some(gpu)) => groups[place].gpus.push(gpu),
             _ => groups.push(ChangeGroup {
                 task: task.task.clone(),
                 kind: task.kind.clone(),
@@ -115,18 +154,23 @@ pub fn fold_changes<'a>(changes: impl Iterator<Item = (&'a TaskReport, &'a Chang
     groups
 }
 
-/// Why these nodes are disturbed as much as they are: the changes of that class, each said once, the most frequent
+/// Why these nodes are disturbed as much as they are: the changes of that class, each said once, those of GPUs and the most frequent
 /// first; values are named where all nodes share them.
 pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disruption) -> Vec<String> {
     struct Seen {
         first: usize,
         nodes: usize,
+        gpu: bool,
         values: Option<String>,
     }
     let mut seen: HashMap<String, Seen> = HashMap::new();
     for node in nodes {
         let mut here: BTreeMap<String, Option<String>> = BTreeMap::new();
-        let mut add = |label: String, values: Option<String>| {
+        let mut of_gpus: HashSet<String> = HashSet::new();
+        let mut add = |label: String, gpu: Option<u32>, values: Option<String>| {
+            if gpu.is_some() {
+                of_gpus.insert(label.clone());
+            }
             here.entry(label)
                 .and_modify(|known| {
                     if *known != values {
@@ -137,19 +181,20 @@ pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disrup
         };
         for (_, change) in node.changes().chain(node.changes_not_made()) {
             if change.disruption == class {
-                let (_, what) = split_gpu(&change.what);
-                add(what.to_owned(), Some(values(change.from.as_deref(), &change.to)));
+                let (gpu, what) = split_gpu(&change.what);
+                add(what.to_owned(), gpu, Some(values(change.from.as_deref(), &change.to)));
             }
         }
         for waits in node.awaiting() {
             if waits.activation == class {
-                let (_, reason) = split_gpu(&waits.reason);
-                add(reason.to_owned(), None);
+                let (gpu, reason) = split_gpu(&waits.reason);
+                add(reason.to_owned(), gpu, None);
             }
         }
         for (label, values) in here {
             let first = seen.len();
-            let entry = seen.entry(label).or_insert(Seen { first, nodes: 0, values: values.clone() });
+            let gpu = of_gpus.contains(&label);
+            let entry = seen.entry(label).or_insert(Seen { first, nodes: 0, gpu, values: values.clone() });
             entry.nodes += 1;
             if entry.values != values {
                 entry.values = None;
@@ -157,7 +202,7 @@ pub fn reasons<'a>(nodes: impl IntoIterator<Item = &'a NodeModel>, class: Disrup
         }
     }
     let mut all: Vec<(String, Seen)> = seen.into_iter().collect();
-    all.sort_by_key(|(_, seen)| (std::cmp::Reverse(seen.nodes), seen.first));
+    all.sort_by_key(|(_, seen)| (!seen.gpu, std::cmp::Reverse(seen.nodes), seen.first));
     all.into_iter()
         .map(|(label, seen)| match seen.values {
             Some(values) => format!("{label} {values}"),
@@ -195,7 +240,9 @@ pub(crate) fn without_name(text: &str, host: &str) -> String {
         for (at, _) in text.match_indices(host) {
             if at >= rest && whole(text, at) {
                 out.push_str(&text[rest..at]);
-                out.push_str("the node");
+                // Why not in commands: people copy them.
+                let in_command = text[..at].matches('`').count() % 2 == 1;
+                out.push_str(if in_command { "NODE" } else { "the node" });
                 rest = at + host.len();
             }
         }
@@ -250,6 +297,21 @@ mod tests {
     fn a_cause_does_not_name_its_node() {
         assert_eq!(without_name("gpu1: connection refused", "gpu1"), "connection refused");
         assert_eq!(without_name("no route to gpu1 by gpu12", "gpu1"), "no route to the node by gpu12");
+        let command = "gpu1 stays cordoned (`kubectl describe node gpu1`)";
+        assert_eq!(without_name(command, "gpu1"), "the node stays cordoned (`kubectl describe node NODE`)");
+    }
+
+    #[test]
+    fn texts_that_differ_in_the_gpu_are_one() {
+        let each = |of: &dyn Fn(u32) -> String| (0..8).map(of).collect::<Vec<_>>();
+        let folded = |texts: Vec<String>| fold_gpus(texts.iter().map(String::as_str)).join("\n");
+        assert_eq!(
+            folded(each(&|gpu| format!("GPU {gpu} ECC enabled is pending"))),
+            "GPU 0-7 ECC enabled is pending"
+        );
+        assert_eq!(folded(each(&|gpu| format!("the limit of GPU {gpu}: no"))), "the limit of GPU 0-7: no");
+        let mixed = ["GPU 1 a", "GPU 3 a", "GPU 2 b", "no GPU", "no GPU", "GPU 0-7 a", "7 GPUs"];
+        assert_eq!(fold_gpus(mixed), ["GPU 1,3 a", "GPU 2 b", "no GPU", "GPU 0-7 a", "7 GPUs"]);
     }
 
     #[test]

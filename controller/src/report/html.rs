@@ -1,8 +1,29 @@
 //! The report as one plain page of HTML, without scripts, styles or fonts from elsewhere.
+//!
+//! Texts of nodes are escaped, and a policy in the page lets a browser run and apply nothing but its own script and style,
+//! named by their digests: what slipped through would be text all the same.
 
-use minijinja::{Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
+use base64ct::{Base64, Encoding};
+use minijinja::{
+    Environment, UndefinedBehavior, Value, escape_formatter, syntax::SyntaxConfig, value::Serde,
+};
+use sha2::{Digest, Sha256};
 
 use super::{RunModel, page::Page};
+use crate::visible::{is_hidden, visible_lines};
+
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+
+/// What a browser may do with the page.
+fn policy() -> String {
+    let source = |text: &str| format!("'sha256-{}'", Base64::encode_string(&Sha256::digest(text)));
+    format!(
+        "default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'",
+        source(SCRIPT),
+        source(STYLE)
+    )
+}
 
 /// The page could not be rendered: a fault of the template, never of the data.
 #[derive(Debug, thiserror::Error)]
@@ -16,11 +37,23 @@ pub struct HtmlError(#[from] minijinja::Error);
 pub fn html(model: &RunModel) -> Result<String, HtmlError> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(|out, state, value| {
+        // Why not what is safe already: that is markup or JSON of our own.
+        match value.as_str().filter(|text| !value.is_safe() && text.contains(is_hidden)) {
+            Some(text) => escape_formatter(out, state, &Value::from(visible_lines(text).as_ref())),
+            None => escape_formatter(out, state, value),
+        }
+    });
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     // Why this name: its ending switches HTML escaping on, and every text here comes from somewhere else.
     environment.add_template("report.html", include_str!("report.html.j2"))?;
     let page = Value::from(Serde(Page::of(model)));
-    Ok(environment.get_template("report.html")?.render(minijinja::context! { page })?)
+    let (style, script) =
+        (Value::from_safe_string(STYLE.to_owned()), Value::from_safe_string(SCRIPT.to_owned()));
+    let policy = Value::from_safe_string(policy());
+    Ok(environment
+        .get_template("report.html")?
+        .render(minijinja::context! { page, style, script, policy })?)
 }
 
 #[cfg(test)]
@@ -62,6 +95,57 @@ mod tests {
         let page = html(&RunModel::of(&stream.events)).unwrap();
         assert!(!page.contains("<script>alert"));
         assert!(page.contains("&lt;script&gt;alert(1)&lt;"));
+    }
+
+    /// Names, reasons, tasks, values, hardware and errors, each as text that would end an element, an attribute or a
+    /// script.
+    #[test]
+    fn what_comes_from_outside_stands_in_no_markup() {
+        let evil = "\"'></title></style></script><img src=x onerror=alert(1)>\u{2028}<!--";
+        let mut stream = sample::Stream::new();
+        let hosts = [evil.to_owned()];
+        stream.started(crate::event::Verb::Run, &hosts);
+        stream.facts(evil, sample::facts(evil, false));
+        let mut report = sample::report("command", 3, crate::event::TaskStatus::Failed);
+        (report.task, report.message) = (evil.to_owned(), Some(evil.to_owned()));
+        report.position.file = evil.to_owned();
+        report.warnings = vec![evil.to_owned()];
+        report.changes = vec![gpufleet_protocol::Change::new(
+            evil,
+            Some(evil.to_owned()),
+            evil,
+            gpufleet_protocol::Disruption::Live,
+        )];
+        stream.task(evil, report);
+        stream.end(evil, crate::event::NodeState::Failed, Some(evil));
+        let page = html(&RunModel::of(&stream.events)).unwrap();
+        assert!(!page.contains("<img") && !page.contains(evil), "{page}");
+        let count = |text: &str| page.matches(text).count();
+        assert_eq!((count("<script"), count("</script"), count("<style"), count("</style")), (1, 1, 1, 1));
+        assert_eq!(count("</title>"), 1 + page.matches("<rect").count());
+        assert_eq!(page.matches("onerror=alert").count(), page.matches("x onerror=alert(1)&gt;").count());
+    }
+
+    #[test]
+    fn the_policy_names_what_the_page_has() {
+        let page = html(&RunModel::of(&sample::run())).unwrap();
+        let policy = policy();
+        assert!(page.contains(&format!("content=\"{policy}\"")), "{policy}");
+        assert!(
+            page.contains(&format!("<style>{STYLE}</style>"))
+                && page.contains(&format!("<script>{SCRIPT}</script>"))
+        );
+        assert!(!page.contains(" style=\"") && !page.contains("javascript:") && !page.contains(" onclick"));
+    }
+
+    #[test]
+    fn what_is_not_seen_is_shown() {
+        let mut stream = sample::Stream::new();
+        stream.started(crate::event::Verb::Run, &sample::names(1));
+        stream.end("gpu001", crate::event::NodeState::Failed, Some("a\u{202e}b\u{200b}c\u{1b}[2Jd"));
+        let page = html(&RunModel::of(&stream.events)).unwrap();
+        assert!(page.contains("a\\u202eb\\u200bc\\u001b[2Jd"));
+        assert!(!page.contains(|c| is_hidden(c) && !matches!(c, '\n' | '\t')));
     }
 
     #[test]

@@ -3,13 +3,15 @@
 //! Invariants: applying an event costs the same whatever the number of nodes (but for the start of a wave); the counts by state always add up to
 //! the number of nodes; an event about an unknown host adds that host rather than being lost.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map::Entry};
 
-use gpufleet_protocol::{Awaiting, Change, Disruption, facts::Facts, message::IdleReport};
+use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, facts::Facts, message::IdleReport};
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::event::{
-    ChangeRecord, DrainStep, Event, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
+    ChangeRecord, DrainStep, Event, Judged, Level, NodeOutcome, NodeState, Phase, PlayStarted, RecapCounts,
     RunFinished, RunStarted, TaskReport, TaskStatus, Verb, What, tells_of_a_stop,
 };
 
@@ -27,10 +29,34 @@ pub struct RunModel {
     pub window_opens: Option<Timestamp>,
     pub notices: Vec<Notice>,
     pub finish: Option<RunFinished>,
+    /// Whether a process is at work on the run now: no event tells.
+    pub at_work: bool,
     pub finished: Option<Timestamp>,
     nodes: Vec<NodeModel>,
     index: HashMap<String, usize>,
     by_state: HashMap<NodeState, usize>,
+}
+
+/// Whether a run is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    Finished,
+    /// A process is at work on it: everything is as of the latest event.
+    Running,
+    /// Nobody is at work on it, and it did not get to its end.
+    CutOff,
+}
+
+impl Standing {
+    /// Said of a run that is not over.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Running => "still running",
+            Self::CutOff => "cut off before its end",
+        }
+    }
 }
 
 /// Something said about the whole run.
@@ -59,6 +85,10 @@ pub struct NodeModel {
     pub progress: Option<String>,
     pub tasks: Vec<TaskReport>,
     pub facts: Option<Box<Facts>>,
+    /// When they were read.
+    pub facts_at: Option<Timestamp>,
+    /// Whether the run changed or rebooted the node since.
+    changed_since_facts: bool,
     pub idle: Option<IdleReport>,
     /// What happened between it and its scheduler.
     pub drains: Vec<(Timestamp, DrainStep)>,
@@ -115,6 +145,8 @@ impl NodeModel {
             progress: None,
             tasks: Vec::new(),
             facts: None,
+            facts_at: None,
+            changed_since_facts: false,
             idle: None,
             drains: Vec::new(),
             wanted: None,
@@ -171,30 +203,40 @@ impl NodeModel {
         self.changes().map(|(task, change)| ChangeRecord::new(task, change)).collect()
     }
 
+    /// What stands in the way of its changes now, each once.
+    pub fn blockers(&self) -> Vec<&Blocker> {
+        each_once(self.tasks.iter().flat_map(|task| &task.blockers))
+    }
+
+    /// What its tasks warn of, each once.
+    pub fn warnings(&self) -> Vec<&str> {
+        each_once(self.tasks.iter().flat_map(|task| &task.warnings).map(String::as_str))
+    }
+
     /// What is written and waits for an activation, as the latest report of each task says.
     pub fn awaiting(&self) -> Vec<&Awaiting> {
         let mut latest: Vec<&TaskReport> = Vec::new();
+        let mut places: HashMap<_, usize> = HashMap::new();
         for task in &self.tasks {
-            let same = |other: &&TaskReport| {
-                other.task == task.task && other.position == task.position && other.item == task.item
-            };
-            match latest.iter().position(same) {
-                Some(at) => latest[at] = task,
-                None => latest.push(task),
+            match places.entry((&task.task, &task.position, &task.item)) {
+                Entry::Occupied(place) => latest[*place.get()] = task,
+                Entry::Vacant(place) => {
+                    place.insert(latest.len());
+                    latest.push(task);
+                }
             }
         }
-        let mut all: Vec<&Awaiting> = Vec::new();
-        for one in latest.into_iter().flat_map(|task| &task.awaiting) {
-            if !all.contains(&one) {
-                all.push(one);
-            }
-        }
-        all
+        each_once(latest.into_iter().flat_map(|task| &task.awaiting))
     }
 
     /// Tasks that ended in this status, ignored and rescued failures left out.
     pub fn tasks_in(&self, status: TaskStatus) -> impl Iterator<Item = &TaskReport> {
         self.tasks.iter().filter(move |task| task.status == status && !task.ignored && !task.rescued)
+    }
+
+    /// How much of what is declared was judged, where the run only reads; empty where it writes.
+    pub fn judged(&self, verb: Verb) -> Judged {
+        if verb.writes() { Judged::default() } else { Judged::of(&self.tasks) }
     }
 
     /// Whether something went wrong that people must hear about.
@@ -203,6 +245,17 @@ impl NodeModel {
             self.state,
             NodeState::Failed | NodeState::Held | NodeState::Unreachable | NodeState::Unknown
         )
+    }
+
+    /// Whether the facts are no result of the run: it changed or rebooted the node since they were read.
+    pub fn facts_are_old(&self) -> bool {
+        let away = self.reboots.last().is_some_and(|reboot| reboot.after.is_none());
+        self.facts.is_some() && (self.changed_since_facts || away)
+    }
+
+    /// Whether the run did not lead it to an end.
+    pub const fn is_left(&self) -> bool {
+        !matches!(self.state, NodeState::Done | NodeState::Compliant)
     }
 
     /// Why the node is as it is, in one sentence where there is one.
@@ -236,6 +289,12 @@ impl NodeModel {
     }
 }
 
+/// Equal things once, in the order in which they first appear.
+fn each_once<T: Copy + Eq + std::hash::Hash>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = HashSet::new();
+    all.filter(|one| seen.insert(*one)).collect()
+}
+
 /// Whole seconds from one moment to another; 0 where either is not known or the clock went backwards.
 pub(crate) fn seconds_between(from: Option<Timestamp>, to: Option<Timestamp>) -> u64 {
     match (from, to) {
@@ -248,6 +307,41 @@ impl RunModel {
     /// Whether `gpufleet resume` can go on with the run.
     pub fn is_resumable(&self) -> bool {
         self.finish.as_ref().is_none_or(|finish| finish.resumable)
+    }
+
+    /// Whether the run is over, and if not, whether anybody is at work on it.
+    pub const fn standing(&self) -> Standing {
+        match (&self.finish, self.at_work) {
+            (Some(_), _) => Standing::Finished,
+            (None, true) => Standing::Running,
+            (None, false) => Standing::CutOff,
+        }
+    }
+
+    /// Nodes that look as declared, of which not everything was judged.
+    pub fn not_judged(&self) -> Vec<&str> {
+        let verb = self.verb();
+        let calm = |node: &&NodeModel| matches!(node.state, NodeState::Done | NodeState::Compliant);
+        let partly = |node: &&NodeModel| !node.judged(verb).is_whole();
+        self.nodes.iter().filter(calm).filter(partly).map(|node| node.name.as_str()).collect()
+    }
+
+    /// How many nodes are in each state, in words: `2 done, 1 failed`.
+    pub fn counts_text(&self) -> String {
+        let open = self.not_judged().len();
+        let mut parts: Vec<String> = Vec::new();
+        for state in NodeState::ALL {
+            // Why: in a reading nobody is done, so that all of those are among the compliant.
+            let less = if state == NodeState::Compliant { open } else { 0 };
+            match self.count(state) - less.min(self.count(state)) {
+                0 => {}
+                count => parts.push(format!("{count} {state}")),
+            }
+        }
+        if open > 0 {
+            parts.push(format!("{open} not judged"));
+        }
+        if parts.is_empty() { "no node".to_owned() } else { parts.join(", ") }
     }
 
     pub fn new() -> Self {
@@ -348,6 +442,7 @@ impl RunModel {
     /// Folds one event in.
     pub fn apply(&mut self, event: &Event) {
         let before = self.latest.replace(event.at);
+        let writes = self.verb().writes();
         if let Some(host) = host_of(&event.what) {
             let node = self.node_mut(host);
             node.first.get_or_insert(event.at);
@@ -383,7 +478,12 @@ impl RunModel {
             What::Connected { host, pushed, ms, .. } => {
                 self.node_mut(host).connection = Some(Connection { pushed: *pushed, ms: *ms });
             }
-            What::FactsRead { host, facts } => self.node_mut(host).facts = Some(facts.clone()),
+            What::FactsRead { host, facts } => {
+                let node = self.node_mut(host);
+                node.facts = Some(facts.clone());
+                node.facts_at = Some(event.at);
+                node.changed_since_facts = false;
+            }
             What::NodeState { host, state, detail } => {
                 self.enter(host, *state, event.at);
                 self.node_mut(host).detail.clone_from(detail);
@@ -401,6 +501,10 @@ impl RunModel {
                 node.progress = None;
                 node.since = Some(event.at);
                 node.live_counts.count(report);
+                // Why those too that failed: a task that did not get to its end may have changed much by then.
+                let changed = report.status == TaskStatus::Changed
+                    || (report.status != TaskStatus::Held && !report.changes.is_empty());
+                node.changed_since_facts |= writes && changed && report.delegated_to.is_none();
                 // Why: what `register` got can be large and may be secret; no report shows it.
                 node.tasks.push(TaskReport { data: serde_json::Map::new(), ..report.clone() });
             }
@@ -429,6 +533,7 @@ impl RunModel {
             }
             What::Rebooted { host, boot_id, seconds } => {
                 let node = self.node_mut(host);
+                node.changed_since_facts = true;
                 // Why: what waited for the reboot has it now; whatever did not become current is reported anew.
                 for task in &mut node.tasks {
                     task.awaiting.clear();
@@ -477,11 +582,9 @@ impl RunModel {
                     self.enter(&host, NodeState::Pending, event.at);
                 }
             }
-            What::PowerCycled { .. }
-            | What::NodePredicted { .. }
-            | What::NodeBegan { .. }
-            | What::Fed { .. }
-            | What::Rollout { .. } => {}
+            What::PowerCycled { host, .. } => self.node_mut(host).changed_since_facts = true,
+            What::NodePredicted { .. } | What::NodeBegan { .. } | What::Fed { .. } | What::Rollout { .. } => {
+            }
         }
     }
 }

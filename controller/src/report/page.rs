@@ -1,17 +1,20 @@
 //! What the HTML page shows, made ready for its template: nothing is computed there.
 
+use gpufleet_protocol::Disruption;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
 use super::{
-    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Verdict, causes, exit_code, fold_changes,
-    fold_names,
+    Cause, ChangeGroup, NextAction, NodeModel, RunModel, Standing, Verdict, causes,
+    digests::short,
+    exit_code, fold_changes, fold_gpus, fold_names,
     gpus::{GpuGroup, gpu_groups},
+    grouping::culprit,
     hardware_class,
     mig::{Block, blocks_of, layout_in},
     reasons,
 };
-use crate::event::{Level, NodeState, RecapCounts, TaskReport, TaskStatus, Verb};
+use crate::event::{Level, NOTHING_NEW, NodeState, RecapCounts, TaskReport, TaskStatus, Verb};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Page {
@@ -26,7 +29,14 @@ pub(super) struct Page {
     took: String,
     exit_code: u8,
     headline: String,
-    all_good: bool,
+    /// What is to be said of a run that is not over, and of which moment all of the page is.
+    not_over: Option<&'static str>,
+    as_of: String,
+    /// What the nodes have, and how many have it; the most frequent first.
+    hardware: Vec<(String, usize)>,
+    /// Nodes that are unknown because something could not be read, and because not everything was judged.
+    unread: usize,
+    unjudged: usize,
     percent: String,
     summary: Option<String>,
     stopped: Option<String>,
@@ -44,7 +54,8 @@ struct Tile {
     verdict: Verdict,
     label: &'static str,
     count: usize,
-    /// Share of the fleet in percent, for the bar.
+    /// Where its part of the bar begins, and how long it is, in percent.
+    from: f64,
     share: f64,
 }
 
@@ -64,8 +75,16 @@ struct Node {
     name: String,
     state: NodeState,
     verdict: Verdict,
+    /// Of the verdict, the worst first.
+    rank: usize,
     action: NextAction,
     hardware: String,
+    /// When its facts were read, in words, and whether before this run changed it.
+    read: String,
+    /// `3 of 4 tasks judged`; none in a run.
+    judged: Option<String>,
+    /// Digests that the page shows shortened, whole.
+    digests: Vec<String>,
     brief: String,
     message: Option<String>,
     changes: Vec<Change>,
@@ -114,9 +133,37 @@ struct Told {
     text: String,
 }
 
-fn told(task: &TaskReport) -> Told {
-    let text = task.message.clone().unwrap_or_else(|| "no reason was given".to_owned());
-    Told { task: task.task.clone(), place: task.position.to_string(), text }
+/// How the line of a held node begins.
+const HELD: &str = "held: ";
+
+/// What tasks said, each thing once: a loop's item and its whole task say the same, and so do the GPUs of a node. What
+/// the node's own line says already is not said again.
+fn told<'a>(tasks: impl Iterator<Item = &'a TaskReport>, brief: &str) -> Vec<Told> {
+    let mut all: Vec<(&str, String, Vec<&str>)> = Vec::new();
+    for task in tasks {
+        let (text, place) =
+            (task.message.as_deref().unwrap_or("no reason was given"), task.position.to_string());
+        match all.iter_mut().find(|(name, known, _)| *name == task.task && *known == place) {
+            Some((_, _, texts)) => texts.push(text),
+            None => all.push((&task.task, place, vec![text])),
+        }
+    }
+    let each = |(task, place, texts): (&str, String, Vec<&str>)| {
+        let texts = fold_gpus(texts).into_iter().map(|text| Told {
+            task: task.to_owned(),
+            place: place.clone(),
+            text: if says(brief, Some(task), &text) { String::new() } else { text },
+        });
+        texts.collect::<Vec<_>>()
+    };
+    all.into_iter().flat_map(each).collect()
+}
+
+/// Whether a node's own line says this of this task, and nothing else.
+fn says(brief: &str, task: Option<&str>, text: &str) -> bool {
+    let said = brief.strip_prefix(HELD).unwrap_or(brief);
+    let of_task = || said.strip_prefix(task?)?.strip_prefix(": ");
+    said == text || of_task() == Some(text)
 }
 
 fn time(at: Option<Timestamp>) -> String {
@@ -166,16 +213,22 @@ impl Page {
         }
         // Why: a stable sort keeps the inventory's order within a verdict.
         nodes.sort_by_key(|node| std::cmp::Reverse(node.verdict));
+        let mut before = 0;
+        let share = |count: usize| if total == 0 { 0.0 } else { count as f64 * 100.0 / total as f64 };
         let tiles: Vec<Tile> = Verdict::WORST_FIRST
             .into_iter()
             .zip(counts)
-            .map(|(verdict, count)| Tile {
-                verdict,
-                label: label(verdict, verb),
-                count,
-                share: if total == 0 { 0.0 } else { count as f64 * 100.0 / total as f64 },
+            .map(|(verdict, count)| {
+                let from = share(before);
+                before += count;
+                Tile { verdict, label: label(verdict, verb), count, from, share: share(count) }
             })
             .collect();
+        let standing = model.standing();
+        let so_far = if standing == Standing::Finished { "" } else { " so far" };
+        let unknown = || model.nodes().iter().filter(|node| node.verdict(verb) == Verdict::Unknown);
+        let unjudged = unknown().filter(|node| is_unjudged(node, verb)).count();
+        let unread = unknown().count() - unjudged;
         let is_good = |verdict| matches!(verdict, Verdict::Ok | Verdict::Warn | Verdict::Na);
         let good: usize = tiles.iter().filter(|tile| is_good(tile.verdict)).map(|tile| tile.count).sum();
         // Why: rounded down, so that 100 % means all of them.
@@ -191,18 +244,22 @@ impl Page {
             writes: verb.writes(),
             run_id: model.run_id().to_owned(),
             gpufleet: run.map_or_else(String::new, |run| run.gpufleet.clone()),
-            command: run.map_or_else(String::new, |run| shell_words::join(&run.command_line)),
+            command: run.map_or_else(String::new, |run| crate::visible::command_line(&run.command_line)),
             started: time(model.started),
-            finished: model.finished.map_or_else(|| "not finished".to_owned(), |at| time(Some(at))),
+            finished: model.finished.map_or_else(|| standing.text().to_owned(), |at| time(Some(at))),
             took: seconds_text(super::seconds_between(model.started, model.finished.or(model.latest))),
             exit_code: exit_code(model),
             headline: match (good == total, total) {
                 (_, 0) => "No node was selected".to_owned(),
-                (true, 1) => "The node is as declared".to_owned(),
-                (true, _) => format!("All {total} nodes are as declared"),
-                (false, _) => format!("{good} of {total} nodes are as declared"),
+                (true, 1) => format!("The node is as declared{so_far}"),
+                (true, _) => format!("All {total} nodes are as declared{so_far}"),
+                (false, _) => format!("{good} of {total} nodes are as declared{so_far}"),
             },
-            all_good: good == total,
+            not_over: (standing != Standing::Finished).then(|| standing.text()),
+            as_of: time(model.latest),
+            hardware: hardware(model),
+            unread,
+            unjudged,
             percent: format!("{}.{}", tenths / 10, tenths % 10),
             summary: model.finish.as_ref().map(|finish| finish.summary.clone()),
             stopped: model.stopped().map(str::to_owned),
@@ -210,11 +267,49 @@ impl Page {
             tiles,
             rebooted: model.nodes().iter().filter(|node| !node.reboots.is_empty()).count(),
             changed: model.nodes().iter().filter(|node| node.changes().next().is_some()).count(),
-            notices: model.notices.iter().map(|notice| (notice.level, notice.text.clone())).collect(),
+            notices: notices(model),
             next: next(model, verb),
             nodes,
         }
     }
+}
+
+/// Whether nothing else makes it unknown.
+fn is_unjudged(node: &NodeModel, verb: Verb) -> bool {
+    let unread = node.tasks_in(TaskStatus::Unknown).next().is_some();
+    !unread
+        && matches!(node.state, NodeState::Compliant | NodeState::Unknown)
+        && !node.judged(verb).is_whole()
+}
+
+fn hardware(model: &RunModel) -> Vec<(String, usize)> {
+    let mut all: Vec<(String, usize)> = Vec::new();
+    for facts in model.nodes().iter().filter_map(|node| node.facts.as_deref()) {
+        let Some(class) = hardware_class(facts) else { continue };
+        let driver =
+            facts.gpu.driver_version.as_ref().map_or_else(String::new, |text| format!(", driver {text}"));
+        let what = class + &driver;
+        match all.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, nodes)) => *nodes += 1,
+            None => all.push((what, 1)),
+        }
+    }
+    all.sort_by_key(|(_, nodes)| std::cmp::Reverse(*nodes));
+    all.truncate(12);
+    all
+}
+
+/// What was said of the whole run, each thing once, without what says again why it stopped.
+fn notices(model: &RunModel) -> Vec<(Level, String)> {
+    let mut all: Vec<(Level, String)> = Vec::new();
+    for notice in &model.notices {
+        let again =
+            model.stopped().is_some_and(|stopped| notice.text.strip_suffix(NOTHING_NEW) == Some(stopped));
+        if !again && !all.iter().any(|(_, text)| *text == notice.text) {
+            all.push((notice.level, notice.text.clone()));
+        }
+    }
+    all
 }
 
 fn seconds_text(seconds: u64) -> String {
@@ -232,7 +327,7 @@ fn brief(node: &NodeModel, verb: Verb) -> String {
             Some((task, _)) => format!("{task}: {text}"),
             None => text,
         };
-        return if node.state == NodeState::Held { format!("held: {text}") } else { text };
+        return if node.state == NodeState::Held { format!("{HELD}{text}") } else { text };
     }
     let gpu = node.facts.as_ref().map(|facts| &facts.gpu);
     if let Some(gpu) = gpu.filter(|gpu| !gpu.gpus.is_empty() && gpu.gpus.len() < gpu.pci_count as usize) {
@@ -240,6 +335,9 @@ fn brief(node: &NodeModel, verb: Verb) -> String {
     }
     if let Some(class) = node.disruption() {
         return reasons([node], class).join(", ").replace(" -> ", " → ");
+    }
+    if let Some(gap) = node.judged(verb).gap() {
+        return gap;
     }
     let warning = node.tasks.iter().find_map(|task| task.warnings.first());
     match (warning, node.verdict(verb)) {
@@ -257,7 +355,7 @@ fn next(model: &RunModel, verb: Verb) -> Vec<Next> {
         if action == NextAction::None {
             continue;
         }
-        let why = brief(node, verb);
+        let why = short(&brief(node, verb), &mut Vec::new());
         match groups.iter_mut().find(|(v, a, w, _)| (*v, *a) == (verdict, action) && *w == why) {
             Some((_, _, _, hosts)) => hosts.push(&node.name),
             None => groups.push((verdict, action, why, vec![&node.name])),
@@ -278,7 +376,14 @@ fn next(model: &RunModel, verb: Verb) -> Vec<Next> {
 }
 
 impl Change {
-    fn of(group: ChangeGroup, node: &NodeModel) -> Self {
+    /// Those of GPUs first.
+    fn all(groups: Vec<ChangeGroup>, node: &NodeModel, digests: &mut Vec<String>) -> Vec<Self> {
+        let mut groups = groups;
+        groups.sort_by_key(|group| (group.gpus.is_empty(), !group.kind.starts_with("gpu_")));
+        groups.into_iter().map(|group| Self::of(group, node, digests)).collect()
+    }
+
+    fn of(group: ChangeGroup, node: &NodeModel, digests: &mut Vec<String>) -> Self {
         let gpu = node
             .facts
             .as_ref()
@@ -295,8 +400,8 @@ impl Change {
             what: group.what(),
             task: group.task,
             place: group.position.to_string(),
-            from: group.from,
-            to: group.to,
+            from: group.from.map(|text| short(&text, digests)),
+            to: short(&group.to, digests),
             disruption: group.disruption.as_str(),
             possible: group.certainty == gpufleet_protocol::Certainty::Possible,
             note: group.note,
@@ -307,7 +412,24 @@ impl Change {
 
 impl Node {
     fn of(node: &NodeModel, verb: Verb) -> Self {
-        let in_status = |status: TaskStatus| node.tasks_in(status).map(told).collect::<Vec<_>>();
+        let verdict = node.verdict(verb);
+        let mut digests = Vec::new();
+        let brief = brief(node, verb);
+        let in_status = |status: TaskStatus| told(node.tasks_in(status), &brief);
+        // Why not where the line or a task has it: it stands on the page once for the node.
+        let message = node.message().filter(|text| {
+            let same = |task: &TaskReport| task.message.as_deref() == Some(*text);
+            let task = culprit(node).map(|task| task.task.as_str());
+            !says(&brief, task, text) && !node.tasks.iter().any(same)
+        });
+        let warnings = node.tasks.iter().flat_map(|task| task.warnings.iter().map(String::as_str));
+        let awaiting = node.awaiting();
+        let waits = |class| {
+            let reasons =
+                awaiting.iter().filter(|one| one.activation == class).map(|one| one.reason.as_str());
+            fold_gpus(reasons).into_iter().map(|text| (text, class.as_str())).collect::<Vec<_>>()
+        };
+        let judged = node.judged(verb);
         let facts = node.facts.as_deref();
         let mut system = Vec::new();
         let mut errors = Vec::new();
@@ -336,9 +458,11 @@ impl Node {
             format!("pid {} {} (user {}{unit})", client.pid, client.command, client.user)
         };
         let reboot = |reboot: &super::Reboot| {
-            let why = if reboot.why.is_empty() { "asked for".to_owned() } else { reboot.why.join(", ") };
+            let why = fold_gpus(reboot.why.iter().map(String::as_str)).join(", ");
+            let why = if why.is_empty() { "asked for".to_owned() } else { why };
             match &reboot.after {
                 Some((boot, seconds)) => {
+                    let boot = boot.split_once('-').map_or(boot.as_str(), |(first, _)| first);
                     format!("{why}; back after {} as boot {boot}", seconds_text(*seconds))
                 }
                 None => format!("{why}; has not come back"),
@@ -347,25 +471,26 @@ impl Node {
         Self {
             name: node.name.clone(),
             state: node.state,
-            verdict: node.verdict(verb),
+            verdict,
+            rank: Verdict::WORST_FIRST.iter().position(|known| *known == verdict).unwrap_or_default(),
             action: node.next_action(verb),
             hardware: facts.and_then(hardware_class).unwrap_or_default(),
-            brief: brief(node, verb),
-            message: node.message().map(str::to_owned),
-            changes: fold_changes(node.changes()).into_iter().map(|group| Change::of(group, node)).collect(),
-            not_made: fold_changes(node.changes_not_made())
+            read: match node.facts_are_old() {
+                true => format!("{}, before this run changed the node", time(node.facts_at)),
+                false => time(node.facts_at),
+            },
+            judged: (judged.tasks() > 0).then(|| judged.counts()),
+            message: message.map(str::to_owned),
+            changes: Change::all(fold_changes(node.changes()), node, &mut digests),
+            not_made: Change::all(fold_changes(node.changes_not_made()), node, &mut digests),
+            awaiting: [Disruption::Reboot, Disruption::GpuReset, Disruption::Clients, Disruption::Live]
                 .into_iter()
-                .map(|group| Change::of(group, node))
-                .collect(),
-            awaiting: node
-                .awaiting()
-                .iter()
-                .map(|one| (one.reason.clone(), one.activation.as_str()))
+                .flat_map(waits)
                 .collect(),
             failed: in_status(TaskStatus::Failed),
             unknown: in_status(TaskStatus::Unknown),
             possible: in_status(TaskStatus::Possible),
-            warnings: node.tasks.iter().flat_map(|task| task.warnings.iter().cloned()).collect(),
+            warnings: fold_gpus(warnings),
             clients: clients.map(client).collect(),
             reboots: node.reboots.iter().map(reboot).collect(),
             drains: node
@@ -379,6 +504,8 @@ impl Node {
             system,
             gpus: facts.map(|facts| gpu_groups(&facts.gpu)).unwrap_or_default(),
             errors,
+            brief: short(&brief, &mut digests),
+            digests,
         }
     }
 }

@@ -68,7 +68,7 @@ impl Stream {
         let mut shapes = Vec::new();
         for (label, size) in waves {
             let (now, later) = rest.split_at((*size).min(rest.len()));
-            shapes.push(WaveShape { label: (*label).to_owned(), hosts: now.to_vec() });
+            shapes.push(WaveShape { label: (*label).to_owned(), hosts: now.to_vec(), aside: false });
             rest = later;
         }
         self.push(What::PlayStarted(PlayStarted {
@@ -154,6 +154,7 @@ pub(crate) fn report(kind: &str, line: u32, status: TaskStatus) -> TaskReport {
         delegated_to: None,
         changes: Vec::new(),
         awaiting: Vec::new(),
+        blockers: Vec::new(),
         warnings: Vec::new(),
         data: Map::new(),
     }

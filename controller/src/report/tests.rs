@@ -1,5 +1,7 @@
 //! The document against its schema, verdicts, exit codes, and the model's own rules.
 
+use std::sync::LazyLock;
+
 use gpufleet_protocol::{Awaiting, Certainty, Change, Disruption};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -10,83 +12,23 @@ use super::{
 };
 use crate::event::{DrainStep, Event, NodeState, Origin, Phase, TaskReport, TaskStatus, Verb, What};
 
-const SCHEMA: &str = include_str!("../../../docs/schema/report.schema.json");
-
-/// Checks a value against the few words of JSON Schema that our schema uses, and refuses other words.
-fn mismatch(schema: &Value, value: &Value, root: &Value, path: &str) -> Option<String> {
-    let words = schema.as_object()?;
-    for (word, rule) in words {
-        let found = match word.as_str() {
-            "$schema" | "$id" | "title" | "description" | "$defs" => None,
-            "$ref" => {
-                let pointer = rule.as_str().unwrap().trim_start_matches('#');
-                mismatch(root.pointer(pointer).expect(pointer), value, root, path)
-            }
-            "type" => {
-                let is = |name: &Value| match name.as_str().unwrap() {
-                    "null" => value.is_null(),
-                    "string" => value.is_string(),
-                    "integer" => value.is_u64(),
-                    "boolean" => value.is_boolean(),
-                    "array" => value.is_array(),
-                    "object" => value.is_object(),
-                    other => panic!("type {other}"),
-                };
-                let fits = rule.as_array().map_or_else(|| is(rule), |names| names.iter().any(is));
-                (!fits).then(|| format!("{path}: {value} is not {rule}"))
-            }
-            "enum" => (!rule.as_array().unwrap().contains(value))
-                .then(|| format!("{path}: {value} is not in {rule}")),
-            "const" => (rule != value).then(|| format!("{path}: {value} is not {rule}")),
-            "minimum" => (value.is_u64() && value.as_u64() < rule.as_u64())
-                .then(|| format!("{path}: {value} is below {rule}")),
-            "required" => rule
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|_| value.is_object())
-                .find(|key| value.get(key.as_str().unwrap()).is_none())
-                .map(|key| format!("{path}: {key} is missing")),
-            "properties" => {
-                let inner = |(key, rule): (&String, &Value)| {
-                    mismatch(rule, value.get(key)?, root, &format!("{path}/{key}"))
-                };
-                rule.as_object().unwrap().iter().find_map(inner)
-            }
-            "additionalProperties" => {
-                let known = words.get("properties").and_then(Value::as_object);
-                let extra = |(key, inner): (&String, &Value)| {
-                    if known.is_some_and(|known| known.contains_key(key)) {
-                        return None;
-                    }
-                    match rule {
-                        Value::Bool(false) => Some(format!("{path}: {key} is not expected")),
-                        rule => mismatch(rule, inner, root, &format!("{path}/{key}")),
-                    }
-                };
-                value.as_object().and_then(|value| value.iter().find_map(extra))
-            }
-            "items" => value.as_array().and_then(|list| {
-                list.iter()
-                    .enumerate()
-                    .find_map(|(at, one)| mismatch(rule, one, root, &format!("{path}/{at}")))
-            }),
-            other => panic!("the schema uses `{other}`, which this check does not know"),
-        };
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
+/// Every document that a test makes goes through this.
+///
+/// # Panics
+/// When the document does not fit the schema.
+pub(super) fn fits_its_schema(document: &Value) {
+    static SCHEMA: LazyLock<jsonschema::Validator> =
+        LazyLock::new(|| jsonschema::validator_for(&document_schema()).unwrap());
+    let wrong: Vec<String> =
+        SCHEMA.iter_errors(document).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn documents_fit_their_schema() {
-    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     for events in [sample::run(), sample::plan(), sample::audit(400), Vec::new()] {
         for end in [events.len(), events.len() / 2] {
-            let document = document(&RunModel::of(&events[..end]));
-            assert_eq!(mismatch(&schema, &document, &schema, ""), None);
+            document(&RunModel::of(&events[..end]));
         }
     }
     let mut events = sample::plan();
@@ -102,10 +44,133 @@ fn documents_fit_their_schema() {
     let worst_case = &with_policy["plays"][0]["policy"]["worst_case"];
     assert_eq!(worst_case[2]["seconds"], 9000);
     assert_eq!(worst_case[0]["parts"][1]["from"]["nodes"], 23);
-    assert_eq!(mismatch(&schema, &with_policy, &schema, ""), None);
     let mut wrong = document(&RunModel::of(&sample::run()));
     wrong["nodes"]["gpu001"]["state"] = Value::from("fine");
-    assert!(mismatch(&schema, &wrong, &schema, "").is_some());
+    assert!(!jsonschema::is_valid(&document_schema(), &wrong));
+}
+
+#[test]
+fn what_was_not_judged_is_not_as_declared() {
+    let reading = |verb: Verb, reports: &[TaskReport]| {
+        let mut s = Stream::new();
+        let hosts = sample::names(1);
+        s.started(verb, &hosts);
+        for report in reports {
+            s.task(&hosts[0], report.clone());
+        }
+        s.end(&hosts[0], NodeState::Compliant, None);
+        RunModel::of(&s.events)
+    };
+    let command = sample::report("command", 2, TaskStatus::Possible);
+    let fine = sample::report("sysctl", 3, TaskStatus::Ok);
+    for verb in [Verb::Audit, Verb::Plan] {
+        let model = reading(verb, &[command.clone(), fine.clone()]);
+        let node = &model.nodes()[0];
+        assert_eq!((node.verdict(verb), model.not_judged()), (Verdict::Unknown, vec!["gpu001"]), "{verb:?}");
+        assert_eq!(model.counts_text(), "1 not judged");
+        let document = document(&model);
+        assert_eq!(document["nodes"]["gpu001"]["judged"], serde_json::json!({"tasks": 2, "judged": 1}));
+        assert_eq!(document["verdicts"]["ok"], 0);
+        let page = html(&model).unwrap();
+        assert!(
+            page.contains("0 of 1 nodes are as declared") && page.contains("1 of 2 tasks judged"),
+            "{page}"
+        );
+        assert!(page.contains("was not judged in full") && !page.contains("could not be read."), "{page}");
+    }
+    let rules = ExitRules::default();
+    assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&command)), rules), 3);
+    assert_eq!(computed_exit_code(&reading(Verb::Plan, std::slice::from_ref(&command)), rules), 0);
+    assert_eq!(computed_exit_code(&reading(Verb::Audit, std::slice::from_ref(&fine)), rules), 0);
+    // What is known to differ is changed by a run, whatever else is not known.
+    let drift = reading(Verb::Audit, &[command, sample::swappiness(5)]);
+    let verdict = (drift.nodes()[0].verdict(Verb::Audit), drift.nodes()[0].next_action(Verb::Audit));
+    assert_eq!(verdict, (Verdict::Drift, NextAction::Apply));
+}
+
+#[test]
+fn a_run_that_is_not_over_has_no_result() {
+    let events = sample::run();
+    let mut model = RunModel::of(&events[..events.len() - 1]);
+    assert_eq!((model.standing(), exit_code(&model)), (Standing::CutOff, NOT_OVER));
+    model.at_work = true;
+    let document = document(&model);
+    assert_eq!((&document["standing"], &document["exit_code"]), (&"running".into(), &6.into()));
+    assert!(document["finished"].is_null() && document["as_of"].is_string());
+    let page = html(&model).unwrap();
+    assert!(page.contains("This run is still running.") && page.contains("as declared so far"), "{page}");
+    assert_eq!(RunModel::of(&events).standing(), Standing::Finished);
+}
+
+#[test]
+fn facts_that_were_read_before_a_change_are_no_result_of_it() {
+    let hosts = sample::names(1);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts).facts(&hosts[0], sample::facts("H100", false));
+    let read = |s: &Stream| RunModel::of(&s.events).nodes()[0].facts_are_old();
+    assert!(!read(&s));
+    s.task(&hosts[0], sample::report("sysctl", 3, TaskStatus::Ok));
+    assert!(!read(&s));
+    s.task(&hosts[0], sample::swappiness(5));
+    assert!(read(&s));
+    assert!(html(&RunModel::of(&s.events)).unwrap().contains("before this run changed the node"));
+    s.facts(&hosts[0], sample::facts("H100", false));
+    assert!(!read(&s), "they were read again");
+    s.task(&hosts[0], TaskReport { status: TaskStatus::Held, ..sample::swappiness(6) });
+    assert!(!read(&s), "what is held was not done");
+    s.task(&hosts[0], TaskReport { status: TaskStatus::Failed, ..sample::swappiness(7) });
+    assert!(read(&s), "it failed half-way");
+    s.facts(&hosts[0], sample::facts("H100", false));
+    let host = hosts[0].clone();
+    let reboot =
+        |host| What::RebootIssued { host, boot_id: "5c1f".to_owned(), why: Vec::new(), deadline: None };
+    s.push(reboot(host.clone()));
+    assert!(read(&s), "it reboots");
+    s.push(What::RebootRefused { host: host.clone(), why: Vec::new() });
+    assert!(!read(&s), "nothing was asked of it");
+    s.push(reboot(host.clone())).push(What::PowerCycled { host, deadline: None });
+    assert!(read(&s));
+}
+
+#[test]
+fn the_page_keeps_a_reason_that_another_ends_with() {
+    let hosts = sample::names(1);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts);
+    s.task(&hosts[0], sample::failed("gpu_power", 3, "GPU is lost, and that is no surprise"));
+    s.task(&hosts[0], sample::failed("gpu_clocks", 4, "no surprise"));
+    s.end(&hosts[0], NodeState::Failed, None);
+    let page = html(&RunModel::of(&s.events)).unwrap();
+    assert!(page.contains("<b>gpu_clocks</b>: no surprise"), "{page}");
+}
+
+#[test]
+fn the_page_says_each_thing_once() {
+    let hosts = sample::names(1);
+    let mut s = Stream::new();
+    s.started(Verb::Run, &hosts).facts(&hosts[0], sample::facts("H100", false));
+    let why = "the limit of 900 W is above the maximum";
+    s.task(&hosts[0], TaskReport { item: Some("a".to_owned()), ..sample::failed("gpu_power", 3, why) });
+    s.task(&hosts[0], sample::failed("gpu_power", 3, why));
+    let pending = |gpu| Awaiting {
+        activation: Disruption::Reboot,
+        reason: format!("GPU {gpu} ECC enabled is pending"),
+    };
+    s.task(
+        &hosts[0],
+        TaskReport {
+            awaiting: (0..8).map(pending).collect(),
+            warnings: (0..8).map(|gpu| format!("GPU {gpu} is warm")).collect(),
+            ..sample::report("gpu_ecc", 4, TaskStatus::Changed)
+        },
+    );
+    s.end(&hosts[0], NodeState::Failed, Some(why));
+    let page = html(&RunModel::of(&s.events)).unwrap();
+    let count = |text: &str| page.matches(text).count();
+    // What to do next, and the node's own line with its title.
+    assert_eq!(count(why), 3, "{page}");
+    assert_eq!((count("GPU 0-7 ECC enabled is pending"), count("GPU 0-7 is warm")), (1, 1));
+    assert_eq!((count("GPU 3 "), count("GPU 7 ")), (0, 0));
 }
 
 #[test]
@@ -122,7 +187,10 @@ fn the_document_of_a_node() {
       "verdict": "ok",
       "next_action": "none",
       "message": null,
+      "judged": null,
       "hardware": "8x H100 80GB HBM3",
+      "facts_read": "2026-11-21T09:06:03.5Z",
+      "facts_before_changes": true,
       "changes": [
         {
           "task": "gpu_power",
@@ -136,6 +204,7 @@ fn the_document_of_a_node() {
       ],
       "not_made": [],
       "awaiting": [],
+      "blockers": [],
       "failed": [],
       "unknown": [],
       "held": [],

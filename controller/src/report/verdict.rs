@@ -3,13 +3,14 @@
 //! Invariant: what could not be read is `unknown` and never `ok`.
 
 use gpufleet_protocol::{Disruption, facts::GpuSystemState};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeModel, RunModel};
 use crate::event::{NodeState, TaskStatus, Verb};
 
 /// How a node compares with what is declared for it, from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Nothing that is declared applies to it.
@@ -49,7 +50,7 @@ impl std::fmt::Display for Verdict {
 }
 
 /// What brings a node nearer to what is declared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NextAction {
     None,
@@ -104,6 +105,11 @@ impl NodeModel {
         if self.tasks.iter().any(|task| !task.warnings.is_empty()) {
             judge(Verdict::Warn);
         }
+        // Why below a drift: what is known to differ is changed by a run, whatever else is not known.
+        if worst < Verdict::Drift && !self.judged(verb).is_whole() {
+            worst = Verdict::Unknown;
+        }
+        let mut judge = |verdict: Verdict| worst = worst.max(verdict);
         if let Some(facts) = &self.facts {
             match &facts.gpu.state {
                 GpuSystemState::Hung { .. } | GpuSystemState::Crashed { .. } => judge(Verdict::Unknown),
@@ -154,19 +160,19 @@ pub struct ExitRules {
     pub fail_on_change: bool,
 }
 
-/// The exit code that the run ended with, or would end with now.
+/// The exit code that stands for a run that is not over: what it did so far is no result.
+pub const NOT_OVER: u8 = 6;
+
+/// The exit code that the run ended with, or [`NOT_OVER`].
 pub fn exit_code(model: &RunModel) -> u8 {
-    match &model.finish {
-        Some(finish) => finish.exit_code,
-        None => computed_exit_code(model, ExitRules::default()),
-    }
+    model.finish.as_ref().map_or(NOT_OVER, |finish| finish.exit_code)
 }
 
 /// The exit code by the states of the nodes.
 ///
 /// 0 done; 2 a node failed or could not be read; 3 not as declared or not known (`audit`), or changes found and
 /// `fail_on_change`; 4 nodes were unreachable and nothing else is wrong; 5 stopped by a safety gate, or nodes held
-/// for a decision; 130 interrupted. 1 is for wrong input, which no run is made of.
+/// for a decision; 130 interrupted. 1 is for wrong input, which no run is made of, and 6 for one that is not over.
 pub fn computed_exit_code(model: &RunModel, rules: ExitRules) -> u8 {
     let verb = model.verb();
     let any = |state: NodeState| model.count(state) > 0;

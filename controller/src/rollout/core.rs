@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,7 +18,8 @@ use super::{
 };
 
 /// Nodes that a run lost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Lost {
     /// The unreachable ones included.
     pub failed: usize,
@@ -25,7 +27,8 @@ pub struct Lost {
 }
 
 /// What earlier plays of a run left behind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct SoFar {
     pub lost: Lost,
     /// Nodes that are out of service, and not in the play.

@@ -22,6 +22,7 @@ mod places;
 mod policy;
 mod progress;
 mod queue;
+mod silence;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ mod words;
 pub use budget::{Amount, BudgetError};
 pub use core::{Lost, Rollout, SoFar};
 pub use policy::{Domains, Needs, Policy, Thresholds};
+pub use silence::{Cycles, Evidence, Silence, Voices, WayWord, Witness};
 pub use waves::{Batch, Wave, WaveHost, plan_waves};
 pub use window::{Opening, Window, WindowError};
 pub use words::{Action, Denial, End, Input, RolloutError, StopReason};

@@ -57,15 +57,16 @@ impl Rollout {
     fn end_wave(&mut self, actions: &mut Vec<Action>) {
         let Some(wave) = self.current else { return };
         actions.push(Action::FinishWave { wave });
-        let done = self.done_of_wave().len();
-        let of = self.waves.get(wave).map_or(0, |wave| wave.hosts.len());
-        let canary = self.waves.get(wave).is_some_and(|wave| wave.canary);
-        if canary && done < of && self.has_next_wave() {
-            self.halt(StopReason::CanaryHeld { held: of - done }, actions);
+        let done: BTreeSet<usize> = self.done_of_wave().into_iter().collect();
+        let canaries = self.waves.get(wave).filter(|wave| wave.canary).map(|wave| wave.hosts.as_slice());
+        let held: Vec<usize> =
+            canaries.into_iter().flatten().copied().filter(|host| !done.contains(host)).collect();
+        if !held.is_empty() && self.has_next_wave() {
+            self.halt(StopReason::CanaryHeld { held }, actions);
         }
         if self.stop.is_some() || !self.has_next_wave() {
             self.finish(actions);
-        } else if self.policy.soak_s > 0 && done > 0 {
+        } else if self.policy.soak_s > 0 && !done.is_empty() {
             let until = self.after(self.policy.soak_s);
             self.stage = Stage::Soaking { until };
             actions.push(Action::Soak { wave, until });
@@ -138,20 +139,36 @@ impl Rollout {
     fn bound_reached(&self) -> Option<StopReason> {
         let index = self.current?;
         let wave = self.waves.get(index)?;
-        let (failed, of, bounds) = (self.failed_in_wave, wave.hosts.len(), &self.policy.thresholds);
+        let (failed, bounds) = (self.failed_in_wave, &self.policy.thresholds);
         if bounds.any_errors_fatal {
             return Some(StopReason::AnyError);
         }
-        if wave.canary {
-            return Some(StopReason::Canary { failed });
+        // Why the count: one of an earlier wave that takes part again is no canary of this one.
+        if wave.canary && failed > 0 {
+            return Some(StopReason::Canary { failed: self.failed_of(wave) });
         }
         if let Some(reason) = self.too_many_lost() {
             return Some(reason);
         }
+        // Why: nodes that were broken before are few and alone in their wave, and a share of that says nothing.
+        let of = match wave.aside {
+            true => self.waves.iter().map(|wave| wave.hosts.len()).sum(),
+            false => wave.hosts.len(),
+        };
         if bounds.max_fail_percentage.is_some_and(|max| failed as f64 * 100.0 > max * of as f64) {
             return Some(StopReason::FailPercentage { wave: index, failed, of });
         }
-        (failed == of && index + 1 < self.waves.len()).then_some(StopReason::WholeWave { wave: index })
+        let is_bounded = bounds.max_failures.is_some() || bounds.max_fail_percentage.is_some();
+        let whole = failed == wave.hosts.len() && index + 1 < self.waves.len();
+        (whole && !(wave.aside && is_bounded)).then_some(StopReason::WholeWave { wave: index })
+    }
+
+    fn failed_of(&self, wave: &Wave) -> Vec<usize> {
+        let failed = |host: &usize| {
+            let state = self.hosts.get(*host);
+            matches!(state, Some(Host::Ended { end: End::Failed | End::Unreachable, .. }))
+        };
+        wave.hosts.iter().copied().filter(failed).collect()
     }
 
     /// What the whole run may lose, and has lost more of.
@@ -312,7 +329,7 @@ impl Rollout {
     /// Takes a node into the last wave, which starts it if it is under way or over.
     pub(super) fn enlist(&mut self, host: usize) {
         if self.waves.is_empty() {
-            self.waves.push(Wave { label: "all".to_owned(), hosts: Vec::new(), canary: false });
+            self.waves.push(Wave { label: "all".to_owned(), ..Wave::default() });
         }
         let last = self.waves.len() - 1;
         if let (Some(wave), Some(of)) = (self.waves.get_mut(last), self.wave_of.get_mut(host)) {

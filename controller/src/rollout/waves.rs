@@ -1,6 +1,6 @@
 //! Which nodes go in which wave.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +25,16 @@ impl std::fmt::Display for Batch {
 }
 
 /// What the division into waves needs to know of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaveHost {
-    /// Hardware class; nodes whose class could not be read share the empty one.
-    pub class: String,
-    /// Whether the node can be a canary at all: one that does not answer proves nothing.
+    /// Hardware class; none where it could not be read, or the node does not look well: its driver does not answer, or
+    /// does not show all GPUs.
+    pub class: Option<String>,
+    /// GPUs that were counted.
+    pub gpus: usize,
+    /// Readings of its GPUs that failed.
+    pub flaws: usize,
+    /// Whether the node answers: one that does not proves nothing.
     pub reachable: bool,
     /// Whether it has not answered yet: whoever is late goes last.
     pub late: bool,
@@ -37,25 +42,44 @@ pub struct WaveHost {
     pub gone: bool,
 }
 
+impl WaveHost {
+    /// Whether others of its class can be judged by it.
+    pub const fn is_known(&self) -> bool {
+        self.reachable && !self.late && self.class.is_some()
+    }
+}
+
 /// One wave: indexes into the play's hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wave {
     /// As written.
     pub label: String,
     pub hosts: Vec<usize>,
     pub canary: bool,
+    /// Nodes that nobody could judge, led past those that the canaries stand for.
+    #[serde(default)]
+    pub aside: bool,
 }
 
 /// Divides the hosts that take part, in their order, into waves. No batches is one wave of all.
+///
+/// Where canaries are asked for, nodes of unknown class are none, and go after all others: what is broken already says
+/// nothing of the change. Only where no node at all is known, the first that answers is the canary.
 pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
+    let get = |host: &usize| hosts.get(*host);
     let mut left: Vec<usize> =
         hosts.iter().enumerate().filter(|(_, host)| !host.gone).map(|(index, _)| index).collect();
     let taking_part = left.len();
-    left.sort_by_key(|host| hosts.get(*host).is_some_and(|host| host.late));
+    let known = |host: &usize| get(host).is_some_and(WaveHost::is_known);
+    let divides = batches.contains(&Batch::Canary) && left.iter().any(known);
+    let is_aside = |host: &usize| divides && !known(host);
+    left.sort_by_key(|host| (is_aside(host), get(host).is_some_and(|host| host.late)));
     let mut waves = Vec::new();
     let mut entries = batches.iter();
     let mut last = None;
-    while !left.is_empty() {
+    while let Some(first) = left.first() {
+        let aside = is_aside(first);
+        let alike = left.iter().copied().filter(|host| is_aside(host) == aside);
         let batch = match entries.next() {
             Some(batch) => Some(*batch),
             // Why: when only `canary` is written, everybody else follows in one wave.
@@ -63,25 +87,43 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
         };
         last = batch.or(last);
         let (label, picked) = match batch {
-            None => ("all".to_owned(), left.clone()),
+            None => ("all".to_owned(), alike.collect()),
+            Some(Batch::Canary) if aside => continue,
             Some(Batch::Canary) => ("canary".to_owned(), canaries(&left, hosts)),
             Some(Batch::Of(amount)) => {
-                (amount.to_string(), left.iter().take(amount.batch(taking_part)).copied().collect())
+                (amount.to_string(), alike.take(amount.batch(taking_part)).collect::<Vec<usize>>())
             }
         };
         let gone: BTreeSet<usize> = picked.iter().copied().collect();
         left.retain(|host| !gone.contains(host));
         if !picked.is_empty() {
-            waves.push(Wave { label, hosts: picked, canary: batch == Some(Batch::Canary) });
+            waves.push(Wave { label, hosts: picked, canary: batch == Some(Batch::Canary), aside });
         }
     }
     waves
 }
 
+/// One node of each known class: with as many GPUs as most of the class have, so that one which lost some stands for
+/// nobody, and the fewest failed readings. The first such one.
 fn canaries(left: &[usize], hosts: &[WaveHost]) -> Vec<usize> {
-    let mut seen = BTreeSet::new();
-    left.iter()
-        .copied()
-        .filter(|host| hosts.get(*host).is_some_and(|h| h.reachable && seen.insert(h.class.clone())))
-        .collect()
+    let here = || left.iter().filter_map(|host| Some((*host, hosts.get(*host)?)));
+    let mut classes: BTreeMap<&str, Vec<(usize, &WaveHost)>> = BTreeMap::new();
+    for (index, host) in here().filter(|(_, host)| host.is_known()) {
+        classes.entry(host.class.as_deref().unwrap_or_default()).or_default().push((index, host));
+    }
+    if classes.is_empty() {
+        return here()
+            .find(|(_, host)| host.reachable && !host.late)
+            .map(|(index, _)| index)
+            .into_iter()
+            .collect();
+    }
+    let best = |of: Vec<(usize, &WaveHost)>| {
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        of.iter().for_each(|(_, host)| *counts.entry(host.gpus).or_default() += 1);
+        let usual = counts.into_iter().max_by_key(|(gpus, nodes)| (*nodes, *gpus)).map(|(gpus, _)| gpus);
+        of.into_iter().min_by_key(|(_, host)| (Some(host.gpus) != usual, host.flaws)).map(|(index, _)| index)
+    };
+    let chosen: BTreeSet<usize> = classes.into_values().filter_map(best).collect();
+    left.iter().copied().filter(|host| chosen.contains(host)).collect()
 }

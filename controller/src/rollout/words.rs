@@ -244,6 +244,7 @@ pub enum StopReason {
     FailPercentage {
         wave: usize,
         failed: usize,
+        /// Nodes of the wave; of the play, in a wave of nodes that were led aside.
         of: usize,
     },
     Failures {
@@ -254,12 +255,13 @@ pub enum StopReason {
         unreachable: usize,
         allowed: usize,
     },
+    /// These canaries failed.
     Canary {
-        failed: usize,
+        failed: Vec<usize>,
     },
     /// No canary failed, but these are not done: they prove nothing.
     CanaryHeld {
-        held: usize,
+        held: Vec<usize>,
     },
     AnyError,
     WholeWave {
@@ -272,6 +274,15 @@ pub enum StopReason {
 }
 
 impl StopReason {
+    /// The canaries that stopped the run, and whether they failed; nobody where it was something else.
+    pub fn canaries(&self) -> (&[usize], bool) {
+        match self {
+            Self::Canary { failed } => (failed, true),
+            Self::CanaryHeld { held } => (held, false),
+            _ => (&[], false),
+        }
+    }
+
     /// Whether a bound was reached: who resumes the run takes back a stop by a person or a window, and no other.
     pub const fn is_lasting(&self) -> bool {
         !matches!(self, Self::Interrupted | Self::WindowClosed { .. })
@@ -293,7 +304,7 @@ impl std::fmt::Display for StopReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::FailPercentage { failed, of, .. } => {
-                write!(f, "{failed} of {of} nodes of the wave failed, more than `max_fail_percentage` allows")
+                write!(f, "{failed} of {of} nodes failed, more than `max_fail_percentage` allows")
             }
             Self::Failures { failed, allowed } => {
                 write!(f, "{failed} nodes failed, more than the {allowed} that `max_failures` allows")
@@ -304,10 +315,14 @@ impl std::fmt::Display for StopReason {
                     "{unreachable} nodes do not answer, more than the {allowed} that `max_unreachable` allows"
                 )
             }
-            Self::Canary { failed: 1 } => f.write_str("a canary failed"),
-            Self::Canary { failed } => write!(f, "{failed} canaries failed"),
-            Self::CanaryHeld { held: 1 } => f.write_str("a canary was held: it proves nothing"),
-            Self::CanaryHeld { held } => write!(f, "{held} canaries were held: they prove nothing"),
+            Self::Canary { failed } => match failed.len() {
+                1 => f.write_str("a canary failed"),
+                failed => write!(f, "{failed} canaries failed"),
+            },
+            Self::CanaryHeld { held } => match held.len() {
+                1 => f.write_str("a canary was held: it proves nothing"),
+                held => write!(f, "{held} canaries were held: they prove nothing"),
+            },
             Self::AnyError => f.write_str("a node failed, and `any_errors_fatal` is set"),
             Self::WholeWave { .. } => f.write_str("every node of the wave failed"),
             Self::WindowClosed { closes } => write!(f, "the window closed at {closes}"),

@@ -3,7 +3,9 @@
 //! The reader never waits for a caller, so a slow one cannot hold up the others or the keepalives below.
 
 use std::{
-    collections::HashMap,
+    any::Any,
+    borrow::Cow,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -12,16 +14,23 @@ use std::{
 };
 
 use gpufleet_protocol::{
-    Envelope, Reply, Request,
+    Envelope, FailureKind, OpOutcome, Reply, Request,
     frame::{Decoder, Frame},
+    message::{Spooled, Weight},
     op::Blob,
 };
+use serde::Deserialize;
 use tokio::{
     sync::{mpsc, watch},
-    time::{MissedTickBehavior, timeout},
+    time::{Instant, MissedTickBehavior, timeout},
 };
 use tokio_util::{bytes::Bytes, sync::CancellationToken};
 
+use super::{
+    budget::{Chatter, LARGEST_ANSWER, LARGEST_RESULT, ResultBudget, Room, SMALL, time_for},
+    lists,
+    weight::weight,
+};
 use crate::transport::{ChannelEvent, ChannelReader, ChannelWriter, ExitStatus, printable};
 
 /// Frames that wait for the writer; a data frame is at most [`super::handle::PIECE`].
@@ -31,6 +40,13 @@ const PROGRESS: usize = 8;
 /// Contents that one call may have asked for and not got.
 const NEEDS: usize = 256;
 const KEPT: usize = 2048;
+/// Characters of a progress text and of an error that are kept.
+const PROGRESS_TEXT: usize = 400;
+const ERROR_TEXT: usize = 4000;
+/// The longest that a digest is written, in bytes.
+const DIGEST: usize = 128;
+/// A frame above this many bytes is decoded on a thread that may block.
+const SLOW: usize = 256 * 1024;
 
 /// What a call hears.
 #[derive(Debug)]
@@ -43,6 +59,17 @@ pub(super) enum Heard {
 struct Waiting {
     sender: mpsc::UnboundedSender<Heard>,
     queued: Arc<AtomicUsize>,
+    /// An operation ends with an outcome or an error, and `Done` is a word in between.
+    operation: bool,
+    /// Its answer came.
+    answered: bool,
+}
+
+#[derive(Default)]
+struct Calls {
+    waiting: HashMap<u64, Waiting>,
+    /// Those that were given up before their answer came: it may still come, once.
+    given_up: HashSet<u64>,
 }
 
 /// Why a session is over.
@@ -62,7 +89,7 @@ impl Ended {
 /// What calls and tasks share.
 pub(super) struct Shared {
     next_id: AtomicU64,
-    calls: Mutex<HashMap<u64, Waiting>>,
+    calls: Mutex<Calls>,
     pub(super) outgoing: mpsc::Sender<Bytes>,
     ended: watch::Sender<Option<Ended>>,
     pub(super) stop: CancellationToken,
@@ -102,21 +129,26 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.shared.calls().remove(&self.id);
+        let mut calls = self.shared.calls();
+        if calls.waiting.remove(&self.id).is_some_and(|waiting| !waiting.answered) {
+            calls.given_up.insert(self.id);
+        }
     }
 }
 
 impl Shared {
-    fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Waiting>> {
+    fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn line(self: &Arc<Self>) -> Line {
+    /// A line for one request; `operation` where its answer is an outcome.
+    pub(super) fn line(self: &Arc<Self>, operation: bool) -> Line {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::unbounded_channel();
         let queued = Arc::new(AtomicUsize::new(0));
         if self.ended.borrow().is_none() {
-            self.calls().insert(id, Waiting { sender, queued: Arc::clone(&queued) });
+            let waiting = Waiting { sender, queued: Arc::clone(&queued), operation, answered: false };
+            self.calls().waiting.insert(id, waiting);
         }
         Line { id, shared: Arc::clone(self), receiver, queued }
     }
@@ -140,28 +172,73 @@ impl Shared {
             ended.get_or_insert(why);
             first
         });
-        self.calls().clear();
+        self.calls().waiting.clear();
         self.stop.cancel();
     }
 
     /// Hands a reply to its call.
-    fn deliver(&self, id: u64, reply: Reply) -> Result<(), String> {
-        let calls = self.calls();
-        // Why silence: the call gave up, and its reply crossed with that.
-        let Some(waiting) = calls.get(&id) else { return Ok(()) };
+    fn deliver(&self, id: u64, reply: Reply) -> Result<Delivered, String> {
+        if let (0, Reply::Error { message }) = (id, &reply) {
+            let reason = format!("the helper cannot go on: {}", printable(message.as_bytes(), ERROR_TEXT));
+            self.end(&reason);
+            return Err(reason);
+        }
+        let mut calls = self.calls();
+        let Calls { waiting, given_up } = &mut *calls;
+        let Some(waiting) = waiting.get_mut(&id) else {
+            return match reply {
+                Reply::Progress { .. } | Reply::NeedBlob { .. } | Reply::Done => Ok(Delivered::Chatter),
+                // Why no error: the call gave up, and its reply crossed with that.
+                _ if given_up.remove(&id) => Ok(Delivered::Chatter),
+                _ => Err("it answers what nobody asked, or twice".to_owned()),
+            };
+        };
         let queued = waiting.queued.load(Ordering::Relaxed);
+        let mut delivered = Delivered::Answer;
         let heard = match reply {
-            Reply::Progress { .. } if queued >= PROGRESS => return Ok(()),
-            Reply::Progress { text } => Heard::Progress(text),
+            Reply::Progress { .. } if queued >= PROGRESS => return Ok(Delivered::Chatter),
+            Reply::Progress { text } => {
+                delivered = Delivered::Chatter;
+                Heard::Progress(shortened(text, PROGRESS_TEXT))
+            }
             Reply::NeedBlob { .. } if queued >= NEEDS => {
-                return Err("it asks for too much content at once".to_owned());
+                return Err("it asks for content and takes none".to_owned());
+            }
+            Reply::NeedBlob { blob, .. } if blob.sha256.len() > DIGEST => {
+                return Err("it asks for content by what is no digest".to_owned());
             }
             Reply::NeedBlob { stream, blob } => Heard::Need { stream, blob },
-            reply => Heard::Reply(reply),
+            // Why dropped: a helper may acknowledge content under the operation's id.
+            Reply::Done if waiting.operation => return Ok(Delivered::Chatter),
+            _ if waiting.answered => return Err("it answers twice".to_owned()),
+            Reply::Error { message } => {
+                waiting.answered = true;
+                Heard::Reply(Reply::Error { message: shortened(message, ERROR_TEXT) })
+            }
+            reply => {
+                waiting.answered = true;
+                Heard::Reply(reply)
+            }
         };
         waiting.queued.fetch_add(1, Ordering::Relaxed);
         drop(waiting.sender.send(heard));
-        Ok(())
+        Ok(delivered)
+    }
+}
+
+/// What became of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivered {
+    Answer,
+    /// It moved nothing on; too much of that ends the session.
+    Chatter,
+}
+
+fn shortened(text: String, most: usize) -> String {
+    let end = text.char_indices().nth(most);
+    match end {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        None => text,
     }
 }
 
@@ -176,16 +253,17 @@ pub(super) fn start(
     writer: ChannelWriter,
     decoder: Decoder,
     timing: Timing,
+    budget: ResultBudget,
 ) -> Arc<Shared> {
     let (outgoing, queue) = mpsc::channel(QUEUE);
     let shared = Arc::new(Shared {
         next_id: AtomicU64::new(1),
-        calls: Mutex::new(HashMap::new()),
+        calls: Mutex::default(),
         outgoing,
         ended: watch::Sender::new(None),
         stop: CancellationToken::new(),
     });
-    tokio::spawn(read(reader, decoder, Arc::clone(&shared)));
+    tokio::spawn(read(reader, decoder, Arc::clone(&shared), budget));
     tokio::spawn(write(writer, queue, timing, Arc::clone(&shared)));
     shared
 }
@@ -196,16 +274,66 @@ pub(super) fn frame(id: u64, request: Request) -> Result<Bytes, String> {
     encoded.map(Bytes::from).map_err(|error| error.to_string())
 }
 
-async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Shared>) {
+/// A large frame that is on its way.
+struct Arriving {
+    /// Its length, in bytes.
+    bytes: usize,
+    /// When it must be whole.
+    until: Instant,
+    /// What is held for it. Nothing until so much of it came that a few words of a helper cannot keep others waiting.
+    room: Option<Room>,
+}
+
+impl Arriving {
+    fn of(bytes: usize) -> Self {
+        Self { bytes, until: Instant::now() + time_for(bytes as u64), room: None }
+    }
+
+    async fn late(arriving: &Option<Self>) -> String {
+        let Some(Self { bytes, until, .. }) = arriving else { return std::future::pending().await };
+        tokio::time::sleep_until(*until).await;
+        format!(
+            "an answer of {} KiB was not whole after {} s: the line to the node is too slow for it, or the helper means \
+             harm; have the task say less",
+            bytes >> 10,
+            time_for(*bytes as u64).as_secs()
+        )
+    }
+}
+
+async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Shared>, budget: ResultBudget) {
     let mut stderr: Vec<u8> = Vec::new();
     let mut exit = None;
+    let mut chatter = Chatter::new();
+    let mut arriving: Option<Arriving> = None;
+    let broken = |reason: &str| shared.end(&format!("the helper broke the protocol: {reason}"));
     loop {
-        if let Err(reason) = dispatch(&mut decoder, &shared) {
-            shared.end(&format!("the helper broke the protocol: {reason}"));
+        let prepared = async {
+            dispatch(&mut decoder, &shared, &budget, &mut chatter, &mut arriving).await?;
+            if let Some(pending) = decoder.pending().filter(|pending| pending.length as u64 > SMALL) {
+                let large = arriving.get_or_insert_with(|| Arriving::of(pending.length));
+                if large.room.is_none() && pending.came as u64 > SMALL {
+                    let waited = Instant::now();
+                    large.room = Some(budget.arrive(pending.length as u64).await?);
+                    large.until += waited.elapsed();
+                }
+            }
+            Ok::<_, String>(())
+        };
+        let prepared = tokio::select! {
+            prepared = prepared => prepared,
+            () = shared.stop.cancelled() => Ok(()),
+        };
+        if let Err(reason) = prepared {
+            broken(&reason);
             return;
         }
         let event = tokio::select! {
             event = reader.next() => event,
+            reason = Arriving::late(&arriving) => {
+                shared.end(&reason);
+                return;
+            }
             () = shared.stop.cancelled() => {
                 shared.end("gpufleet closed it");
                 return;
@@ -214,6 +342,10 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
         match event {
             Some(ChannelEvent::Stdout(bytes)) => decoder.feed(&bytes),
             Some(ChannelEvent::Stderr(bytes)) => {
+                if let Err(reason) = chatter.hear(bytes.len()) {
+                    broken(&reason);
+                    return;
+                }
                 stderr.extend_from_slice(&bytes);
                 let excess = stderr.len().saturating_sub(KEPT);
                 stderr.drain(..excess);
@@ -236,15 +368,83 @@ async fn read(mut reader: ChannelReader, mut decoder: Decoder, shared: Arc<Share
     shared.over(Ended { reason: Arc::from(reason), helper });
 }
 
-fn dispatch(decoder: &mut Decoder, shared: &Shared) -> Result<(), String> {
+async fn dispatch(
+    decoder: &mut Decoder,
+    shared: &Shared,
+    budget: &ResultBudget,
+    chatter: &mut Chatter,
+    arriving: &mut Option<Arriving>,
+) -> Result<(), String> {
     while let Some(frame) = decoder.next_frame().map_err(|error| error.to_string())? {
-        match frame.decode::<Envelope<Reply>>() {
-            Ok(Some(Envelope { id, body })) => shared.deliver(id, body)?,
-            Ok(None) => return Err("it sends data that nobody asked for".to_owned()),
-            Err(error) => return Err(error.to_string()),
+        let Frame::Json(json) = frame else { return Err("it sends data that nobody asked for".to_owned()) };
+        let length = json.len();
+        let (id, reply) = take_in(json, budget).await?;
+        *arriving = None;
+        if shared.deliver(id, reply)? == Delivered::Chatter {
+            chatter.hear(length)?;
         }
     }
     Ok(())
+}
+
+/// Who is answered, and how; read without building anything of the rest.
+#[derive(Deserialize)]
+struct Head<'a> {
+    id: u64,
+    #[serde(borrow)]
+    body: Kind<'a>,
+}
+
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(borrow)]
+    reply: Cow<'a, str>,
+}
+
+/// Reads a reply, unless that would take more memory than one may.
+async fn take_in(json: Vec<u8>, budget: &ResultBudget) -> Result<(u64, Reply), String> {
+    let weight = weight(&json);
+    if weight > SMALL {
+        let Head { id, body } = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+        let too_large = || Box::new(too_large(weight, LARGEST_RESULT));
+        match &*body.reply {
+            "outcome" if weight > LARGEST_RESULT => return Ok((id, Reply::Outcome(too_large()))),
+            "spooled" if weight > LARGEST_RESULT => {
+                return Ok((id, Reply::Spooled(Spooled::Finished(too_large()))));
+            }
+            "outcome" | "spooled" => {}
+            _ => return Err(format!("it says what takes {} KiB and is no result", weight >> 10)),
+        }
+    }
+    let room = budget.take_in(weight).await?;
+    let decode = move || serde_json::from_slice::<Envelope<Reply>>(&json).map_err(|error| error.to_string());
+    let Envelope { id, mut body } = match weight > SLOW as u64 {
+        // Why elsewhere: other nodes are not to wait for it.
+        true => tokio::task::spawn_blocking(decode).await.map_err(|error| error.to_string())??,
+        false => decode()?,
+    };
+    if let Reply::Outcome(outcome) | Reply::Spooled(Spooled::Finished(outcome)) = &mut body {
+        if outcome.facts.is_some() && weight > LARGEST_ANSWER {
+            **outcome = too_large(weight, LARGEST_ANSWER);
+        }
+        lists::shorten(outcome);
+        outcome.weight =
+            Weight { bytes: weight, room: room.map(|room| -> Arc<dyn Any + Send + Sync> { Arc::new(room) }) };
+    }
+    Ok((id, body))
+}
+
+/// What a task ends with whose result is not taken in.
+fn too_large(weight: u64, most: u64) -> OpOutcome {
+    OpOutcome::failed(
+        FailureKind::Io,
+        format!(
+            "its result takes {} MiB of memory here, and {} MiB are the most for one; what it did on the node is done. Let \
+             it say less: write it to a file there and `fetch` that, give it files with `copy`",
+            weight.div_ceil(1 << 20),
+            most >> 20
+        ),
+    )
 }
 
 async fn write(

@@ -3,8 +3,9 @@
 //! Pure. The command must reach `sh` unharmed through bash, dash, zsh, csh, tcsh and fish, so it is one line in
 //! single quotes without quotes, backslashes and exclamation marks.
 //!
-//! Why an existing file is judged by owner and size only: its folder is closed to everybody else, and the digest in
-//! the helper's first frame proves the content; hashing it on each connection would cost more than all else here.
+//! A file that is there already is run only when the node's own `sha256sum`, `openssl` or `shasum` gives its digest, since
+//! what it says of itself once it runs proves nothing; where the node has none of them it is sent anew each time. Owner
+//! and size are looked at first, so that only a file that may be ours is read.
 
 use std::fmt::Write as _;
 

@@ -42,12 +42,17 @@ impl SessionError {
                 ConnectError::Refused { .. }
                     | ConnectError::Unreachable { .. }
                     | ConnectError::Timeout { .. }
-                    | ConnectError::JumpRefused { .. }
+                    | ConnectError::JumpRefused { tried: true, .. }
             ),
             Self::Start { kind, .. } => matches!(kind, StartError::Silent { .. }),
             Self::Timeout { .. } => true,
             _ => false,
         }
+    }
+
+    /// Whether the node's address refuses the connection: the way there works, and nobody listens.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Connect(ConnectError::Refused { .. }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The handle through which the rest of the program talks to one node.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use gpufleet_protocol::{
     FailureKind, OpOutcome, OpRequest, Reply, Request,
@@ -17,6 +17,7 @@ use tokio_util::{bytes::Bytes, sync::DropGuard};
 use super::{
     actor::{self, Heard, Line, Shared, Timing},
     blob::{BlobContent, BlobSource},
+    budget::ResultBudget,
     error::SessionError,
     node_file::NodeFiles,
     opening::{self, Opening, Stage},
@@ -25,6 +26,10 @@ use crate::transport::{ByteChannel, Connector, Phase, Target};
 
 /// Content goes out in pieces of so many bytes: small, because a piece is what a busy session buffers.
 pub(super) const PIECE: usize = 64 * 1024;
+
+/// How often an operation may ask for a content for each file that has it, and for what it does not have.
+const SAME_CONTENT: u32 = 4;
+const UNKNOWN_CONTENT: u32 = 16;
 
 /// How long the parts of a session may take.
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +60,14 @@ impl Default for SessionDeadlines {
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     pub node_files: Arc<NodeFiles>,
+    /// Memory for what nodes say, shared by all sessions of a run.
+    pub budget: ResultBudget,
     pub deadlines: SessionDeadlines,
 }
 
 impl SessionOptions {
     pub fn new(node_files: Arc<NodeFiles>) -> Self {
-        Self { node_files, deadlines: SessionDeadlines::default() }
+        Self { node_files, budget: ResultBudget::default(), deadlines: SessionDeadlines::default() }
     }
 }
 
@@ -136,7 +143,9 @@ impl NodeSession {
     fn start(node: &str, opening: Opening, options: &SessionOptions) -> Self {
         let deadlines = options.deadlines;
         let timing = Timing { heartbeat: deadlines.heartbeat, stall: deadlines.stall };
-        let shared = actor::start(opening.channel.reader, opening.channel.writer, opening.decoder, timing);
+        let budget = options.budget.clone();
+        let shared =
+            actor::start(opening.channel.reader, opening.channel.writer, opening.decoder, timing, budget);
         let stop = shared.stop.clone().drop_guard();
         let inner = Inner {
             node: node.to_owned(),
@@ -200,12 +209,16 @@ impl NodeSession {
         mut progress: impl FnMut(&str) + Send,
     ) -> Result<OpOutcome, SessionError> {
         let limit = Duration::from_secs(request.timeout_s) + self.inner.deadlines.grace;
-        let mut call = Call { line: self.inner.shared.line(), finished: false };
+        let mut call = Call { line: self.inner.shared.line(true), finished: false };
         let until = Instant::now() + limit;
         let id = call.line.id;
+        let mut asks: HashMap<String, u32> = HashMap::new();
+        for blob in request.op.contents() {
+            *asks.entry(blob.sha256.clone()).or_default() += SAME_CONTENT;
+        }
         let work = async {
             self.send(id, Request::Op(Box::new(request)), Phase::Operation).await?;
-            self.listen(&mut call, blobs, &mut progress).await
+            self.listen(&mut call, asks, blobs, &mut progress).await
         };
         match timeout_at(until, work).await {
             Ok(result) => result,
@@ -216,14 +229,23 @@ impl NodeSession {
     async fn listen(
         &self,
         call: &mut Call,
+        mut asks: HashMap<String, u32>,
         blobs: &dyn BlobSource,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<OpOutcome, SessionError> {
+        let mut unknown = UNKNOWN_CONTENT;
         loop {
             match call.line.next().await {
                 None => return Err(self.lost(Phase::Operation).await),
                 Some(Heard::Progress(text)) => progress(&text),
                 Some(Heard::Need { stream, blob }) => {
+                    let left = asks.get_mut(&blob.sha256).unwrap_or(&mut unknown);
+                    let Some(less) = left.checked_sub(1) else {
+                        let reason = "it asks for the same content again and again";
+                        self.inner.shared.end(&format!("the helper broke the protocol: {reason}"));
+                        return Err(self.lost(Phase::Operation).await);
+                    };
+                    *left = less;
                     self.send_blob(call.line.id, stream, &blob, blobs).await?
                 }
                 Some(Heard::Reply(Reply::Outcome(outcome))) => {
@@ -318,7 +340,7 @@ impl NodeSession {
 
     async fn request(&self, request: Request, phase: Phase) -> Result<Reply, SessionError> {
         let limit = self.inner.deadlines.reply;
-        let mut line = self.inner.shared.line();
+        let mut line = self.inner.shared.line(false);
         let id = line.id;
         let work = async {
             self.send(id, request, phase).await?;

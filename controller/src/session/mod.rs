@@ -7,13 +7,19 @@
 mod actor;
 mod blob;
 mod bootstrap;
+mod budget;
 mod error;
 mod handle;
+mod lists;
 mod node_file;
 mod opening;
+mod weight;
 
 pub use blob::{BlobContent, BlobSource, NoBlobs};
+pub use budget::{LARGEST_ANSWER, LARGEST_RESULT, ResultBudget};
 pub use error::{SessionError, StartError};
 pub use handle::{LockOutcome, NodeSession, SessionDeadlines, SessionOptions};
 pub use node_file::{NodeFile, NodeFiles};
 pub use opening::Stage;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use weight::weight;

@@ -20,6 +20,8 @@ use crate::transport::{
     Become, ByteChannel, ChannelEvent, Connection, Connector, ExitStatus, Phase, Target, Transport,
 };
 
+/// The longest hello, in bytes.
+const HELLO: usize = 16 * 1024;
 const KEPT: usize = 4096;
 const CHUNK: usize = 64 * 1024;
 
@@ -274,7 +276,8 @@ impl<'a> Driver<'a> {
     async fn greet(mut self, rest: Vec<u8>, until: Instant) -> Result<Opening, Failure> {
         let node = self.target.name.clone();
         let broken = |reason: String| Failure::Final(SessionError::Protocol { node: node.clone(), reason });
-        let mut decoder = Decoder::default();
+        // Why so small: nobody has been believed yet, and a hello is short.
+        let mut decoder = Decoder::limited(HELLO);
         decoder.feed(&rest);
         let frame = loop {
             if let Some(frame) = decoder.next_frame().map_err(|error| broken(error.to_string()))? {
@@ -304,12 +307,15 @@ impl<'a> Driver<'a> {
             return Err(self.finally(StartError::Version { found: hello.protocol, wanted: PROTOCOL_VERSION }));
         }
         let login_uid = self.login_uid.unwrap_or(hello.uid);
+        let decoder = decoder.widened();
         Ok(Opening { channel: self.channel, decoder, hello, login_uid, pushed: self.pushed })
     }
 
     fn login(&self) -> String {
         match &self.target.connection {
-            Connection::Ssh(ssh) => ssh.overrides.user.clone().unwrap_or_else(|| "the login user".to_owned()),
+            Connection::Ssh(ssh) => {
+                ssh.overrides.user.as_ref().map_or_else(|| "the login user".to_owned(), ToString::to_string)
+            }
             Connection::Local => "this user".to_owned(),
         }
     }

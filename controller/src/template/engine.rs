@@ -13,7 +13,7 @@ use super::includes::{self, Shelves, TakenIn};
 use super::inserts::{self, Inserted};
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, filters, frame, growing, lookups, minus};
+use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, growing, inert, lookups, minus};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -34,6 +34,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_syntax(SYNTAX.clone());
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
+    bounds::register(&mut environment);
     growing::register(&mut environment);
     inserts::register(&mut environment);
     environment.set_formatter(|out, state, value| {
@@ -45,6 +46,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
             Some(text) => Value::str(text),
             None => within_text(value).map_err(|error| error.into_engine())?,
         };
+        bounds::spend(value.weight()).map_err(bounds::refused)?;
         frame::written(&value);
         Ok(out.write_str(&value.to_text())?)
     });
@@ -228,6 +230,33 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     })
 }
 
+/// Runs one evaluation of this source.
+///
+/// Why twice where it may ask a shell: which characters of a line a node said shows only beside the line without them.
+fn evaluated(
+    source: &str,
+    scope: &Arc<Scope>,
+    run: impl Fn(minijinja::Value) -> Result<Value, TemplateError>,
+) -> Result<Value, TemplateError> {
+    let asks = !inert::is_masked() && lookups::may_run_a_shell(source);
+    let Some(masked) = asks.then(|| scope.masked()).flatten() else { return frame::evaluate(scope, run) };
+    let mut lines = Vec::new();
+    // Why no error: what fails here fails again, or its lines are missing, which refuses them.
+    let _ = inert::masked_line(|| {
+        frame::evaluate(&masked, |root| {
+            let value = run(root);
+            lines = frame::take_masked_lines();
+            value
+        })
+    });
+    inert::line(|| {
+        frame::evaluate(scope, |root| {
+            frame::expect_lines(lines);
+            run(root)
+        })
+    })
+}
+
 /// The value of a bare expression, as in `when`.
 ///
 /// # Errors
@@ -235,7 +264,7 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
 pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = expression(source)?;
     let Code::Expression(code) = &compiled.code else { return Ok(Value::Null) };
-    frame::evaluate(scope, |root| {
+    evaluated(source, scope, |root| {
         if compiled.grows {
             frame::let_grow();
         }
@@ -293,7 +322,7 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
 
 fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = template(source)?;
-    frame::evaluate(scope, |root| {
+    evaluated(source, scope, |root| {
         if compiled.grows {
             frame::let_grow();
         }
@@ -311,6 +340,8 @@ fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError>
                             }
                         });
                     }
+                    let length = values.iter().fold(0_usize, |sum, value| sum.saturating_add(value.weight()));
+                    bounds::room(length).map_err(TemplateError::new)?;
                     values.retain(|value| !matches!(value, Value::Null));
                     Ok(match values.len() {
                         0 => Value::Null,
@@ -398,15 +429,16 @@ pub fn render_document_as(
     };
     let document = Document::of(body, syntax, &marks, takes_in || growing::grows(body), &HashSet::new());
     let taken = TakenIn::of(&document);
-    let mut environment = Cow::Borrowed(&*ENVIRONMENT);
-    if takes_in || *syntax != Syntax::default() {
-        let own = environment.to_mut();
-        own.set_syntax(marks.clone());
-        if let Some(outside) = scope.outside() {
-            taken.open(own, outside, shelves, syntax, &marks);
+    let rendered = evaluated(body, scope, |root| {
+        // Why anew each time: an environment keeps the templates that it took in, and their macros belong to one evaluation.
+        let mut environment = Cow::Borrowed(&*ENVIRONMENT);
+        if takes_in || *syntax != Syntax::default() {
+            let own = environment.to_mut();
+            own.set_syntax(marks.clone());
+            if let Some(outside) = scope.outside() {
+                taken.open(own, outside, shelves, syntax, &marks);
+            }
         }
-    }
-    let rendered = frame::evaluate(scope, |root| {
         if document.grown.is_some() {
             frame::let_grow();
         }
@@ -523,15 +555,22 @@ fn references(
     looked_up: Vec<(String, bool)>,
 ) -> Result<References, TemplateError> {
     let macros = scan::macros(source);
+    let called = |name: &str, at: usize| {
+        source.get(at + name.len()..).is_some_and(|rest| rest.trim_start().starts_with('('))
+    };
     let is_own = |name: &String| {
-        ["omit", inserts::SCOPE].contains(&name.as_str()) || is_function(name) || macros.contains(name)
+        // Why `undefined`: Jinja has no such value, and everybody means it so.
+        ["omit", "undefined", inserts::SCOPE].contains(&name.as_str())
+            // Why unless called: a variable may have the name of a function.
+            || is_function(name) && scan::find_variable(source, name).is_none_or(|at| called(name, at))
+            || macros.contains(name)
     };
     let mut names: Vec<String> = undeclared.into_iter().filter(|name| !is_own(name)).collect();
-    names.sort_unstable_by_key(|name| scan::find_name(source, name));
+    names.sort_unstable_by_key(|name| scan::find_variable(source, name));
     names.dedup();
     for name in &names {
-        let Some(at) = scan::find_name(source, name) else { continue };
-        if !source.get(at + name.len()..).is_some_and(|rest| rest.trim_start().starts_with('(')) {
+        let Some(at) = scan::find_variable(source, name) else { continue };
+        if !called(name, at) {
             continue;
         }
         let error = match name.as_str() {
@@ -545,6 +584,9 @@ fn references(
     }
     let mut guarded = scan::guarded(source, names.iter().cloned());
     for (name, provided) in looked_up {
+        if is_own(&name) {
+            continue;
+        }
         let known = names.contains(&name);
         if provided && !known {
             guarded.push(name.clone());
@@ -619,7 +661,14 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
         Code::Document(document) => {
             let parsed =
                 ENVIRONMENT.template_from_str(document.text()).map_err(|error| document.error(&error))?;
-            names.extend(parsed.undeclared_variables(false));
+            let written = &document.written;
+            for name in parsed.undeclared_variables(false) {
+                // Why guarded: the text sets it, under a condition that only rendering knows.
+                match written.sets.contains(&name) && !written.free.contains(&name) {
+                    true => looked_up.push((name, true)),
+                    false => names.push(name),
+                }
+            }
             // Why guarded: nobody knows whether the macro runs.
             let late = document.written.late.iter().filter(|name| !names.contains(name)).cloned();
             looked_up.extend(late.map(|name| (name, true)));
@@ -637,7 +686,7 @@ pub fn inspect_template(source: &str) -> Result<References, TemplateError> {
 /// Where the variable `name` stands in an expression or template, in bytes; also as the text that `vars` looks up.
 pub fn position_of(source: &str, name: &str) -> Option<usize> {
     let quoted = |quote: char| source.find(&format!("{quote}{name}{quote}")).map(|at| at + 1);
-    scan::find_name(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))
+    scan::find_variable(source, name).or_else(|| quoted('\'')).or_else(|| quoted('"'))
 }
 
 const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q", "undef"];

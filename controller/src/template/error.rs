@@ -141,7 +141,7 @@ impl TemplateError {
             // Why: a path of a nested variable reads "inner` in `outer"; only the outer one stands in this text.
             let outer = path.rsplit("` in `").next().unwrap_or(path);
             let root = outer.split('.').next().unwrap_or(outer);
-            self.range = scan::find_name(source, root).or_else(|| source.find(outer)).map(|start| {
+            self.range = scan::find_variable(source, root).or_else(|| source.find(outer)).map(|start| {
                 start..start + if source[start..].starts_with(outer) { outer.len() } else { root.len() }
             });
         }

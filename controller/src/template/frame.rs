@@ -4,7 +4,7 @@
 //! thread, so the frame on top of the stack is the one that asks.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, engine, growing, inserts, scan, sight};
+use super::{Scope, TemplateError, bounds, engine, growing, inert, inserts, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -30,6 +30,10 @@ struct Frame {
     /// How many values a text has got, and the last of them.
     written: usize,
     last: Option<Value>,
+    /// Lines for a shell that it asked for while a masked line was rendered.
+    masked_lines: Vec<String>,
+    /// The lines that it asks a shell for, as they are with masked variables, in order; nothing where nobody found out.
+    expected: Option<VecDeque<String>>,
     /// Names of macros, which are looked for before they are there.
     macros: Vec<String>,
 }
@@ -56,6 +60,9 @@ pub fn watch<T>(act: impl FnOnce() -> T) -> (T, bool) {
 
 /// Notes what people should hear of, although the evaluation goes on.
 pub(super) fn warn(text: String) {
+    if inert::is_masked() {
+        return;
+    }
     WARNINGS.with_borrow_mut(|warnings| {
         if !warnings.contains(&text) {
             warnings.push(text);
@@ -76,6 +83,36 @@ pub(super) fn has_met_secret() -> bool {
 /// Tells [`watch`] that a secret was used.
 pub fn met_secret() {
     SECRET.set(true);
+}
+
+/// The lines for a shell that this evaluation asked for so far, where they are masked.
+pub(super) fn take_masked_lines() -> Vec<String> {
+    with_top(|frame| std::mem::take(&mut frame.masked_lines)).unwrap_or_default()
+}
+
+/// The lines that this evaluation will ask a shell for, as they are with masked variables.
+pub(super) fn expect_lines(lines: Vec<String>) {
+    with_top(|frame| frame.expected = Some(lines.into()));
+}
+
+/// Whether a shell may be asked this; not while a marked line is rendered.
+///
+/// # Errors
+/// It would read what a node said.
+pub(super) fn may_ask_a_shell(line: &str) -> Result<bool, &'static str> {
+    let asked = with_top(|frame| {
+        if inert::is_masked() {
+            frame.masked_lines.push(line.to_owned());
+            return Ok(!inert::is_marked(line));
+        }
+        let inert = match &mut frame.expected {
+            Some(lines) => lines.pop_front().is_some_and(|masked| inert::is_inert(line, &masked)),
+            None => !frame.scope.hears_nodes(),
+        };
+        if inert { Ok(true) } else { Err(inert::REFUSED) }
+    });
+    // Why: the terms of a loop are rendered, and looked at, before.
+    asked.unwrap_or(Ok(true))
 }
 
 fn with_top<T>(act: impl FnOnce(&mut Frame) -> T) -> Option<T> {
@@ -104,11 +141,14 @@ pub(super) fn evaluate(
             growing: None,
             written: 0,
             last: None,
+            masked_lines: Vec::new(),
+            expected: None,
             macros: Vec::new(),
         });
         frames.len()
     });
     let pop = Pop;
+    let mark = bounds::begin(depth);
     if depth > MAX_DEPTH {
         return Err(TemplateError::new("variables refer to one another without end"));
     }
@@ -121,11 +161,21 @@ pub(super) fn evaluate(
         )
     });
     drop(pop);
+    bounds::end(&mark);
     match frame {
+        // Why before all: where a bound was passed, what else went wrong is a consequence.
+        _ if bounds::passed() => match result {
+            Err(error) if error.undefined_name().is_none() => Err(error),
+            _ => Err(frame
+                .and_then(|(_, error, _)| error)
+                .unwrap_or_else(|| TemplateError::new("it makes more than a template may"))),
+        },
         Some((true, ..)) => Ok(Value::Unknown),
         Some((_, Some(error), _)) => Err(error),
         Some((_, _, Some(path))) => Err(TemplateError::undefined(path)),
-        _ => result,
+        _ => {
+            result.and_then(|value| bounds::room(value.weight()).map_err(TemplateError::new).map(|()| value))
+        }
     }
 }
 
@@ -308,10 +358,15 @@ pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
             Some(int) => Value::Int(int),
             None => Value::Float(f64::try_from(value.clone()).unwrap_or(f64::NAN)),
         },
-        ValueKind::String => Value::str(value.as_str().unwrap_or_default()),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default();
+            bounds::spend(text.len()).map_err(TemplateError::new)?;
+            Value::str(text)
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             let mut items = Vec::new();
             for item in value.try_iter().map_err(|error| TemplateError::from_engine(&error, ""))? {
+                bounds::spend(bounds::CELL).map_err(TemplateError::new)?;
                 items.push(collect(&item)?);
             }
             Value::list(items)
@@ -319,6 +374,7 @@ pub(super) fn collect(value: &Engine) -> Result<Value, TemplateError> {
         ValueKind::Map => {
             let mut dict = Dict::default();
             for key in value.try_iter().map_err(|error| TemplateError::from_engine(&error, ""))? {
+                bounds::spend(bounds::CELL).map_err(TemplateError::new)?;
                 let item = value.get_item(&key).map_err(|error| TemplateError::from_engine(&error, ""))?;
                 dict.insert(collect(&key)?.to_text(), collect(&item)?);
             }

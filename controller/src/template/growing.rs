@@ -15,7 +15,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 use super::frame::{expose, missing, render};
 use super::inserts::Inserted;
 use super::value::{Dict, List, Value};
-use super::{methods, scan};
+use super::{bounds, methods, scan};
 
 type Engine = minijinja::Value;
 
@@ -118,6 +118,9 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         Ok(Engine::from_object(GrowingDict { entries: Mutex::new(pairs(&map)?) }))
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
+        if let Some(text) = value.as_str() {
+            methods::bounded(text, method, args)?;
+        }
         if matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
             && let Some(found) = plain_method(value, method, args)
         {
@@ -352,6 +355,10 @@ impl Object for Growing {
         match method {
             "extend" => {
                 let (more,): (&Engine,) = from_args(args)?;
+                let length = items.len().saturating_add(more.len().unwrap_or_default());
+                if length > bounds::MAX_ITEMS {
+                    return Err(refusal(method, &format!("a list has at most {} items", bounds::MAX_ITEMS)));
+                }
                 for item in more.try_iter()?.collect::<Vec<_>>() {
                     items.push(kept(owner, &item, method)?);
                 }

@@ -7,6 +7,7 @@
 //!   a filter that makes something of it that may be looked below.
 //! * `'%02d' % n`: the engine divides numbers only. Behind a text that is written out it is the filter `format`.
 //! * Variables of a macro that no text sets are asked for when the macro runs; the engine asks when it is defined.
+//! * `a ~ b`, `a + b`, `a * b`: the operands go through filters that know what may come of them ([`bounds`]).
 //! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`Variadic`].
 
 use std::collections::HashSet;
@@ -18,7 +19,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Object};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::{Syntax, engine, frame, growing, scan};
+use super::parts::{Reach, argument, children, parts, targets, uses};
+use super::{Syntax, bounds, engine, frame, growing, scan};
 
 type Engine = minijinja::Value;
 
@@ -28,6 +30,8 @@ const BELOW: &str = "__below";
 const VARIADIC: &str = "__variadic";
 /// The variables as a whole.
 pub(super) const SCOPE: &str = "__scope";
+/// A loop writes less than this in each of the rounds that it may take without being asked.
+const LONG_TEXT: usize = 128;
 /// The longest expression that is named in a message.
 const LONGEST_NAME: usize = 80;
 
@@ -79,6 +83,8 @@ pub(super) struct Document {
     pub(super) inserted: Inserted,
     /// The names that it sets somewhere.
     pub(super) sets: HashSet<String>,
+    /// Names that it uses where nothing of it can have set them.
+    pub(super) free: HashSet<String>,
     /// Variables that only its macros ask for.
     pub(super) late: Vec<String>,
 }
@@ -94,18 +100,21 @@ pub(super) fn document(
         return Document {
             inserted: Inserted::of(source, Vec::new()),
             sets: HashSet::new(),
+            free: HashSet::new(),
             late: Vec::new(),
         };
     };
     let mut sets = HashSet::new();
     targets(&parsed, &mut sets);
+    let mut free = HashSet::new();
+    Reach::of(&[&parsed], None).free(&parsed, &mut free);
     let known = sets.union(outside).cloned().collect();
     let [start, end] = syntax.block_marks();
     let mut walk = Walk::new(source, &known, [&start, &end]);
     walk.statement(&parsed);
     let late = std::mem::take(&mut walk.late);
     let inserted = checked(walk, |text| parse(text, "", marks.clone()).is_ok());
-    Document { inserted, sets, late }
+    Document { inserted, sets, free, late }
 }
 
 /// Why checked: where the engine tells places otherwise than thought, the text stays as it is.
@@ -122,153 +131,6 @@ fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Inserted {
         true => inserted,
         false => Inserted::of(walk.source, Vec::new()),
     }
-}
-
-/// The parts of a statement.
-#[derive(Default)]
-struct Parts<'n, 's> {
-    targets: Vec<&'n ast::Expr<'s>>,
-    expressions: Vec<&'n ast::Expr<'s>>,
-    call: Option<&'n ast::Call<'s>>,
-    bodies: Vec<&'n [ast::Stmt<'s>]>,
-}
-
-fn parts<'n, 's>(statement: &'n ast::Stmt<'s>) -> Parts<'n, 's> {
-    let mut found = Parts::default();
-    match statement {
-        ast::Stmt::Template(it) => found.bodies.push(&it.children),
-        ast::Stmt::EmitExpr(it) => found.expressions.push(&it.expr),
-        ast::Stmt::ForLoop(it) => {
-            found.targets.push(&it.target);
-            found.expressions.push(&it.iter);
-            found.expressions.extend(&it.filter_expr);
-            found.bodies.extend([it.body.as_slice(), &it.else_body]);
-        }
-        ast::Stmt::IfCond(it) => {
-            found.expressions.push(&it.expr);
-            found.bodies.extend([it.true_body.as_slice(), &it.false_body]);
-        }
-        ast::Stmt::WithBlock(it) => {
-            found.targets.extend(it.assignments.iter().map(|(target, _)| target));
-            found.expressions.extend(it.assignments.iter().map(|(_, value)| value));
-            found.bodies.push(&it.body);
-        }
-        ast::Stmt::Set(it) => {
-            found.targets.push(&it.target);
-            found.expressions.push(&it.expr);
-        }
-        ast::Stmt::SetBlock(it) => {
-            found.targets.push(&it.target);
-            found.expressions.extend(&it.filter);
-            found.bodies.push(&it.body);
-        }
-        ast::Stmt::AutoEscape(it) => found.bodies.push(&it.body),
-        ast::Stmt::FilterBlock(it) => {
-            found.expressions.push(&it.filter);
-            found.bodies.push(&it.body);
-        }
-        ast::Stmt::Block(it) => found.bodies.push(&it.body),
-        ast::Stmt::Import(it) => {
-            found.targets.push(&it.name);
-            found.expressions.push(&it.expr);
-        }
-        ast::Stmt::FromImport(it) => {
-            found.targets.extend(it.names.iter().map(|(name, alias)| alias.as_ref().unwrap_or(name)));
-            found.expressions.push(&it.expr);
-        }
-        ast::Stmt::Extends(it) => found.expressions.push(&it.name),
-        ast::Stmt::Include(it) => found.expressions.push(&it.name),
-        ast::Stmt::Macro(it) => {
-            found.targets.extend(&it.args);
-            found.expressions.extend(&it.defaults);
-            found.bodies.push(&it.body);
-        }
-        ast::Stmt::CallBlock(it) => {
-            found.targets.extend(&it.macro_decl.args);
-            found.expressions.extend(&it.macro_decl.defaults);
-            found.call = Some(&it.call);
-            found.bodies.push(&it.macro_decl.body);
-        }
-        ast::Stmt::Do(it) => found.call = Some(&it.call),
-        ast::Stmt::EmitRaw(_) | ast::Stmt::Continue(_) | ast::Stmt::Break(_) => {}
-    }
-    found
-}
-
-/// The names that a statement and those in it set.
-fn targets(statement: &ast::Stmt<'_>, into: &mut HashSet<String>) {
-    let parts = parts(statement);
-    if let ast::Stmt::Macro(it) = statement {
-        into.insert(it.name.to_owned());
-    }
-    let mut open = parts.targets;
-    while let Some(target) = open.pop() {
-        match target {
-            ast::Expr::Var(it) => _ = into.insert(it.id.to_owned()),
-            ast::Expr::List(it) => open.extend(&it.items),
-            ast::Expr::Tuple(it) => open.extend(&it.items),
-            _ => {}
-        }
-    }
-    for statement in parts.bodies.into_iter().flatten() {
-        targets(statement, into);
-    }
-}
-
-/// What an expression consists of.
-fn children<'n, 's>(expression: &'n ast::Expr<'s>) -> Vec<&'n ast::Expr<'s>> {
-    let with = |first: Option<&'n ast::Expr<'s>>, args: &'n [ast::CallArg<'s>]| {
-        first.into_iter().chain(args.iter().map(argument)).collect()
-    };
-    match expression {
-        ast::Expr::Var(_) | ast::Expr::Const(_) => Vec::new(),
-        ast::Expr::Slice(it) => [Some(&it.expr), it.start.as_ref(), it.stop.as_ref(), it.step.as_ref()]
-            .into_iter()
-            .flatten()
-            .collect(),
-        ast::Expr::UnaryOp(it) => vec![&it.expr],
-        ast::Expr::BinOp(it) => vec![&it.left, &it.right],
-        ast::Expr::Compare(it) => std::iter::once(&it.expr).chain(it.ops.iter().map(|op| &op.expr)).collect(),
-        ast::Expr::IfExpr(it) => {
-            [Some(&it.true_expr), Some(&it.test_expr), it.false_expr.as_ref()].into_iter().flatten().collect()
-        }
-        ast::Expr::Filter(it) => with(it.expr.as_ref(), &it.args),
-        ast::Expr::Test(it) => with(Some(&it.expr), &it.args),
-        ast::Expr::GetAttr(it) => vec![&it.expr],
-        ast::Expr::GetItem(it) => vec![&it.expr, &it.subscript_expr],
-        ast::Expr::Call(it) => with(Some(&it.expr), &it.args),
-        ast::Expr::List(it) => it.items.iter().collect(),
-        ast::Expr::Tuple(it) => it.items.iter().collect(),
-        ast::Expr::Map(it) => it.keys.iter().chain(&it.values).collect(),
-    }
-}
-
-fn argument<'n, 's>(argument: &'n ast::CallArg<'s>) -> &'n ast::Expr<'s> {
-    match argument {
-        ast::CallArg::Pos(it)
-        | ast::CallArg::Kwarg(_, it)
-        | ast::CallArg::PosSplat(it)
-        | ast::CallArg::KwargSplat(it) => it,
-    }
-}
-
-/// Whether a macro itself, and none within it, uses a name.
-fn uses(statement: &ast::Stmt<'_>, name: &str) -> bool {
-    fn named(expression: &ast::Expr<'_>, name: &str) -> bool {
-        matches!(expression, ast::Expr::Var(it) if it.id == name)
-            || children(expression).into_iter().any(|child| named(child, name))
-    }
-    let parts = parts(statement);
-    let called = parts.call.is_some_and(|call| {
-        named(&call.expr, name) || call.args.iter().any(|given| named(argument(given), name))
-    });
-    called
-        || parts.expressions.iter().any(|expression| named(expression, name))
-        || parts
-            .bodies
-            .into_iter()
-            .flatten()
-            .any(|inner| !matches!(inner, ast::Stmt::Macro(_)) && uses(inner, name))
 }
 
 /// Names that the engine itself gives.
@@ -306,6 +168,10 @@ impl<'t> Walk<'t> {
         let parts = parts(statement);
         for expression in parts.expressions {
             self.expression(expression);
+            match statement {
+                ast::Stmt::ForLoop(it) if std::ptr::eq(expression, &it.iter) => self.looped(it),
+                _ => {}
+            }
         }
         if let Some(call) = parts.call {
             self.callee(&call.expr);
@@ -319,6 +185,23 @@ impl<'t> Walk<'t> {
         self.macros -= usize::from(is_macro);
         if let ast::Stmt::Macro(it) = statement {
             self.variadic(statement, it);
+        }
+    }
+
+    /// Tells how much text each round of a loop writes.
+    fn looped(&mut self, it: &ast::ForLoop<'_>) {
+        fn raw(body: &[ast::Stmt<'_>]) -> usize {
+            let of = |statement: &ast::Stmt<'_>| match statement {
+                ast::Stmt::EmitRaw(it) => it.raw.len(),
+                ast::Stmt::Include(_) => LONG_TEXT,
+                ast::Stmt::ForLoop(_) | ast::Stmt::Macro(_) => 0,
+                other => parts(other).bodies.into_iter().map(raw).sum(),
+            };
+            body.iter().map(of).sum()
+        }
+        let each = raw(&it.body);
+        if each >= LONG_TEXT {
+            self.inserts.push((it.iter.span().end_offset as usize, format!("|{}({each})", bounds::LOOPED)));
         }
     }
 
@@ -377,12 +260,83 @@ impl<'t> Walk<'t> {
             {
                 self.formatted(&it.left, &it.right);
             }
+            ast::Expr::BinOp(it) => match it.op {
+                ast::BinOpKind::Concat => self.operands(it, bounds::WRITTEN),
+                ast::BinOpKind::Add => self.operands(it, bounds::HELD),
+                ast::BinOpKind::Mul => self.product(it, false),
+                _ => children(expression).into_iter().for_each(|child| self.expression(child)),
+            },
             ast::Expr::GetAttr(it) => self.looked_below(&it.expr),
             ast::Expr::GetItem(it) => {
                 self.looked_below(&it.expr);
                 self.expression(&it.subscript_expr);
             }
             other => children(other).into_iter().for_each(|child| self.expression(child)),
+        }
+    }
+
+    /// Where the left operand of a sign ends, and the right one, with the brackets around each.
+    fn ends(&self, left: &ast::Expr<'_>, right: &ast::Expr<'_>, sign: char) -> Option<(usize, usize)> {
+        let mut end = left.span().end_offset as usize;
+        let at = loop {
+            let rest = self.source.get(end..)?;
+            let next = end + rest.len() - rest.trim_start().len();
+            match self.source.get(next..)?.strip_prefix(')') {
+                Some(_) => end = next + 1,
+                None => break next,
+            }
+        };
+        self.source.get(at..)?.strip_prefix(sign)?;
+        Some((end, self.closed(at + 1, right)?))
+    }
+
+    /// Where an operand that begins behind a place ends. Why: its own place does not tell of brackets around it.
+    fn closed(&self, from: usize, operand: &ast::Expr<'_>) -> Option<usize> {
+        let mut close = operand.span().end_offset as usize;
+        let mut depth = scan::open_brackets(self.source.get(from..close)?);
+        while depth > 0 {
+            let rest = self.source.get(close..)?;
+            close += rest.len() - rest.trim_start().len();
+            self.source.get(close..)?.strip_prefix(')')?;
+            (close, depth) = (close + 1, depth - 1);
+        }
+        Some(close)
+    }
+
+    /// Both operands go through a filter. What binds less than a filter is a sum or product itself, whose parts do.
+    fn operands(&mut self, it: &ast::BinOp<'_>, filter: &str) {
+        let sign = if matches!(it.op, ast::BinOpKind::Concat) { '~' } else { '+' };
+        let places = self.ends(&it.left, &it.right, sign);
+        self.expression(&it.left);
+        if let Some((left, _)) = places {
+            self.inserts.push((left, format!("|{filter}")));
+        }
+        self.expression(&it.right);
+        if let Some((_, right)) = places {
+            self.inserts.push((right, format!("|{filter}")));
+        }
+    }
+
+    /// A product; `again` is whether it is multiplied with something else, without brackets between.
+    fn product(&mut self, it: &ast::BinOp<'_>, again: bool) {
+        let places = self.ends(&it.left, &it.right, '*');
+        let chained = match (&it.left, places) {
+            (ast::Expr::BinOp(inner), Some((end, _))) if matches!(inner.op, ast::BinOpKind::Mul) => {
+                // Why its end: with brackets around it, it is one value to the filter.
+                end == self.closed(inner.left.span().end_offset as usize, &inner.right).unwrap_or_default()
+            }
+            _ => false,
+        };
+        match (&it.left, chained) {
+            (ast::Expr::BinOp(inner), true) => self.product(inner, true),
+            (left, _) => self.expression(left),
+        }
+        if let Some((left, _)) = places.filter(|_| !chained) {
+            self.inserts.push((left, format!("|{}", bounds::TIMES)));
+        }
+        self.expression(&it.right);
+        if let Some((_, right)) = places {
+            self.inserts.push((right, format!("|{}{}", bounds::BY, if again { "(true)" } else { "" })));
         }
     }
 
@@ -395,16 +349,7 @@ impl<'t> Walk<'t> {
             let between = self.source.get(end..)?;
             let sign = end + between.len() - between.trim_start().len();
             self.source.get(sign..)?.strip_prefix('%')?;
-            let mut close = values.span().end_offset as usize;
-            // Why: the values may stand in brackets that their own place does not tell of.
-            let mut depth = scan::open_brackets(self.source.get(sign + 1..close)?);
-            while depth > 0 {
-                let rest = self.source.get(close..)?;
-                close += rest.len() - rest.trim_start().len();
-                self.source.get(close..)?.strip_prefix(')')?;
-                (close, depth) = (close + 1, depth - 1);
-            }
-            Some((end, sign, close))
+            Some((end, sign, self.closed(sign + 1, values)?))
         };
         let Some((end, sign, close)) = found() else {
             self.expression(text);

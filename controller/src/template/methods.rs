@@ -5,12 +5,37 @@
 use minijinja::Error;
 use minijinja::value::from_args;
 
+use super::bounds;
 use super::growing::refusal;
 
 type Engine = minijinja::Value;
 
 /// Blanks that a method adds at most.
 const MAX_PADDING: usize = 1_000_000;
+
+/// Refuses calls whose result would be too large, whoever does them.
+pub(super) fn bounded(text: &str, method: &str, args: &[Engine]) -> Result<(), Error> {
+    let length = |index: usize| args.get(index).and_then(Engine::as_str).map_or(0, str::len);
+    let all = |message: String| refusal(method, &message);
+    match method {
+        "format" => bounds::formatted(text, args),
+        "replace" => {
+            let old = args.first().and_then(Engine::as_str).unwrap_or_default();
+            bounds::product(text.matches(old).count(), length(1), text.len()).map_err(all)
+        }
+        "join" => {
+            let Some(Ok(items)) = args.first().map(Engine::try_iter) else { return Ok(()) };
+            let mut size = 0_usize;
+            for item in items {
+                let item = item.as_str().map_or(bounds::ITEM, str::len);
+                size = size.saturating_add(item).saturating_add(text.len());
+                bounds::room(size).map_err(all)?;
+            }
+            bounds::spend(size).map_err(all)
+        }
+        _ => bounds::spend(text.len()).map_err(all),
+    }
+}
 
 /// Python's methods of text that the engine lacks.
 pub(super) fn of_text(text: &str, method: &str, args: &[Engine]) -> Option<Result<Engine, Error>> {

@@ -6,17 +6,20 @@
 //! except below `default` and `is defined`; a value that depends on something unknown is unknown, never a guess; text
 //! that came from a node is never rendered; messages carry names and types, never values.
 
+mod bounds;
 mod engine;
 mod error;
 mod filters;
 mod frame;
 mod growing;
 mod includes;
+pub(crate) mod inert;
 mod inserts;
 mod lookups;
 mod methods;
 mod minus;
 mod outside;
+mod parts;
 mod scan;
 mod scope;
 mod sight;
@@ -31,7 +34,7 @@ pub use error::TemplateError;
 pub(crate) use filters::{is_found, normal_path};
 pub use frame::{met_secret, take_warnings, watch};
 pub use includes::{Shelves, Wanted, wanted as wanted_templates};
-pub use lookups::{check_name as check_lookup, loop_over};
+pub use lookups::{check_lines, check_name as check_lookup, loop_over, runs_a_shell};
 pub use outside::{Content, Outside, PathKind};
 pub use scan::is_template;
 pub use scope::Scope;

@@ -385,6 +385,16 @@ pub(super) fn find_name(expression: &str, name: &str) -> Option<usize> {
     None
 }
 
+/// The same in an expression, or in the code of a template: what is written beside it is text.
+pub(super) fn find_variable(source: &str, name: &str) -> Option<usize> {
+    if !is_template(source) {
+        return find_name(source, name);
+    }
+    code(source)
+        .into_iter()
+        .find_map(|range| find_name(source.get(range.clone())?, name).map(|at| range.start + at))
+}
+
 /// The root names that an expression tests with `is defined` or gives a `default`: they may be missing.
 pub(super) fn guarded(expression: &str, roots: impl Iterator<Item = String>) -> Vec<String> {
     let plain: String = expression.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde_json::Value as Json;
 
-use super::frame;
+use super::bounds::ITEM;
 use super::scan::is_template;
+use super::{frame, inert};
 
 /// How Ansible shows `omit` where it has become text.
 pub const OMITTED: &str = "<<Omit>>";
@@ -38,6 +39,7 @@ pub enum Value {
 pub struct List {
     items: Vec<Value>,
     settled: bool,
+    weight: usize,
 }
 
 /// A mapping that keeps the order written.
@@ -47,12 +49,14 @@ pub struct Dict {
     /// Found by name, and in no list: this machine in `hostvars`, as in Ansible.
     unlisted: Option<Arc<Dict>>,
     settled: bool,
+    weight: usize,
 }
 
 impl List {
     pub fn new(items: Vec<Value>) -> Self {
         let settled = items.iter().all(Value::is_settled);
-        Self { items, settled }
+        let weight = items.iter().fold(ITEM, |sum, item| sum.saturating_add(item.weight()));
+        Self { items, settled, weight }
     }
 
     pub fn items(&self) -> &[Value] {
@@ -66,7 +70,7 @@ impl List {
 
 impl Default for Dict {
     fn default() -> Self {
-        Self { entries: IndexMap::new(), unlisted: None, settled: true }
+        Self { entries: IndexMap::new(), unlisted: None, settled: true, weight: ITEM }
     }
 }
 
@@ -113,7 +117,10 @@ impl Dict {
             return self.insert_unlisted(key, value);
         }
         self.settled &= value.is_settled();
-        self.entries.insert(key, value);
+        let name = key.len();
+        let more = value.weight();
+        let before = self.entries.insert(key, value).map_or(0, |old| old.weight().saturating_add(name));
+        self.weight = self.weight.saturating_sub(before).saturating_add(name).saturating_add(more);
     }
 
     /// Takes over all entries of `other`.
@@ -124,7 +131,9 @@ impl Dict {
     }
 
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        self.entries.shift_remove(key)
+        let gone = self.entries.shift_remove(key)?;
+        self.weight = self.weight.saturating_sub(gone.weight().saturating_add(key.len()));
+        Some(gone)
     }
 
     /// Reads a JSON object that a person wrote: text with `{{ … }}` is a template.
@@ -214,6 +223,17 @@ impl Value {
             Self::List(list) => list.settled,
             Self::Map(dict) => dict.settled,
             _ => true,
+        }
+    }
+
+    /// About how many bytes it comes to where all of it is written, in bytes; what it holds twice counts twice.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Str(text) | Self::Template(text) => text.len() + ITEM,
+            Self::List(list) => list.weight,
+            Self::Map(dict) => dict.weight,
+            Self::Secret(value) => value.weight(),
+            _ => ITEM,
         }
     }
 
@@ -387,6 +407,7 @@ impl Value {
                 value.repr(out);
                 Ok(())
             }
+            Self::Str(text) if inert::is_marked(text) => out.write_str(text),
             Self::Str(text) | Self::Template(text) => {
                 let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
                 out.push(quote);

@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
-use super::host_key::HostKeyPolicy;
+use super::{
+    host_key::HostKeyPolicy,
+    names::{HostName, NameError, UserName},
+    settings::parse_jump,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
@@ -16,6 +20,10 @@ pub enum ArgumentError {
     NoValue(String),
     #[error("`{value}` is no value for {name}: {expected}")]
     Value { name: String, value: String, expected: &'static str },
+    #[error("{name}: {source}")]
+    Name { name: String, source: NameError },
+    #[error("{name}: {reason}")]
+    Jump { name: String, reason: String },
 }
 
 /// Settings given by inventory or command line; they win over `ssh_config`.
@@ -23,7 +31,7 @@ pub enum ArgumentError {
 pub struct SshOverrides {
     pub host_name: Option<String>,
     pub port: Option<u16>,
-    pub user: Option<String>,
+    pub user: Option<UserName>,
     pub identity_files: Vec<String>,
     pub certificate_files: Vec<String>,
     pub identities_only: Option<bool>,
@@ -70,6 +78,15 @@ impl SshOverrides {
         let mut overrides = Self::default();
         overrides.extend(arguments)?;
         Ok(overrides)
+    }
+
+    /// The first name among arguments that is none, whatever else in them is not understood.
+    pub(crate) fn misnamed(arguments: &[String]) -> Option<ArgumentError> {
+        (0..arguments.len()).find_map(|at| {
+            let words = arguments.get(at..arguments.len().min(at + 2)).unwrap_or_default();
+            let error = Self::parse(words).err()?;
+            matches!(error, ArgumentError::Name { .. } | ArgumentError::Jump { .. }).then_some(error)
+        })
     }
 
     pub(crate) fn extend(&mut self, arguments: &[String]) -> Result<(), ArgumentError> {
@@ -134,10 +151,15 @@ impl SshOverrides {
         if value.is_empty() {
             return Err(ArgumentError::NoValue(name.to_owned()));
         }
+        let no_name = |source| ArgumentError::Name { name: name.to_owned(), source };
         match name.to_ascii_lowercase().as_str() {
-            "hostname" => set(&mut self.host_name, value.to_owned()),
+            "hostname" => {
+                // Why: what `%h` stands for is checked by itself.
+                HostName::check(value.replace("%%", "").replace("%h", "h")).map_err(no_name)?;
+                set(&mut self.host_name, value.to_owned());
+            }
             "port" => set(&mut self.port, port(value).ok_or_else(|| bad("a port from 1 to 65535"))?),
-            "user" => set(&mut self.user, value.to_owned()),
+            "user" => set(&mut self.user, UserName::check(value).map_err(no_name)?),
             "identityfile" => self.identity_files.push(value.to_owned()),
             "certificatefile" => self.certificate_files.push(value.to_owned()),
             "identitiesonly" => {
@@ -150,11 +172,21 @@ impl SshOverrides {
                 &mut self.host_key_policy,
                 HostKeyPolicy::from_option(value).ok_or_else(|| bad("yes, ask, accept-new or no"))?,
             ),
-            "hostkeyalias" => set(&mut self.host_key_alias, value.to_owned()),
+            "hostkeyalias" => {
+                // Why without brackets: `[name]:port` is how a key of another port is known.
+                HostName::check(value.replace(['[', ']'], "")).map_err(no_name)?;
+                set(&mut self.host_key_alias, value.to_owned());
+            }
             "hashknownhosts" => {
                 set(&mut self.hash_known_hosts, boolean(value).ok_or_else(|| bad("yes or no"))?)
             }
-            "proxyjump" => set(&mut self.proxy_jump, value.to_owned()),
+            "proxyjump" => {
+                if value != "none" {
+                    let jump = |reason| ArgumentError::Jump { name: name.to_owned(), reason };
+                    parse_jump(value).map_err(jump)?;
+                }
+                set(&mut self.proxy_jump, value.to_owned());
+            }
             "proxycommand" => set(&mut self.proxy_command, value.to_owned()),
             "connecttimeout" => {
                 if value != "none" {

@@ -97,7 +97,7 @@ impl Credentials<'_> {
 
     async fn run(&self, connection: &mut SshConnection, asking: &AtomicBool) -> Result<(), ConnectError> {
         let mut progress = Progress::default();
-        let first = connection.handle.authenticate_none(&self.settings.user).await;
+        let first = connection.handle.authenticate_none(self.settings.user.as_str()).await;
         if progress.take(first.map_err(|error| error.to_string()), connection) {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Credentials<'_> {
         };
         ConnectError::Authentication {
             node: self.node.to_owned(),
-            user: self.settings.user.clone(),
+            user: self.settings.user.to_string(),
             tried,
             accepted,
             notes: progress.notes,
@@ -268,7 +268,7 @@ impl Credentials<'_> {
             _ => None,
         };
         progress.tried.push(candidate.describe());
-        let user = self.settings.user.clone();
+        let user = self.settings.user.to_string();
         let agent = match &candidate.holder {
             Holder::File(_) => None,
             Holder::Agent => match self.agent(connection).await {
@@ -305,8 +305,10 @@ impl Credentials<'_> {
     async fn send_password(&self, connection: &mut SshConnection, progress: &mut Progress) -> bool {
         let Some(password) = self.password else { return false };
         progress.tried.push("password".to_owned());
-        let result =
-            connection.handle.authenticate_password(&self.settings.user, password.expose_secret()).await;
+        let result = connection
+            .handle
+            .authenticate_password(self.settings.user.as_str(), password.expose_secret())
+            .await;
         progress.take(result.map_err(|error| error.to_string()), connection)
     }
 
@@ -321,7 +323,7 @@ impl Credentials<'_> {
             return false;
         }
         progress.tried.push("keyboard-interactive".to_owned());
-        let user = self.settings.user.clone();
+        let user = self.settings.user.to_string();
         let mut response = connection.handle.authenticate_keyboard_interactive_start(user, None).await;
         let mut password = self.password;
         for _ in 0..CHALLENGES {

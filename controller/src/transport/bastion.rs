@@ -27,6 +27,8 @@ const HANDSHAKES: usize = 8;
 const CONNECTIONS: usize = 4;
 /// How long a failure to connect is remembered.
 const MEMORY: Duration = Duration::from_secs(5);
+/// How long a jump host may take to say that it is there.
+const PING: Duration = Duration::from_secs(10);
 
 /// A chain of jump hosts and the configuration file that explains it.
 type Key = (String, Option<String>);
@@ -105,12 +107,14 @@ impl Bastion {
         connect: &Connect<'_>,
     ) -> Result<Passage, ConnectError> {
         let jump = |source| ConnectError::Jump { node: node.to_owned(), via: self.name.clone(), source };
-        let refused = |reason: String| ConnectError::JumpRefused {
+        let refusal = |reason: String, tried: bool| ConnectError::JumpRefused {
             node: node.to_owned(),
             via: self.name.clone(),
             address: format!("{host}:{port}"),
             reason,
+            tried,
         };
+        let refused = |reason: String| refusal(reason, false);
         let permit = Arc::clone(&self.handshakes)
             .acquire_owned()
             .await
@@ -120,7 +124,8 @@ impl Bastion {
             let pooled = self.connection(full, connect).await.map_err(jump)?;
             let opening = tokio::time::timeout(deadline, pooled.connection.forward(host, port)).await;
             match opening {
-                Err(_) => {
+                // Why asked: a jump host that hangs opens no way either, and that says nothing of the node.
+                Err(_) if pooled.connection.is_there(PING).await => {
                     return Err(ConnectError::Timeout {
                         node: node.to_owned(),
                         address: format!("{host}:{port} behind {}", self.name),
@@ -128,6 +133,7 @@ impl Bastion {
                         after: deadline,
                     });
                 }
+                Err(_) => return Err(jump(self.give_up(&pooled).await)),
                 Ok(Ok(stream)) => {
                     pooled.opened.fetch_add(1, Ordering::Relaxed);
                     return Ok(Passage { stream, permit });
@@ -139,12 +145,26 @@ impl Bastion {
                     return Err(refused("it forbids forwarding (AllowTcpForwarding, PermitOpen)".to_owned()));
                 }
                 Ok(Err(russh::Error::ChannelOpenFailure(reason))) => {
-                    return Err(refused(open_failure(&reason)));
+                    let tried = matches!(reason, ChannelOpenFailure::ConnectFailed);
+                    return Err(refusal(open_failure(&reason), tried));
                 }
                 Ok(Err(_)) if full + 1 < CONNECTIONS => full += 1,
                 Ok(Err(error)) => return Err(refused(error.to_string())),
             }
         }
+    }
+
+    /// Forgets a connection whose other end does not answer, so that nobody waits for it again.
+    async fn give_up(&self, mute: &Arc<Pooled>) -> Arc<ConnectError> {
+        let error = Arc::new(ConnectError::Timeout {
+            node: self.name.clone(),
+            address: mute.connection.address.clone(),
+            phase: Phase::Channel,
+            after: PING,
+        });
+        let mut state = self.state.lock().await;
+        state.connections.retain(|pooled| !Arc::ptr_eq(pooled, mute));
+        error
     }
 
     /// A live connection beyond the first `full` ones, made if there is none.

@@ -97,6 +97,27 @@ struct Way {
     proxy: Option<(String, LastWords)>,
 }
 
+/// The last jump host of a chain, and those that are crossed on the way there.
+struct LastHop {
+    name: String,
+    chain: String,
+    settings: SshSettings,
+    trail: Vec<String>,
+}
+
+/// What nodes share on the way to them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// It is this machine.
+    Here,
+    /// Nothing but the network of this machine.
+    Direct,
+    /// A chain of jump hosts, as it is written.
+    JumpHost(String),
+    /// A command, with tokens instead of what differs between its nodes.
+    ProxyCommand(String),
+}
+
 impl Connector {
     pub fn new(environment: Environment, options: ConnectorOptions) -> Arc<Self> {
         Arc::new(Self {
@@ -125,6 +146,66 @@ impl Connector {
                 let connection = Arc::new(self.connect(node, ssh).await?);
                 connection.exec(node, command, self.deadlines.channel).await
             }
+        }
+    }
+
+    /// What a target shares with others on the way to it.
+    pub async fn route(&self, target: &Target) -> Route {
+        let Connection::Ssh(ssh) = &target.connection else { return Route::Here };
+        let found = self.config.settings(&target.name, &ssh.host, &ssh.overrides, &self.environment).await;
+        match found.map(|settings| (settings.proxy.clone(), settings)) {
+            Ok((Proxy::Jump(hops), _)) => Route::JumpHost(chain_of(&hops)),
+            Ok((Proxy::Command(command), settings)) => {
+                // Why: what stands there of this node alone does not part its way from that of the others.
+                let shared = command
+                    .replace(settings.host.as_str(), "%h")
+                    .replace(settings.alias.as_str(), "%n")
+                    .replace(&settings.port.to_string(), "%p");
+                Route::ProxyCommand(shared)
+            }
+            // Why also where it is not known: then the connection has failed, too.
+            Ok((Proxy::None, _)) | Err(_) => Route::Direct,
+        }
+    }
+
+    /// Whether the last jump host before a target lets this user in now and opens channels, over a connection of its own;
+    /// `None` where there is no jump host, or only OpenSSH knows how to get in there.
+    pub async fn ask_jump_host(&self, target: &Target) -> Option<Result<(), ConnectError>> {
+        let Connection::Ssh(ssh) = &target.connection else { return None };
+        if ssh.transport == Transport::OpenSsh {
+            return None;
+        }
+        let node = target.name.as_str();
+        let settings = self.config.settings(node, &ssh.host, &ssh.overrides, &self.environment).await.ok()?;
+        let Proxy::Jump(hops) = &settings.proxy else { return None };
+        Some(self.jump_host_answers(node, &settings, hops).await)
+    }
+
+    async fn jump_host_answers(
+        &self,
+        node: &str,
+        settings: &SshSettings,
+        hops: &[Hop],
+    ) -> Result<(), ConnectError> {
+        let last = self.last_hop(node, settings, hops, &[]).await?;
+        let connection = self.connect_with(&last.name, &last.settings, None, last.trail).await?;
+        let limit = self.deadlines.channel;
+        // Why to itself: whatever it says to that, it says it now.
+        let answer = timeout(limit, connection.forward("localhost", last.settings.port)).await;
+        connection.disconnect().await;
+        match answer {
+            Ok(Ok(_) | Err(russh::Error::ChannelOpenFailure(_))) => Ok(()),
+            Ok(Err(error)) => Err(ConnectError::Protocol {
+                node: last.name,
+                phase: Phase::Channel,
+                reason: error.to_string(),
+            }),
+            Err(_) => Err(ConnectError::Timeout {
+                node: last.name,
+                address: last.settings.address(),
+                phase: Phase::Channel,
+                after: limit,
+            }),
         }
     }
 
@@ -226,7 +307,7 @@ impl Connector {
         let (user, global) = (settings.user_known_hosts.clone(), settings.global_known_hosts.clone());
         let (host, port) = match &settings.host_key_alias {
             Some(alias) => (alias.clone(), None),
-            None => (settings.host.clone(), Some(settings.port)),
+            None => (settings.host.to_string(), Some(settings.port)),
         };
         let reading =
             tokio::task::spawn_blocking(move || KnownHost::load(&cache, user, &global, &host, port));
@@ -277,13 +358,30 @@ impl Connector {
         hops: &[Hop],
         trail: &[String],
     ) -> Result<Way, ConnectError> {
+        let LastHop { name, chain, settings: jump_settings, trail: longer } =
+            self.last_hop(node, settings, hops, trail).await?;
+        let bastion = self.bastions.get(&chain, settings.config_file.as_deref());
+        let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect) + self.deadlines.channel;
+        let connect = || self.connect_with(&name, &jump_settings, None, longer.clone());
+        let passage = bastion.open(node, &settings.host, settings.port, deadline, &connect).await?;
+        Ok(Way { stream: Box::new(passage.stream), permits: vec![passage.permit], proxy: None })
+    }
+
+    /// How the last jump host of a chain is reached.
+    async fn last_hop(
+        &self,
+        node: &str,
+        settings: &SshSettings,
+        hops: &[Hop],
+        trail: &[String],
+    ) -> Result<LastHop, ConnectError> {
         let Some((last, before)) = hops.split_last() else {
             return Err(ConnectError::Configuration {
                 node: node.to_owned(),
                 reason: "an empty ProxyJump".to_owned(),
             });
         };
-        let chain = hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let chain = chain_of(hops);
         // Why: whoever waits for a connection that waits for his own would wait for ever.
         if trail.contains(&chain) || trail.len() >= MAX_HOPS {
             let reason = format!("the jump hosts {} and {chain} jump through each other", trail.join(", "));
@@ -296,8 +394,7 @@ impl Connector {
             user: last.user.clone(),
             port: last.port,
             config_file: settings.config_file.clone(),
-            proxy_jump: (!before.is_empty())
-                .then(|| before.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")),
+            proxy_jump: (!before.is_empty()).then(|| chain_of(before)),
             ..SshOverrides::default()
         };
         let name = last.to_string();
@@ -307,11 +404,7 @@ impl Connector {
             via: name.clone(),
             source: Arc::new(source),
         })?;
-        let bastion = self.bastions.get(&chain, settings.config_file.as_deref());
-        let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect) + self.deadlines.channel;
-        let connect = || self.connect_with(&name, &jump_settings, None, longer.clone());
-        let passage = bastion.open(node, &settings.host, settings.port, deadline, &connect).await?;
-        Ok(Way { stream: Box::new(passage.stream), permits: vec![passage.permit], proxy: None })
+        Ok(LastHop { name, chain, settings: jump_settings, trail: longer })
     }
 
     async fn tcp(&self, node: &str, settings: &SshSettings) -> Result<TcpStream, ConnectError> {
@@ -319,7 +412,7 @@ impl Connector {
         let deadline = settings.connect_timeout.unwrap_or(self.deadlines.connect);
         let resolve = tokio::net::lookup_host((settings.host.as_str(), settings.port));
         let resolve_error =
-            |source| ConnectError::Resolve { node: node.to_owned(), host: settings.host.clone(), source };
+            |source| ConnectError::Resolve { node: node.to_owned(), host: settings.host.to_string(), source };
         let timed_out = |phase| ConnectError::Timeout {
             node: node.to_owned(),
             address: address.clone(),
@@ -356,6 +449,10 @@ impl Connector {
         }
         Err(last)
     }
+}
+
+fn chain_of(hops: &[Hop]) -> String {
+    hops.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Between half of a time and all of it, so that nodes dropped together do not come back together.

@@ -76,7 +76,14 @@ pub enum ConnectError {
         source: Arc<ConnectError>,
     },
     #[error("{node}: the jump host {via} cannot reach {address}: {reason}")]
-    JumpRefused { node: String, via: String, address: String, reason: String },
+    JumpRefused {
+        node: String,
+        via: String,
+        address: String,
+        reason: String,
+        /// The jump host tried, and the node did not answer it.
+        tried: bool,
+    },
     #[error("{node}: the proxy command `{command}` failed: {reason}")]
     ProxyCommand { node: String, command: String, reason: String },
     #[error("{node}: the SSH configuration cannot be used: {reason}")]

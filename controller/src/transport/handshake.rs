@@ -316,6 +316,11 @@ impl SshConnection {
         Ok(channel.into_stream())
     }
 
+    /// Whether the other end answers within this time.
+    pub(crate) async fn is_there(&self, limit: Duration) -> bool {
+        matches!(timeout(limit, self.handle.send_ping()).await, Ok(Ok(()))) && !self.is_closed()
+    }
+
     /// Says good-bye; best effort.
     pub(crate) async fn disconnect(&self) {
         let bye = self.handle.disconnect(Disconnect::ByApplication, "", "");

@@ -4,7 +4,7 @@
 //! default; a changed, revoked or unverifiable key is refused under every policy.
 
 use std::{
-    io::{self, Read, Seek, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
@@ -16,7 +16,8 @@ use ssh_key::{
     public::KeyData,
 };
 
-use super::known_hosts::{Entry, KnownHostsCache, line_for};
+use super::known_hosts::{Entry, KnownHostsCache, KnownHostsFile, line_for};
+use crate::visible::{command_line, command_word};
 
 /// What happens to a host key that no file knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,7 +51,8 @@ pub enum HostKeyError {
     Unknown { host: String, kind: String, fingerprint: String, files: Vec<PathBuf> },
     #[error(
         "the host key of {host} has changed: it presents {kind} {fingerprint}, but {known}; somebody may be in \
-         between. If the node was reinstalled: `ssh-keygen -R '{host}' -f {}`", file.display()
+         between. If the node was reinstalled: `{}`",
+        command_line(["ssh-keygen", "-R", host, "-f", &file.to_string_lossy()])
     )]
     Changed { host: String, kind: String, fingerprint: String, known: String, file: PathBuf },
     #[error("the host key of {host} ({kind} {fingerprint}) is revoked by {}:{line}", file.display())]
@@ -64,12 +66,14 @@ pub enum HostKeyError {
 }
 
 fn keyscan(host: &str, files: &[PathBuf]) -> String {
-    let file =
-        files.first().map_or_else(|| "~/.ssh/known_hosts".to_owned(), |path| path.display().to_string());
-    match host.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
-        Some((name, port)) => format!("ssh-keyscan -p {port} {name} >> {file}"),
-        None => format!("ssh-keyscan {host} >> {file}"),
-    }
+    let file = files
+        .first()
+        .map_or_else(|| "~/.ssh/known_hosts".to_owned(), |path| command_word(&path.to_string_lossy()));
+    let scan = match host.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
+        Some((name, port)) => command_line(["ssh-keyscan", "-p", port, name]),
+        None => command_line(["ssh-keyscan", host]),
+    };
+    format!("{scan} >> {file}")
 }
 
 /// What the files say about a host.
@@ -287,13 +291,19 @@ impl KnownHost {
         }
         let line = line_for(&self.name, key, hashed.then_some(&salt20[..]))
             .map_err(|error| fail(io::Error::other(error)))?;
-        append(path, &line).map_err(fail)?;
+        // Why asked anew: another connection or another gpufleet may have written the same line meanwhile.
+        let is_there = |text: &str| {
+            let known = KnownHostsFile::parse(path, text).lookup(&self.name);
+            known.iter().any(|entry| entry.marker.is_none() && entry.key.key_data() == key.key_data())
+        };
+        append(path, &line, is_there).map_err(fail)?;
         cache.forget(path);
         Ok(())
     }
 }
 
-fn append(path: &Path, line: &str) -> io::Result<()> {
+/// Appends a whole line under the file's lock, unless what lies there by then says the same already.
+fn append(path: &Path, line: &str, is_there: impl FnOnce(&str) -> bool) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     if path == Path::new("/dev/null") {
         return Ok(());
@@ -303,15 +313,14 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
     }
     let mut file = std::fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
     file.lock()?;
-    let length = file.seek(io::SeekFrom::End(0))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    if is_there(&String::from_utf8_lossy(&bytes)) {
+        return Ok(());
+    }
     let mut text = String::new();
-    if length > 0 {
-        let mut last = [0u8; 1];
-        file.seek(io::SeekFrom::End(-1))?;
-        file.read_exact(&mut last)?;
-        if last != *b"\n" {
-            text.push('\n');
-        }
+    if bytes.last().is_some_and(|last| *last != b'\n') {
+        text.push('\n');
     }
     text.push_str(line);
     file.write_all(text.as_bytes())?;

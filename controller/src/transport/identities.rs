@@ -15,6 +15,7 @@ use ssh_key::{Certificate, PrivateKey, PublicKey, private::KeypairData};
 use tokio::sync::OnceCell;
 
 use super::environment::{Environment, PromptError, PromptRequest};
+use crate::visible::command_line;
 
 const PASSPHRASE_TRIES: usize = 3;
 
@@ -159,9 +160,9 @@ fn read_key(path: &Path, uid: u32) -> Result<Option<FileIdentity>, String> {
                 None => {
                     return Err(format!(
                         "it is encrypted in an old format and {} is missing; convert it with \
-                        `ssh-keygen -p -f {}`",
+                        `{}`",
                         suffixed(path, ".pub").display(),
-                        path.display()
+                        command_line(["ssh-keygen", "-p", "-f", &path.to_string_lossy()])
                     ));
                 }
             },
@@ -179,9 +180,9 @@ fn refuse_open_permissions(path: &Path, uid: u32) -> Result<(), String> {
     let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if metadata.uid() == uid && metadata.mode() & 0o077 != 0 {
         return Err(format!(
-            "others can read it (mode {:04o}); `chmod 600 {}`",
+            "others can read it (mode {:04o}); `{}`",
             metadata.mode() & 0o7777,
-            path.display()
+            command_line(["chmod", "600", &path.to_string_lossy()])
         ));
     }
     Ok(())

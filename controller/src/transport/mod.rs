@@ -3,7 +3,8 @@
 //! Owns connection variables, `ssh_config` resolution, host keys, authentication, jump hosts and the three ways to a
 //! node: SSH in this process (russh), an OpenSSH subprocess, and this machine itself. It does not know what runs on
 //! the channel, reads no environment variable and prints nothing. Invariants: every await has a deadline, a slow or
-//! dead node holds nobody else's permit, and no secret is in a `Debug` or `Display` text.
+//! dead node holds nobody else's permit, no secret is in a `Debug` or `Display` text, and nothing but a [`HostName`] or
+//! [`UserName`] is expanded into a command.
 
 mod arguments;
 mod authentication;
@@ -19,6 +20,7 @@ mod host_key;
 mod identities;
 mod known_hosts;
 mod line;
+mod names;
 mod proxy_command;
 mod settings;
 mod ssh_config;
@@ -27,10 +29,11 @@ mod target;
 
 pub use arguments::{ArgumentError, SshOverrides};
 pub use channel::{ByteChannel, ChannelEvent, ChannelReader, ChannelWriter, ExitStatus};
-pub use connector::{Connector, ConnectorOptions, Deadlines};
+pub use connector::{Connector, ConnectorOptions, Deadlines, Route};
 pub use environment::{Environment, NoPrompt, Prompt, PromptError, PromptRequest};
 pub(crate) use error::printable;
 pub use error::{ConnectError, Phase};
 pub use host_key::{HostKeyError, HostKeyPolicy};
 pub use line::{Line, LineError};
+pub use names::{HostName, NameError, UserName};
 pub use target::{Become, Connection, SshTarget, Target, TargetDefaults, TargetError, Transport};

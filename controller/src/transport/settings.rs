@@ -7,7 +7,9 @@ use std::{path::PathBuf, time::Duration};
 use super::{
     arguments::{AddressFamily, SshOverrides, port},
     environment::Environment,
+    error::printable,
     host_key::HostKeyPolicy,
+    names::{HostName, NameError, UserName},
 };
 
 /// How often an idle connection is probed when nothing else is configured, in seconds.
@@ -41,8 +43,8 @@ pub(crate) enum Proxy {
 /// One jump host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hop {
-    pub(crate) user: Option<String>,
-    pub(crate) host: String,
+    pub(crate) user: Option<UserName>,
+    pub(crate) host: HostName,
     pub(crate) port: Option<u16>,
 }
 
@@ -69,10 +71,10 @@ pub(crate) struct IdentityFile {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SshSettings {
-    pub(crate) alias: String,
-    pub(crate) host: String,
+    pub(crate) alias: HostName,
+    pub(crate) host: HostName,
     pub(crate) port: u16,
-    pub(crate) user: String,
+    pub(crate) user: UserName,
     pub(crate) identity_files: Vec<IdentityFile>,
     pub(crate) certificate_files: Vec<PathBuf>,
     pub(crate) identities_only: bool,
@@ -98,15 +100,21 @@ impl SshSettings {
     /// # Errors
     /// A value that cannot be expanded or read, in words.
     pub(crate) fn merge(
-        alias: &str,
+        alias: &HostName,
         overrides: &SshOverrides,
         configured: &SshOverrides,
         environment: &Environment,
     ) -> Result<Self, String> {
         let pick = |f: fn(&SshOverrides) -> Option<&String>| f(overrides).or_else(|| f(configured)).cloned();
-        let host = pick(|o| o.host_name.as_ref()).unwrap_or_else(|| alias.to_owned()).replace("%h", alias);
+        let host = pick(|o| o.host_name.as_ref()).unwrap_or_else(|| alias.to_string()).replace("%h", alias);
+        // Why once more: a configuration may give any text, and whoever resolved it may be an old OpenSSH.
+        let host = HostName::check(host).map_err(|error| error.to_string())?;
         let port = overrides.port.or(configured.port).unwrap_or(22);
-        let user = pick(|o| o.user.as_ref()).unwrap_or_else(|| environment.user.clone());
+        let user = match overrides.user.as_ref().or(configured.user.as_ref()) {
+            Some(user) => user.clone(),
+            None => UserName::check(environment.user.as_str())
+                .map_err(|error| format!("the user who runs this, {error}; name another with `--user`"))?,
+        };
         let tokens = Tokens { alias, host: &host, port, user: &user, environment };
 
         let mut identity_files = Vec::new();
@@ -154,7 +162,7 @@ impl SshSettings {
             .or(configured.keepalive_interval.filter(|interval| !interval.is_zero()))
             .unwrap_or(Duration::from_secs(KEEPALIVE_S));
         Ok(Self {
-            alias: alias.to_owned(),
+            alias: alias.clone(),
             identity_files,
             certificate_files,
             identities_only: overrides.identities_only.or(configured.identities_only).unwrap_or(false),
@@ -226,13 +234,14 @@ fn proxy(overrides: &SshOverrides, configured: &SshOverrides, tokens: &Tokens<'_
 }
 
 /// Reads `[user@]host[:port]`, `ssh://…` and lists of them.
-fn parse_jump(text: &str) -> Result<Vec<Hop>, String> {
+pub(super) fn parse_jump(text: &str) -> Result<Vec<Hop>, String> {
     let hop = |text: &str| {
-        let bad = || format!("`{text}` is no jump host; write [user@]host[:port]");
+        let bad =
+            || format!("`{}` is no jump host; write [user@]host[:port]", printable(text.as_bytes(), 120));
         let text = text.trim();
         let plain = text.strip_prefix("ssh://").unwrap_or(text).trim_end_matches('/');
         let (user, rest) = match plain.rsplit_once('@') {
-            Some((user, rest)) => (Some(user.to_owned()), rest),
+            Some((user, rest)) => (Some(user), rest),
             None => (None, plain),
         };
         let (host, port_text) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -246,19 +255,23 @@ fn parse_jump(text: &str) -> Result<Vec<Hop>, String> {
             Some(text) => Some(port(text).ok_or_else(bad)?),
             None => None,
         };
-        if host.is_empty() || host.starts_with('-') || user.as_deref() == Some("") {
+        if host.is_empty() || user == Some("") {
             return Err(bad());
         }
-        Ok(Hop { user, host: host.to_owned(), port })
+        let wrong = |error: NameError| {
+            format!("`{}` is no jump host, because {error}", printable(text.as_bytes(), 120))
+        };
+        let user = user.map(UserName::check).transpose().map_err(wrong)?;
+        Ok(Hop { user, host: HostName::check(host).map_err(wrong)?, port })
     };
     text.split(',').map(hop).collect()
 }
 
 struct Tokens<'a> {
-    alias: &'a str,
-    host: &'a str,
+    alias: &'a HostName,
+    host: &'a HostName,
     port: u16,
-    user: &'a str,
+    user: &'a UserName,
     environment: &'a Environment,
 }
 
@@ -336,7 +349,7 @@ mod tests {
     }
 
     fn merge(overrides: &SshOverrides, configured: &SshOverrides) -> Result<SshSettings, String> {
-        SshSettings::merge("gpu001", overrides, configured, &environment())
+        SshSettings::merge(&HostName::check("gpu001").unwrap(), overrides, configured, &environment())
     }
 
     #[test]
@@ -365,7 +378,7 @@ mod tests {
         let configured = SshOverrides {
             host_name: Some("10.0.0.1".to_owned()),
             port: Some(1),
-            user: Some("root".to_owned()),
+            user: Some(UserName::check("root").unwrap()),
             identity_files: OPENSSH_DEFAULT_KEYS.map(str::to_owned).to_vec(),
             proxy_jump: Some("bastion".to_owned()),
             ..SshOverrides::default()
@@ -380,6 +393,27 @@ mod tests {
     }
 
     #[test]
+    fn nothing_but_names_reaches_a_command() {
+        let command = |change: &dyn Fn(&mut SshOverrides)| {
+            let mut configured =
+                SshOverrides { proxy_command: Some("nc %h %p %r".to_owned()), ..SshOverrides::default() };
+            change(&mut configured);
+            merge(&SshOverrides::default(), &configured).map(|got| got.proxy)
+        };
+        assert_eq!(command(&|_| {}), Ok(Proxy::Command("nc gpu001 22 ops".to_owned())));
+        let error = command(&|configured| configured.host_name = Some("$(x).%h".to_owned())).unwrap_err();
+        assert_eq!(error, "`$(x).gpu001` is no host name or address: `$` cannot stand in one");
+        let surroundings = Environment { user: "a b".to_owned(), ..environment() };
+        let alias = HostName::check("gpu001").unwrap();
+        let none = SshOverrides::default();
+        let error = SshSettings::merge(&alias, &none, &none, &surroundings).unwrap_err();
+        assert_eq!(
+            error,
+            "the user who runs this, `a b` is no user: a blank cannot stand in one; name another with `--user`"
+        );
+    }
+
+    #[test]
     fn none_switches_a_configured_jump_off() {
         let overrides = SshOverrides { proxy_jump: Some("none".to_owned()), ..SshOverrides::default() };
         let configured = SshOverrides { proxy_jump: Some("bastion".to_owned()), ..SshOverrides::default() };
@@ -391,7 +425,7 @@ mod tests {
         let hops = parse_jump("ops@a:22,ssh://b:2200/,[fe80::1]:23,fe80::2").unwrap();
         let shown: Vec<_> = hops.iter().map(ToString::to_string).collect();
         assert_eq!(shown, ["ops@a:22", "b:2200", "fe80::1:23", "fe80::2"]);
-        for bad in ["", "a,,b", "@a", "a:0", "-oProxyCommand=x"] {
+        for bad in ["", "a,,b", "@a", "a:0", "-oProxyCommand=x", "$(x)", "a;b", "`x`@a", "[a b]:22"] {
             assert!(parse_jump(bad).is_err(), "{bad}");
         }
     }

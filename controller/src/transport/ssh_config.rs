@@ -11,7 +11,11 @@ use std::{
 use tokio::sync::OnceCell;
 
 use super::{
-    arguments::SshOverrides, classes::HostClasses, environment::Environment, error::ConnectError,
+    arguments::SshOverrides,
+    classes::HostClasses,
+    environment::Environment,
+    error::ConnectError,
+    names::{HostName, UserName},
     settings::SshSettings,
 };
 
@@ -50,20 +54,20 @@ const REFUSED: [&str; 2] = ["revokedhostkeys", "knownhostscommand"];
 struct Question {
     /// The alias itself, or the class that stands for it.
     subject: Subject,
-    user: Option<String>,
+    user: Option<UserName>,
     port: Option<u16>,
     file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Subject {
-    Alias(String),
+    Alias(HostName),
     Class(Vec<bool>),
 }
 
 /// An answer and the alias that it was asked for.
 struct Answer {
-    alias: String,
+    alias: HostName,
     options: SshOverrides,
     /// Whether the answer holds for another alias of the class when the host name is replaced.
     portable: bool,
@@ -83,7 +87,7 @@ impl SshConfig {
     pub(crate) async fn settings(
         &self,
         node: &str,
-        alias: &str,
+        alias: &HostName,
         overrides: &SshOverrides,
         environment: &Environment,
     ) -> Result<SshSettings, ConnectError> {
@@ -94,7 +98,7 @@ impl SshConfig {
 
     async fn configured(
         &self,
-        alias: &str,
+        alias: &HostName,
         overrides: &SshOverrides,
         environment: &Environment,
     ) -> Result<SshOverrides, String> {
@@ -122,16 +126,16 @@ impl SshConfig {
         if let Some(classes) = self.classes(&given, &files) {
             let class = question(Subject::Class(classes.of(alias)));
             let answer = self.ask(class, alias, environment).await?;
-            if answer.alias == alias {
+            if answer.alias == *alias {
                 return Ok(answer.options.clone());
             }
             if answer.portable {
                 let mut options = answer.options.clone();
-                options.host_name = Some(alias.to_owned());
+                options.host_name = Some(alias.to_string());
                 return Ok(options);
             }
         }
-        let answer = self.ask(question(Subject::Alias(alias.to_owned())), alias, environment).await?;
+        let answer = self.ask(question(Subject::Alias(alias.clone())), alias, environment).await?;
         Ok(answer.options.clone())
     }
 
@@ -143,7 +147,7 @@ impl SshConfig {
     async fn ask(
         &self,
         question: Question,
-        alias: &str,
+        alias: &HostName,
         environment: &Environment,
     ) -> Result<Arc<Answer>, String> {
         let slot = {
@@ -155,7 +159,7 @@ impl SshConfig {
             let text = run(&question, alias, environment).await?;
             let options = read(&text)?;
             let portable = is_portable(&options, alias);
-            Ok(Arc::new(Answer { alias: alias.to_owned(), options, portable }))
+            Ok(Arc::new(Answer { alias: alias.clone(), options, portable }))
         })
         .await
         .clone()
@@ -183,7 +187,7 @@ fn expand_home(file: &str, environment: &Environment) -> PathBuf {
     }
 }
 
-async fn run(question: &Question, alias: &str, environment: &Environment) -> Result<String, String> {
+async fn run(question: &Question, alias: &HostName, environment: &Environment) -> Result<String, String> {
     let mut command = tokio::process::Command::new(&environment.ssh_program);
     command.arg("-G").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     if let Some(file) = &question.file {
@@ -193,9 +197,9 @@ async fn run(question: &Question, alias: &str, environment: &Environment) -> Res
         command.arg("-p").arg(port.to_string());
     }
     if let Some(user) = &question.user {
-        command.arg("-l").arg(user);
+        command.arg("-l").arg(user.as_str());
     }
-    command.arg("--").arg(alias);
+    command.arg("--").arg(alias.as_str());
     let program = environment.ssh_program.display();
     let output = match tokio::time::timeout(DEADLINE, command.output()).await {
         Err(_) => return Err(format!("`{program} -G` took longer than {} s", DEADLINE.as_secs())),
@@ -265,13 +269,16 @@ mod tests {
         .unwrap();
         let (config, environment) = (SshConfig::default(), environment(&file));
         for n in 0..50 {
-            let alias = format!("gpu{n:03}");
+            let alias = HostName::check(format!("gpu{n:03}")).unwrap();
             let got = config.settings("n", &alias, &SshOverrides::default(), &environment).await.unwrap();
             assert_eq!((got.host.as_str(), got.user.as_str()), (alias.as_str(), "root"));
             assert!(matches!(got.proxy, super::super::settings::Proxy::Jump(_)));
         }
         assert_eq!(config.times_asked(), 1);
-        let got = config.settings("n", "special", &SshOverrides::default(), &environment).await.unwrap();
+        let got = config
+            .settings("n", &HostName::check("special").unwrap(), &SshOverrides::default(), &environment)
+            .await
+            .unwrap();
         assert_eq!((got.host.as_str(), got.port), ("10.0.0.9", 2222));
         assert_eq!(config.times_asked(), 2);
     }
@@ -283,7 +290,9 @@ mod tests {
         let config = SshConfig::default();
         let ask = async |config: &SshConfig| {
             let environment = environment(&file);
-            config.settings("gpu1", "gpu1", &SshOverrides::default(), &environment).await
+            config
+                .settings("gpu1", &HostName::check("gpu1").unwrap(), &SshOverrides::default(), &environment)
+                .await
         };
         let error = ask(&config).await.unwrap_err().to_string();
         assert!(error.starts_with("gpu1: the SSH configuration cannot be used: "), "{error}");
@@ -300,7 +309,10 @@ mod tests {
         let config = SshConfig::default();
         let mut environment = environment(Path::new("none"));
         environment.ssh_program = "/nonexistent/ssh".into();
-        let got = config.settings("n", "n", &SshOverrides::default(), &environment).await.unwrap();
-        assert_eq!(got.host, "n");
+        let got = config
+            .settings("n", &HostName::check("n").unwrap(), &SshOverrides::default(), &environment)
+            .await
+            .unwrap();
+        assert_eq!(got.host.as_str(), "n");
     }
 }

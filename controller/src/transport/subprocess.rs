@@ -45,15 +45,14 @@ fn arguments(target: &SshTarget, command: &str, config: Option<&Path>, deadlines
     if let Some(port) = given.port {
         option(format!("Port={port}"));
     }
-    if let Some(user) = &given.user {
-        option(format!("User={user}"));
-    }
     for file in &given.identity_files {
         option(format!("IdentityFile=\"{file}\""));
     }
     if given.host_key_policy == Some(HostKeyPolicy::AcceptNew) {
         option("StrictHostKeyChecking=accept-new".to_owned());
     }
+    // Why no `-o User`: that is expanded like a line of a file.
+    out.extend(given.user.iter().flat_map(|user| ["-l".to_owned(), user.to_string()]));
     let timeout = given.connect_timeout.unwrap_or(deadlines.connect);
     let mut late = Vec::new();
     // Why ControlMaster=no with the control path left alone: a master that the user opened is used, none is left behind.
@@ -75,7 +74,7 @@ fn arguments(target: &SshTarget, command: &str, config: Option<&Path>, deadlines
     }
     out.extend(target.arguments.iter().cloned());
     out.extend(late);
-    out.extend(["-T".to_owned(), "--".to_owned(), target.host.clone(), command.to_owned()]);
+    out.extend(["-T".to_owned(), "--".to_owned(), target.host.to_string(), command.to_owned()]);
     out
 }
 
@@ -100,6 +99,6 @@ mod tests {
             panic!()
         };
         let got = arguments(&ssh, "exec true", Some(Path::new("/c")), &Deadlines::default()).join(" ");
-        insta::assert_snapshot!(got, @r#"-o Port=22 -o User=root -o IdentityFile="/k" -F /c -o ConnectTimeout=3 -J b -o BatchMode=yes -o ControlMaster=no -o ConnectTimeout=3 -o ServerAliveInterval=15 -o ServerAliveCountMax=3 -o ForwardX11=no -o RequestTTY=no -T -- 10.0.0.1 exec true"#);
+        insta::assert_snapshot!(got, @r#"-o Port=22 -o IdentityFile="/k" -l root -F /c -o ConnectTimeout=3 -J b -o BatchMode=yes -o ControlMaster=no -o ConnectTimeout=3 -o ServerAliveInterval=15 -o ServerAliveCountMax=3 -o ForwardX11=no -o RequestTTY=no -T -- 10.0.0.1 exec true"#);
     }
 }

@@ -7,7 +7,10 @@ use std::{path::PathBuf, time::Duration};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 
-use super::arguments::{ArgumentError, SshOverrides, split};
+use super::{
+    arguments::{ArgumentError, SshOverrides, split},
+    names::{HostName, NameError, UserName, check_label},
+};
 
 /// Which client speaks SSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,7 +67,7 @@ pub enum Connection {
 pub struct SshTarget {
     pub transport: Transport,
     /// Name or address as `ssh` would get it: an alias of `ssh_config`, a DNS name or an address.
-    pub host: String,
+    pub host: HostName,
     pub password: Option<SecretString>,
     pub overrides: SshOverrides,
     /// The arguments as written, for the OpenSSH client.
@@ -111,7 +114,11 @@ pub enum TargetError {
     #[error("{node}: `{variable}` must be {expected}, not {found}")]
     Type { node: String, variable: String, expected: &'static str, found: String },
     #[error("{node}: `{variable}`: {source}")]
-    Argument { node: String, variable: String, source: ArgumentError },
+    Argument { node: String, variable: String, source: Box<ArgumentError> },
+    #[error("{node}: `{variable}`: {source}")]
+    Name { node: String, variable: String, source: NameError },
+    #[error("{0}; rename it in the inventory, and say where it is with `ansible_host`")]
+    Label(NameError),
     #[error("{node}: `ansible_connection: {found}` is not supported; use ssh or local")]
     Connection { node: String, found: String },
     #[error("{node}: `{variable}` is not supported; {instead}")]
@@ -138,6 +145,29 @@ const UNSUPPORTED: [(&str, &str); 7] = [
     ("ansible_sudo_exe", "sudo is looked for on the node's path"),
 ];
 
+const HOST: [&str; 2] = ["ansible_ssh_host", "ansible_host"];
+const USER: [&str; 2] = ["ansible_ssh_user", "ansible_user"];
+
+/// An address without the brackets that keep it apart from a port.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+impl TargetError {
+    /// The variable that is wrong, where it is one.
+    pub fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Type { variable, .. } | Self::Argument { variable, .. } | Self::Name { variable, .. } => {
+                Some(variable)
+            }
+            Self::Unsupported { variable, .. } => Some(variable),
+            Self::Connection { .. } => Some("ansible_connection"),
+            Self::BecomeMethod { .. } => Some("ansible_become_method"),
+            Self::Label(_) | Self::PasswordWithOpenSsh { .. } => None,
+        }
+    }
+}
+
 impl Target {
     /// Reads the connection variables of a node; values must be rendered already.
     ///
@@ -148,7 +178,19 @@ impl Target {
         variables: &Map<String, Value>,
         defaults: &TargetDefaults,
     ) -> Result<Self, TargetError> {
+        check_label(name).map_err(TargetError::Label)?;
         let read = Reader { node: name, variables };
+        // Why all of them, whatever the connection: what does not count here goes into hooks and templates as well.
+        for variable in HOST {
+            if let Some(text) = read.text(&[variable])? {
+                read.name(variable, HostName::check(bare(&text)))?;
+            }
+        }
+        for variable in USER {
+            if let Some(text) = read.text(&[variable])? {
+                read.name(variable, UserName::check(text))?;
+            }
+        }
         for (variable, instead) in UNSUPPORTED {
             if read.find(&[variable]).is_some() {
                 return Err(TargetError::Unsupported { node: name.to_owned(), variable, instead });
@@ -216,6 +258,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn name<T>(&self, variable: &str, checked: Result<T, NameError>) -> Result<T, TargetError> {
+        let node = self.node.to_owned();
+        checked.map_err(|source| TargetError::Name { node, variable: variable.to_owned(), source })
+    }
+
     fn secret(&self, names: &[&'static str]) -> Result<Option<SecretString>, TargetError> {
         Ok(self.text(names)?.map(SecretString::from))
     }
@@ -280,16 +327,19 @@ impl<'a> Reader<'a> {
     }
 
     fn ssh(&self, defaults: &TargetDefaults) -> Result<SshTarget, TargetError> {
-        let host = self.text(&["ansible_ssh_host", "ansible_host"])?.unwrap_or_else(|| self.node.to_owned());
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(&host).to_owned();
-        // Why: a host that begins with a dash would be an option of ssh.
-        if host.starts_with('-') || host.contains(char::is_whitespace) {
-            return Err(self.wrong("ansible_host", "a host name or an address", &Value::String(host)));
-        }
+        let host = match self.text(&HOST)? {
+            Some(host) => self.name("ansible_host", HostName::check(bare(&host)))?,
+            None => HostName::check(bare(self.node)).map_err(TargetError::Label)?,
+        };
+        let user = match (self.text(&USER)?, &defaults.user) {
+            (Some(user), _) => Some(self.name("ansible_user", UserName::check(user))?),
+            (None, Some(user)) => Some(self.name("remote_user", UserName::check(user.as_str()))?),
+            (None, None) => None,
+        };
         let mut arguments = Vec::new();
         let mut overrides = SshOverrides {
             port: self.port(&["ansible_ssh_port", "ansible_port"])?.or(defaults.port),
-            user: self.text(&["ansible_ssh_user", "ansible_user"])?.or_else(|| defaults.user.clone()),
+            user,
             connect_timeout: self
                 .seconds(&["ansible_ssh_timeout", "ansible_timeout"])?
                 .or(defaults.connect_timeout),
@@ -297,7 +347,17 @@ impl<'a> Reader<'a> {
         };
         let key = self.text(&["ansible_ssh_private_key_file", "ansible_private_key_file"])?;
         let default_key = defaults.private_key.as_ref().map(|path| path.to_string_lossy().into_owned());
-        overrides.identity_files.extend(key.or(default_key));
+        let key = key.or(default_key);
+        // Why: in a line of OpenSSH's configuration a quote or a line break would begin something else.
+        if let Some(key) = key.as_ref().filter(|key| key.contains(|c: char| c == '"' || c.is_control())) {
+            let found = Value::String(key.clone());
+            return Err(self.wrong(
+                "ansible_ssh_private_key_file",
+                "a path without quotes and line breaks",
+                &found,
+            ));
+        }
+        overrides.identity_files.extend(key);
         let common = self.text(&["ansible_ssh_common_args"])?.or_else(|| defaults.common_arguments.clone());
         let checking = ["ansible_ssh_host_key_checking", "ansible_host_key_checking"];
         if self.boolean(&checking)? == Some(false) {
@@ -316,9 +376,12 @@ impl<'a> Reader<'a> {
             let fail = |source| TargetError::Argument {
                 node: self.node.to_owned(),
                 variable: variable.to_owned(),
-                source,
+                source: Box::new(source),
             };
             let words = split(&text).map_err(fail)?;
+            if let Some(error) = SshOverrides::misnamed(&words) {
+                return Err(fail(error));
+            }
             match overrides.extend(&words) {
                 Err(error) if defaults.transport == Transport::Russh => return Err(fail(error)),
                 _ => arguments.extend(words),
@@ -358,7 +421,7 @@ mod tests {
     #[test]
     fn nothing_means_the_name_over_ssh() {
         let got = ssh(json!({}));
-        assert_eq!(got.host, "gpu001");
+        assert_eq!(got.host.as_str(), "gpu001");
         assert_eq!(got.overrides, SshOverrides::default());
     }
 
@@ -390,7 +453,7 @@ mod tests {
             "ansible_ssh_private_key_file": "~/.ssh/fleet", "ansible_python_interpreter": "/usr/bin/python3",
             "ansible_ssh_common_args": "-J bastion", "ansible_ssh_extra_args": "-o ServerAliveInterval=9",
         }));
-        assert_eq!(got.host, "fe80::1");
+        assert_eq!(got.host.as_str(), "fe80::1");
         assert_eq!((got.overrides.port, got.overrides.user.as_deref()), (Some(2222), Some("ops")));
         assert_eq!(got.overrides.proxy_jump.as_deref(), Some("bastion"));
         assert_eq!(got.overrides.identity_files, ["~/.ssh/fleet"]);
@@ -437,7 +500,7 @@ mod tests {
             ),
             (
                 json!({"ansible_host": "-oProxyCommand=x"}),
-                "gpu001: `ansible_host` must be a host name or an address, not this text",
+                "gpu001: `ansible_host`: `-oProxyCommand=x` is no host name or address: `-` cannot be its first character",
             ),
             (
                 json!({"ansible_ssh_private_key": "-----BEGIN"}),
@@ -462,11 +525,67 @@ mod tests {
     }
 
     #[test]
+    fn no_name_reaches_a_shell_unchecked() {
+        for (variables, message) in [
+            (
+                json!({"ansible_host": "$(touch${IFS}/x)"}),
+                "gpu001: `ansible_host`: `$(touch${IFS}/x)` is no host name or address: `$` cannot stand in one",
+            ),
+            (
+                json!({"ansible_host": "gpu1", "ansible_ssh_host": "a;b", "ansible_connection": "local"}),
+                "gpu001: `ansible_ssh_host`: `a;b` is no host name or address: `;` cannot stand in one",
+            ),
+            (
+                json!({"ansible_user": "`id`"}),
+                "gpu001: `ansible_user`: ``id`` is no user: a backtick cannot stand in one",
+            ),
+            (
+                json!({"ansible_ssh_common_args": "-o HostName='a|b'"}),
+                "gpu001: `ansible_ssh_common_args`: HostName: `a|b` is no host name or address: `|` cannot stand in one",
+            ),
+            (
+                json!({"ansible_ssh_common_args": "-l '$(x)'"}),
+                "gpu001: `ansible_ssh_common_args`: User: `$(x)` is no user: `(` cannot stand in one",
+            ),
+            (
+                json!({"ansible_ssh_common_args": "-J 'a$(x)'"}),
+                "gpu001: `ansible_ssh_common_args`: ProxyJump: `a$(x)` is no jump host, because `a$(x)` is no host name \
+                 or address: `$` cannot stand in one",
+            ),
+        ] {
+            let error = target(variables).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert!(error.variable().is_some());
+        }
+        let name = |name: &str| {
+            Target::from_variables(name, &Map::new(), &TargetDefaults::default()).unwrap_err().to_string()
+        };
+        assert_eq!(
+            name("$(x)"),
+            "`$(x)` is no name of a host: `$` cannot stand in one; rename it in the inventory, and say where it is with \
+             `ansible_host`"
+        );
+        let defaults = TargetDefaults { user: Some("-x".to_owned()), ..TargetDefaults::default() };
+        assert_eq!(
+            Target::from_variables("n", &Map::new(), &defaults).unwrap_err().to_string(),
+            "n: `remote_user`: `-x` is no user: `-` cannot be its first character"
+        );
+    }
+
+    #[test]
     fn the_openssh_transport_takes_any_argument() {
         let Value::Object(variables) = json!({"ansible_ssh_common_args": "-o Foo=1 -K"}) else { panic!() };
         let defaults = TargetDefaults { transport: Transport::OpenSsh, ..TargetDefaults::default() };
         let target = Target::from_variables("a", &variables, &defaults).unwrap();
         let Connection::Ssh(ssh) = target.connection else { panic!() };
         assert_eq!(ssh.arguments, ["-o", "Foo=1", "-K"]);
+        let Value::Object(variables) = json!({"ansible_ssh_common_args": "-K -o HostName='$(x)'"}) else {
+            panic!()
+        };
+        let error = Target::from_variables("a", &variables, &defaults).unwrap_err();
+        assert!(
+            matches!(&error, TargetError::Argument { source, .. } if matches!(**source, ArgumentError::Name { .. })),
+            "{error}"
+        );
     }
 }

@@ -1,11 +1,11 @@
 //! From parser events to the tree.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_saphyr::granit_parser::{self as granit, Event, Marker, Parser, ScalarStyle, StructureStyle, Tag};
 
-use super::error::{scan_error, tab_error, unclear_key};
+use super::error::{is_outdented, scan_error, tab_error, unclear_key};
 use super::node::{Entries, Node, Str, Value};
 use super::{Limits, clamp, scalar};
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span};
@@ -19,13 +19,71 @@ const CORE_TYPES: [&str; 11] =
 /// Mappings up to this size are searched for a key without an index.
 const SMALL_MAP: usize = 12;
 
+/// Blanks that are put before a line of a quoted text that is less indented than the parser wants.
+const PADDING: usize = 256;
+/// More such lines than these are refused.
+const MOST_PADDED: usize = 256;
+
+/// The text as the parser takes it: PyYAML lets quoted text go on at any column, and drops the blanks before it.
+struct Padded {
+    text: String,
+    /// Lines with [`PADDING`] before them, from 1.
+    lines: BTreeSet<usize>,
+}
+
+impl Padded {
+    fn pad(&mut self, line: usize) -> bool {
+        let breaks = self.text.match_indices('\n').map(|(at, _)| at + 1);
+        let start = std::iter::once(0).chain(breaks).nth(line.saturating_sub(1));
+        match start.filter(|_| self.lines.len() < MOST_PADDED && self.lines.insert(line)) {
+            Some(start) => {
+                self.text.insert_str(start, &" ".repeat(PADDING));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The column of the text as it is written.
+    fn column(&self, line: usize, column: usize) -> usize {
+        if self.lines.contains(&line) { column.saturating_sub(PADDING) } else { column }
+    }
+}
+
 pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Result<Node, Diagnostics> {
+    let mut padded = Padded { text: source.text().to_owned(), lines: BTreeSet::new() };
+    let mut first = None;
+    loop {
+        let (built, outdented) = built(source, &padded, limits, json);
+        match (built, outdented) {
+            (Err(errors), Some(line)) => {
+                let before = first.get_or_insert(errors);
+                if !padded.pad(line) {
+                    return Err(std::mem::take(before));
+                }
+            }
+            // Why the first: where quotes never close, that is what is wrong.
+            (Err(errors), None) => return Err(first.unwrap_or(errors)),
+            (Ok(node), _) => return Ok(node),
+        }
+    }
+}
+
+/// The tree, or the line of a quoted text that is less indented than the parser wants.
+fn built(
+    source: &Arc<SourceFile>,
+    padded: &Padded,
+    limits: &Limits,
+    json: bool,
+) -> (Result<Node, Diagnostics>, Option<usize>) {
+    let mut outdented = None;
     let mut options = granit::Options::default();
     options.set_emit_comments(false);
     options.block_nesting_limit = limits.depth;
     options.flow_nesting_limit = limits.depth;
     let mut builder = Builder {
         source,
+        padded,
         limits,
         json,
         frames: Vec::new(),
@@ -35,10 +93,13 @@ pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Re
         documents: 0,
         errors: Diagnostics::new(),
     };
-    for event in Parser::new_from_str_with_options(source.text(), options) {
+    for event in Parser::new_from_str_with_options(&padded.text, options) {
         let step = match event {
             Ok((event, span)) => builder.event(event, &span),
-            Err(error) => Err(scan_error(source, limits, &error).into()),
+            Err(error) => {
+                outdented = is_outdented(&error).then(|| error.marker().line().max(1));
+                Err(scan_error(source, limits, &error).into())
+            }
         };
         // Why: behind the first of these the text cannot be understood; duplicate keys before it are still told.
         if let Err(error) = step {
@@ -47,13 +108,13 @@ pub(super) fn build(source: &Arc<SourceFile>, limits: &Limits, json: bool) -> Re
         }
     }
     let root = builder.root.take();
-    builder
-        .errors
-        .into_result(root.unwrap_or_else(|| Node { value: Value::Null, span: Span::new(source, 1, 1, 0) }))
+    let empty = || Node { value: Value::Null, span: Span::new(source, 1, 1, 0) };
+    (builder.errors.into_result(root.unwrap_or_else(empty)), outdented)
 }
 
 struct Builder<'a> {
     source: &'a Arc<SourceFile>,
+    padded: &'a Padded,
     limits: &'a Limits,
     /// Whether the text is JSON as well.
     json: bool,
@@ -158,7 +219,7 @@ impl Builder<'_> {
             return Ok(());
         }
         let before =
-            start.byte_offset().and_then(|at| self.source.text().as_bytes().get(..at)).unwrap_or_default();
+            start.byte_offset().and_then(|at| self.padded.text.as_bytes().get(..at)).unwrap_or_default();
         let blanks = before.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t'));
         let (mut count, mut tab) = (0, None);
         for byte in blanks {
@@ -179,7 +240,8 @@ impl Builder<'_> {
     fn place(&self, start: Marker, end: Marker) -> Span {
         let length =
             if end.line() == start.line() { end.col().saturating_sub(start.col()) } else { usize::MAX };
-        Span::new(self.source, clamp(start.line().max(1)), clamp(start.col() + 1), clamp(length))
+        let column = self.padded.column(start.line(), start.col());
+        Span::new(self.source, clamp(start.line().max(1)), clamp(column + 1), clamp(length))
     }
 
     fn scalar(

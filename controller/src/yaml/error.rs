@@ -50,6 +50,11 @@ fn unquoted(error: Diagnostic, line: &str) -> Diagnostic {
 }
 
 /// The message for an error of the parser.
+/// Whether a quoted text goes on at a column where the parser wants none of it.
+pub(super) fn is_outdented(error: &ScanError) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent)
+}
+
 pub(super) fn scan_error(source: &Arc<SourceFile>, limits: &Limits, error: &ScanError) -> Diagnostic {
     let line_number = error.marker().line().max(1);
     let line = source.line(clamp(line_number)).unwrap_or_default();

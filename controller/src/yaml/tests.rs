@@ -335,8 +335,8 @@ fn common_mistakes_have_a_next_step() {
     error: a control character is not allowed in YAML
       --> t.yaml:1:5
        |
-     1 | a: x�y
-       |     ^ character 0x01
+     1 | a: x\u0001y
+       |     ^^^^^^ character 0x01
     help: remove it, or write it as an escape in double quotes
     ");
     insta::assert_snapshot!(error("? [a, b]\n: 1\n"), @r"
@@ -462,4 +462,13 @@ fn json_values() -> impl Strategy<Value = serde_json::Value> {
             proptest::collection::btree_map("[a-z <~:]{1,8}", inner, 0..6).prop_map(|map| json!(map)),
         ]
     })
+}
+
+#[test]
+fn quoted_text_may_go_on_at_any_column() {
+    let text = "a:\n  b: \"one\ntwo\n   three\"\n  c: 'x\n\ny'\n  d: [1]\n";
+    let node = super::parse("t.yaml", text).unwrap();
+    assert_eq!(node.to_json(), serde_json::json!({"a": {"b": "one two three", "c": "x\ny", "d": [1]}}));
+    let d = node.get("a").and_then(|a| a.get("d")).unwrap();
+    assert_eq!((d.span.line, d.span.column), (8, 6));
 }

@@ -45,7 +45,8 @@ async fn there_and_back(site: &Site, drainer: &KubernetesDrainer) -> Vec<String>
 async fn a_connection_that_is_cut_in_mid_eviction() {
     for action in [Action::CutBefore, Action::CutAfter, Action::CutReply] {
         let site = Site::new(BRISK);
-        site.server.fault(Fault::new(action.clone()).verb("evict").times(2));
+        // Why not the first two: those only try them out.
+        site.server.fault(Fault::new(action.clone()).verb("evict").skip(2).times(2));
         let drainer = site.drainer(quick());
         let seen = there_and_back(&site, &drainer).await;
         let cut = seen
@@ -135,7 +136,7 @@ async fn a_token_that_nobody_renews_is_told() {
 async fn a_server_that_is_gone_for_a_minute() {
     for reach in [Reach::Refused, Reach::Silent] {
         let site = Site::new(BRISK);
-        let drainer = site.drainer(quick());
+        let drainer = site.drainer(KubernetesOptions { ready_timeout: Duration::from_secs(90), ..quick() });
         ours(drainer.cordon(&target(), &marker(), "why").await);
         assert!(matches!(step(&drainer).await, Ok(Activity::Busy { .. })));
         site.server.set_reach(reach, Some(Duration::from_secs(60)));

@@ -106,10 +106,14 @@ impl Site {
         self.server.log(0).into_iter().filter(of).collect()
     }
 
+    /// The evictions that were meant, and not only tried out.
+    pub fn meant(&self) -> Vec<Entry> {
+        self.entries("evict").into_iter().filter(|entry| !entry.dry_run).collect()
+    }
+
     /// Codes of the evictions that were meant, by pod.
     pub fn evictions(&self) -> Vec<(String, u16)> {
-        let meant = self.entries("evict").into_iter().filter(|entry| !entry.dry_run);
-        meant.map(|entry| (entry.name, entry.code)).collect()
+        self.meant().into_iter().map(|entry| (entry.name, entry.code)).collect()
     }
 }
 

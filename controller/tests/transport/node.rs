@@ -322,7 +322,8 @@ impl Agent {
             .spawn()
             .expect("ssh-agent is missing: apt-get install openssh-client");
         let end = Instant::now() + Duration::from_secs(10);
-        while !socket.exists() {
+        // Why not its file: that is there a moment before anybody listens.
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < end, "ssh-agent does not listen");
             std::thread::sleep(Duration::from_millis(10));
         }

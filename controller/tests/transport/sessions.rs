@@ -128,6 +128,24 @@ async fn a_damaged_file_is_sent_again() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_not_the_one_sent_never_runs() {
+    let node = Node::start();
+    let options = fake("planted");
+    open(&node, &options).await.unwrap().close().await;
+    let path = cache(&node).join(digest(&options));
+    let content = fs::read(&path).unwrap();
+    let marker = node.path("ran");
+    let mut planted = format!("#!/bin/sh\ntouch {}\nexit 0\n#", marker.display()).into_bytes();
+    planted.resize(content.len(), b'#');
+    fs::write(&path, planted).unwrap();
+    let session = open(&node, &options).await.unwrap();
+    assert!(session.was_pushed() && session.hello().digest == digest(&options));
+    assert!(!marker.exists(), "its digest was not asked for before it ran");
+    session.close().await;
+    assert!(!open(&node, &options).await.unwrap().was_pushed(), "the right one is taken");
+}
+
+#[tokio::test]
 async fn folders_that_others_could_change_are_not_used() {
     if !has_fallback() {
         return;

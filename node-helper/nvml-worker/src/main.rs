@@ -23,6 +23,7 @@ use gpufleet_protocol::{
 use nvml::{Nvml, OpenError};
 
 fn main() {
+    nvml::forbid_dumps();
     let Ok(mut out) = nvml::own_stdout() else { nvml::leave(3) };
     let (sender, requests) = mpsc::channel();
     // Why a thread: when the supervisor dies while a call hangs, somebody must notice and end the process.

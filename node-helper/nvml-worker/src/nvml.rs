@@ -18,7 +18,7 @@ use std::{
 use gpufleet_protocol::nvml::{Code, Placement, Reading, RemappedRows, Staged};
 use nvml_wrapper_sys::bindings::{
     NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_st, nvmlComputeInstanceProfileInfo_st,
-    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st,
+    nvmlDevice_t, nvmlFieldValue_st, nvmlGpuInstance_t, nvmlGpuInstanceInfo_st, nvmlGpuInstancePlacement_st,
     nvmlGpuInstanceProfileInfo_st, nvmlGpuInstanceProfileInfo_v2_st, nvmlMemory_st, nvmlPciInfo_st,
     nvmlProcessInfo_v1_st, nvmlProcessInfo_v2_st,
 };
@@ -270,6 +270,33 @@ impl Nvml {
         let mut count: c_ulonglong = 0;
         call!(self, nvmlDeviceGetTotalEccErrors(device.0, 1, 0, &raw mut count))?;
         Ok(count)
+    }
+
+    /// `NVML_MEMORY_LOCATION_SRAM` is 7.
+    pub fn ecc_uncorrected_sram(&self, device: Device) -> Reading<u64> {
+        let mut count: c_ulonglong = 0;
+        call!(self, nvmlDeviceGetMemoryErrorCounter(device.0, 1, 0, 7, &raw mut count))?;
+        Ok(count)
+    }
+
+    /// Field 230, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+    pub fn recovery_action(&self, device: Device) -> Reading<u32> {
+        // SAFETY: a C structure of numbers, for which zeroes are values.
+        let mut field: nvmlFieldValue_st = unsafe { std::mem::zeroed() };
+        field.fieldId = 230;
+        // Why a type that NVML does not have: success with nothing written would read as "none" (a batch of fields did
+        // so on drivers of 580).
+        field.valueType = u32::MAX;
+        field.nvmlReturn = Code::UNKNOWN.0;
+        call!(self, nvmlDeviceGetFieldValues(device.0, 1, &raw mut field))?;
+        check(field.nvmlReturn)?;
+        // SAFETY: the type says which member was written. Source: nvml.h, `nvmlValueType_t`.
+        match field.valueType {
+            1 => Ok(unsafe { field.value.uiVal }),
+            2 | 3 => u32::try_from(unsafe { field.value.ullVal }).map_err(|_| Code::UNKNOWN),
+            5 => u32::try_from(unsafe { field.value.siVal }).map_err(|_| Code::UNKNOWN),
+            _ => Err(Code::UNKNOWN),
+        }
     }
 
     pub fn remapped_rows(&self, device: Device) -> Reading<RemappedRows> {
@@ -644,6 +671,15 @@ pub fn own_stdout() -> std::io::Result<File> {
             return Err(std::io::Error::last_os_error());
         }
         Ok(File::from_raw_fd(kept))
+    }
+}
+
+/// Forbids core dumps of this process and that others of its user trace it, as the helper does for itself.
+pub fn forbid_dumps() {
+    // SAFETY: plain system calls; the structure is read only while the second one lasts.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
     }
 }
 

@@ -65,6 +65,8 @@ fn gpu(nvml: &Nvml, index: u32, device: Device, uuid: String) -> GpuReading {
         persistence: nvml.persistence(device),
         ecc: nvml.ecc(device),
         ecc_uncorrected: nvml.ecc_uncorrected(device),
+        ecc_uncorrected_sram: nvml.ecc_uncorrected_sram(device),
+        recovery_action: nvml.recovery_action(device),
         remapped_rows: nvml.remapped_rows(device),
         mig,
         power_limit_mw: nvml.power_limit(device),

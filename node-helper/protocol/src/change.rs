@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How much a change disturbs what runs on the node, in increasing order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Disruption {
     /// Nobody who works on the node notices.
     #[default]
@@ -43,6 +44,7 @@ impl std::fmt::Display for Disruption {
 /// Whether a forecast change hangs on something that only the run itself will know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Certainty {
     #[default]
     Sure,
@@ -53,6 +55,7 @@ pub enum Certainty {
 ///
 /// The same task on the same node gives the same changes in a plan and in the run that follows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// What differs, for example `GPU 0 power limit` or `vm.swappiness`.
     pub what: String,
@@ -90,8 +93,25 @@ impl Change {
     }
 }
 
+/// Something that stands in the way of a planned change, as the node is now.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Blocker {
+    /// For example `process 4711 (train.py, user ana) holds GPU 0`.
+    pub what: String,
+    /// What to do about it.
+    pub next: String,
+}
+
+impl Blocker {
+    pub fn new(what: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { what: what.into(), next: next.into() }
+    }
+}
+
 /// Something written that becomes current only by an activation that has not happened yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Awaiting {
     /// `GpuReset` or `Reboot`.
     pub activation: Disruption,

@@ -64,6 +64,10 @@ pub struct MachineFacts {
     pub selinux: bool,
     pub apparmor: bool,
     pub fips: bool,
+    /// What files of /etc/ansible/facts.d say, by their names.
+    pub local: serde_json::Map<String, serde_json::Value>,
+    /// Path and version of Python, such as `3.12.3`.
+    pub python: Option<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

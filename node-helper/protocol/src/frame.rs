@@ -17,7 +17,7 @@ pub const MAX_NOISE: usize = 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    #[error("a frame of {0} bytes is larger than the limit of {MAX_FRAME}")]
+    #[error("a frame of {0} bytes is larger than the limit")]
     TooLarge(usize),
     #[error("a frame of unknown kind {0:#04x}")]
     UnknownKind(u8),
@@ -80,19 +80,47 @@ impl Frame {
 }
 
 /// Splits a byte stream into frames, however it was cut.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
     start: usize,
+    limit: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::limited(MAX_FRAME)
+    }
+}
+
+/// A frame of which a part came, in bytes after the length word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    pub length: usize,
+    pub came: usize,
 }
 
 impl Decoder {
+    /// One that takes no frame above a limit lower than [`MAX_FRAME`], in bytes after the length word.
+    pub const fn limited(limit: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, limit }
+    }
+
+    /// From now on frames of up to [`MAX_FRAME`] are taken.
+    #[must_use]
+    pub fn widened(self) -> Self {
+        Self { limit: MAX_FRAME, ..self }
+    }
+
+    /// The frame that has begun and is not whole.
+    pub fn pending(&self) -> Option<Pending> {
+        let (word, rest) = self.buffer.get(self.start..)?.split_first_chunk::<4>()?;
+        Some(Pending { length: u32::from_be_bytes(*word) as usize, came: rest.len() })
+    }
+
     /// Adds what was read.
     pub fn feed(&mut self, bytes: &[u8]) {
-        if self.start > 0 && self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
-        } else if self.start > DATA_PIECE {
+        if self.start > DATA_PIECE {
             self.buffer.drain(..self.start);
             self.start = 0;
         }
@@ -107,7 +135,7 @@ impl Decoder {
         let pending = self.buffer.get(self.start..).unwrap_or_default();
         let Some((word, rest)) = pending.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_be_bytes(*word) as usize;
-        if length > MAX_FRAME {
+        if length > self.limit {
             return Err(FrameError::TooLarge(length));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
@@ -121,6 +149,14 @@ impl Decoder {
             other => return Err(FrameError::UnknownKind(*other)),
         };
         self.start += 4 + length;
+        if self.start == self.buffer.len() {
+            self.start = 0;
+            // Why not always the same memory: whoever sent one large frame would hold its room while it says nothing.
+            match self.buffer.capacity() > 4 * DATA_PIECE {
+                true => self.buffer = Vec::new(),
+                false => self.buffer.clear(),
+            }
+        }
         Ok(Some(frame))
     }
 }

@@ -26,9 +26,10 @@ pub enum HealthCheck {
     GpuCount,
     /// No GPU waits for an activation of its MIG mode.
     MigLayout,
-    /// No pending ECC mode, no uncorrected error since the driver was loaded, no row remapping failed or pending.
+    /// No pending ECC mode, no uncorrected error that still matters, no row remapping failed or pending.
     Ecc,
-    /// The kernel logged no Xid since this boot that says something about the node.
+    /// The driver asks for no recovery, and the kernel logged no Xid since this boot that says something about the node
+    /// and that nothing has settled since.
     Xid,
     /// Persistence is on for every GPU.
     Persistence,

@@ -273,6 +273,35 @@ pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     Ok(Option::<Wrapped>::deserialize(deserializer)?.map(|wrapped| wrapped.0))
 }
 
+/// Bytes, also given as `500MiB`, `10 GiB` or `2G`; units are powers of 1024.
+///
+/// # Errors
+/// Other units, negative numbers, and more than fits.
+pub fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = deserializer.deserialize_any(TextVisitor)?;
+    parse_bytes(&text).ok_or_else(|| {
+        de::Error::invalid_value(de::Unexpected::Str(&text), &"a size such as 4096, 500MiB or 10GiB")
+    })
+}
+
+/// Reads `4096`, `500MiB`, `10 GiB` or `2G` as bytes.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(split)?;
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 /// What is longer than this many seconds, a hundred years, is no longer than this: it can be added to any moment.
 pub const LONGEST_S: u64 = 100 * 365 * 86_400;
 
@@ -293,6 +322,26 @@ pub fn parse_seconds(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sizes_are_bytes() {
+        use super::parse_bytes;
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("1KiB", 1024),
+            (" 500 MiB ", 500 << 20),
+            ("2G", 2 << 30),
+            ("2gb", 2 << 30),
+            ("1TiB", 1 << 40),
+            ("7B", 7),
+        ] {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+        for text in ["", "-1", "1.5G", "G", "1 PiB", "1ib2", "99999999999999999999", "99999999999TiB"] {
+            assert_eq!(parse_bytes(text), None, "{text}");
+        }
+    }
+
     use super::*;
 
     #[test]

@@ -15,7 +15,7 @@ pub mod pattern;
 pub mod permit;
 pub mod tasks;
 
-pub use change::{Awaiting, Certainty, Change, Disruption};
+pub use change::{Awaiting, Blocker, Certainty, Change, Disruption};
 pub use message::{Envelope, FailureKind, OpOutcome, OpRequest, OpStatus, Reply, Request};
 pub use op::NodeOp;
 pub use permit::{Permit, RunEpoch};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Awaiting, Change, Disruption, NodeOp, Permit, RunEpoch,
+    Awaiting, Blocker, Change, Disruption, NodeOp, Permit, RunEpoch,
     facts::Facts,
     health::{HealthReport, SystemState},
     op::Blob,
@@ -188,6 +188,9 @@ pub struct OpOutcome {
     /// What is written and waits for an activation.
     #[serde(default)]
     pub awaiting: Vec<Awaiting>,
+    /// What stands in the way of the changes now, so that a run would be refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<Blocker>,
     /// What happened to the GPUs or the node meanwhile (in `Predict`: would happen), so that the controller asserts
     /// again what that lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -212,6 +215,41 @@ pub struct OpOutcome {
     pub system: Option<SystemState>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What it takes where it was received; not sent.
+    #[serde(skip)]
+    pub weight: Weight,
+}
+
+/// How much memory something that was received takes, and what is held for it as long as it lives.
+#[derive(Clone, Default)]
+pub struct Weight {
+    /// In bytes; 0 for what was made here.
+    pub bytes: u64,
+    /// Room in a budget of the receiver's, which is given back with the last copy.
+    pub room: Option<std::sync::Arc<dyn std::any::Any + Send + Sync>>,
+}
+
+/// Why: two messages that say the same are the same, whatever they take.
+impl PartialEq for Weight {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl std::fmt::Debug for Weight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Weight({})", self.bytes)
+    }
+}
+
+/// What a program printed, under Ansible's names: whole, and line by line.
+///
+/// Made where the output is read, so that whoever receives it can weigh all of it.
+pub fn streams<'a>(stdout: &'a str, stderr: &'a str) -> impl Iterator<Item = (String, Value)> + use<'a> {
+    [("stdout", stdout), ("stderr", stderr)].into_iter().flat_map(|(name, text)| {
+        let lines = text.lines().map(Value::from).collect();
+        [(name.to_owned(), Value::from(text)), (format!("{name}_lines"), Value::Array(lines))]
+    })
 }
 
 impl OpOutcome {
@@ -220,6 +258,7 @@ impl OpOutcome {
             status,
             changes: Vec::new(),
             awaiting: Vec::new(),
+            blockers: Vec::new(),
             activated: None,
             data: Map::new(),
             members: Vec::new(),
@@ -228,6 +267,7 @@ impl OpOutcome {
             health: None,
             system: None,
             warnings: Vec::new(),
+            weight: Weight::default(),
         }
     }
 
@@ -311,6 +351,7 @@ pub enum IdleVerdict {
 
 /// A process that holds a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GpuClient {
     pub pid: u32,
     /// Command line, shortened.

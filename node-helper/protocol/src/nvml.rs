@@ -201,6 +201,23 @@ impl Staged {
     }
 }
 
+/// What `GpuReading::recovery_action` asks for; `None` for nothing. A number that is not known is never nothing.
+///
+/// Source: nvml.h, `nvmlDeviceGpuRecoveryAction_t` (580), and 6 and 7 of cuda-python's newer copy of it.
+pub const fn recovery(action: u32) -> Option<&'static str> {
+    match action {
+        0 => None,
+        1 => Some("a reset of the GPU"),
+        2 => Some("a reboot of the node"),
+        3 => Some("that peer-to-peer work ends"),
+        4 => Some("that jobs end, and then a reset of the GPU"),
+        5 => Some("a look at the IMEX domain"),
+        6 => Some("a reset of the PCIe bus"),
+        7 => Some("a reboot of the node"),
+        _ => Some("something that gpufleet does not know"),
+    }
+}
+
 /// Rows of memory that the GPU replaced. Source: nvml.h, `nvmlDeviceGetRemappedRows`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
@@ -232,6 +249,10 @@ pub struct GpuReading {
     pub ecc: Reading<Staged>,
     /// Uncorrected memory errors since the driver was loaded or the GPU reset.
     pub ecc_uncorrected: Reading<u64>,
+    /// Those of them in SRAM, which are not contained to the program that met them.
+    pub ecc_uncorrected_sram: Reading<u64>,
+    /// What the driver asks for: 0 is nothing, see [`recovery`]. Drivers before 550 do not tell.
+    pub recovery_action: Reading<u32>,
     /// Not supported before Ampere, nor while there are MIG instances.
     pub remapped_rows: Reading<RemappedRows>,
     pub mig: Reading<Staged>,

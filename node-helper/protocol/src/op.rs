@@ -74,7 +74,56 @@ pub struct Staying {
     pub may_hold_gpus: bool,
 }
 
+/// One list for reading and for changing.
+macro_rules! paths {
+    ($op:expr, $paths:ident, $iter:ident $(, $mut:tt)?) => {
+        match $op {
+            Self::File(task) => vec![&$($mut)? task.path],
+            Self::LineInFile(task) => vec![&$($mut)? task.path],
+            Self::BlockInFile(task) => vec![&$($mut)? task.path],
+            Self::Replace(task) => vec![&$($mut)? task.path],
+            Self::Stat(task) => vec![&$($mut)? task.path],
+            Self::Slurp(task) => vec![&$($mut)? task.src],
+            Self::GetUrl(task) => vec![&$($mut)? task.dest],
+            Self::Find(task) => task.paths.$iter().collect(),
+            Self::WaitFor(task) => task.path.$iter().collect(),
+            Self::TempFile(task) => task.path.$iter().collect(),
+            Self::PutFile(task) => std::iter::once(&$($mut)? task.dest).chain(task.remote_src.$iter()).collect(),
+            Self::PutTree(task) => std::iter::once(&$($mut)? task.dest).chain(task.remote_src.$iter()).collect(),
+            Self::Unarchive(archive) => {
+                let task = &$($mut)? archive.task;
+                let remote = task.remote_src && !task.src.contains("://");
+                std::iter::once(&$($mut)? task.dest).chain(remote.then_some(&$($mut)? task.src)).collect()
+            }
+            Self::JobStart(job) => job.op.$paths(),
+            _ => Vec::new(),
+        }
+    };
+}
+
 impl NodeOp {
+    /// The paths of the node that a task gives, as it gives them.
+    pub fn paths(&self) -> Vec<&String> {
+        paths!(self, paths, iter)
+    }
+
+    /// The same, to be changed.
+    pub fn paths_mut(&mut self) -> Vec<&mut String> {
+        paths!(self, paths_mut, iter_mut, mut)
+    }
+
+    /// The content that the helper may ask for, each as often as it stands in the task.
+    pub fn contents(&self) -> Vec<&Blob> {
+        match self {
+            Self::PutFile(task) => task.blob.iter().collect(),
+            Self::PutTree(task) => task.entries.iter().filter_map(|entry| entry.blob.as_ref()).collect(),
+            Self::Unarchive(archive) => archive.blob.iter().collect(),
+            Self::Exec(exec) => exec.script.iter().collect(),
+            Self::JobStart(job) => job.op.contents(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether it only reads, so that any session may ask for it at any time.
     pub const fn reads_only(&self) -> bool {
         matches!(
@@ -248,7 +297,8 @@ pub struct UnpackArchive {
     pub blob: Option<Blob>,
 }
 
-/// Asks for a piece of a file; the answer's `data` has `content` (base64), `size` and, asked at offset 0, `sha256`.
+/// Asks for a piece of a file; the answer's `data` has `content` (base64), `size` and, asked at offset 0, `sha256`; of
+/// a file that is too large `size` alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadPiece {
     /// Absolute path on the node.
@@ -257,6 +307,8 @@ pub struct ReadPiece {
     pub offset: u64,
     /// In bytes, at most [`READ_PIECE`]; 0 asks for size and digest alone.
     pub length: u64,
+    /// In bytes; a larger file is not read.
+    pub max_size: u64,
 }
 
 /// The largest piece that is read at once, in bytes: as base64 it is well below a frame.

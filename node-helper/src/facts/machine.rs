@@ -10,7 +10,7 @@ use std::{
 
 use gpufleet_protocol::facts::{MachineFacts, MemoryFacts, MountFacts, ProcessorFacts, UserFacts};
 
-use super::network;
+use super::{local, network};
 use crate::os::{roots::Roots, users::Account};
 
 /// Variables that say who and where one is. Why not all: the others may hold secrets, and facts go into reports.
@@ -97,6 +97,8 @@ pub(super) fn read(roots: &Roots) -> MachineFacts {
         selinux: roots.path("/sys/fs/selinux/enforce").exists(),
         apparmor: roots.path("/sys/kernel/security/apparmor").exists(),
         fips: proc("sys/crypto/fips_enabled").trim() == "1",
+        local: local::read(roots),
+        python: local::python(roots),
     }
 }
 

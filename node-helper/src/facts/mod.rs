@@ -2,6 +2,7 @@
 //!
 //! What cannot be read is left out and named in `errors`; no reading fails the whole.
 
+mod local;
 mod machine;
 mod network;
 

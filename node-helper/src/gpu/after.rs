@@ -3,13 +3,18 @@
 //! Pure. Sources: nvml.h, the NVIDIA MIG User Guide r580, nvidia-smi documentation. Where those are silent the loss is
 //! assumed, so that a plan asserts the value again.
 
-use gpufleet_protocol::{Disruption, nvml::Staged};
+use gpufleet_protocol::{Disruption, message::GpuClient, nvml::Staged};
 
 use super::{
+    clients::{CLIENT_UNITS, HOLDS_ALL, PERSISTENCED},
     desired::LockWant,
     mps::{self, MpsWant},
     plan::Act,
-    state::{Compute, Gpu, Instance, Lock, State},
+    state::{Compute, Gpu, Holding, Instance, Lock, State, Unit},
+};
+use crate::{
+    tasks::modprobe,
+    world::{UnitView, World},
 };
 
 /// Something that happens to a node.
@@ -19,6 +24,10 @@ pub enum Event {
     /// GPUs by UUID, reset together; persistence was given up before and taken again after.
     Reset(Vec<String>),
     Reboot,
+    /// Our worker lets go of the driver; `stopped` while the units that hold GPUs are stopped.
+    LetGo {
+        stopped: bool,
+    },
 }
 
 impl Event {
@@ -41,7 +50,14 @@ pub fn after(mut state: State, event: &Event) -> State {
                 reset(gpu);
             }
         }
+        Event::LetGo { stopped } => {
+            let holding = &state.holding;
+            let sleeps = |gpu: &&mut Gpu| gpu.persistence == Ok(false) && !holding.holds(gpu.index, !stopped);
+            state.gpus.iter_mut().filter(sleeps).for_each(forget);
+        }
         Event::Reboot => {
+            // Why the rest stays: what a boot starts holds the GPUs again.
+            state.holding = Holding { clients: Vec::new(), unknown: Vec::new(), ..state.holding };
             for gpu in &mut state.gpus {
                 reset(gpu);
                 unloaded(gpu);
@@ -55,6 +71,63 @@ pub fn after(mut state: State, event: &Event) -> State {
             mps.answers = mps.unit.enabled;
             mps.stale = false;
             mps.percentage = mps.answers.then(|| started_percentage(mps.unit_text.as_deref()));
+        }
+    }
+    state
+}
+
+/// The state once other tasks of a prediction are done: their units run or not, and what these hold is held or free.
+#[must_use]
+pub fn foreseen(mut state: State, world: &World) -> State {
+    for name in [PERSISTENCED, mps::UNIT].iter().chain(CLIENT_UNITS) {
+        if let Some(UnitView { active: Some(active), file_state, .. }) = world.unit(name) {
+            state = with_unit(state, name, active, file_state == "enabled");
+        }
+    }
+    let runs = |unit: &str| world.unit(unit).and_then(|view| view.active);
+    let stays = |client: &GpuClient| client.unit.as_deref().and_then(runs) != Some(false);
+    let before = state.holding.clone();
+    let holding = &mut state.holding;
+    holding.clients.retain(stays);
+    holding.services.retain(stays);
+    holding.modules.retain(|(name, _)| !modprobe::is_unloaded(world, name));
+    for unit in HOLDS_ALL.iter().filter(|unit| runs(unit) == Some(true)) {
+        if !holding.services.iter().any(|client| client.unit.as_deref() == Some(unit)) {
+            holding.services.push(GpuClient {
+                pid: 0,
+                command: (*unit).to_owned(),
+                user: "root".to_owned(),
+                gpus: state.gpus.iter().map(|gpu| gpu.index).collect(),
+                unit: Some((*unit).to_owned()),
+            });
+        }
+    }
+    // Why only then: what nobody held before is asleep as it is.
+    if *holding == before { state } else { after(state, &Event::LetGo { stopped: false }) }
+}
+
+/// The state in which a unit is as a prediction says; a unit that means nothing here changes nothing.
+#[must_use]
+pub fn with_unit(mut state: State, name: &str, active: bool, enabled: bool) -> State {
+    let host = &mut state.host;
+    if name == PERSISTENCED && host.persistenced.exists {
+        let before = std::mem::replace(&mut host.persistenced, Unit { exists: true, active, enabled });
+        if before.active != active {
+            set_persistence(&mut state, active);
+        }
+    } else if name == mps::UNIT && host.mps.unit.exists {
+        let before = std::mem::replace(&mut host.mps.unit, Unit { exists: true, active, enabled });
+        if before.active != active {
+            host.mps.answers = active;
+            host.mps.percentage = active.then(|| started_percentage(host.mps.unit_text.as_deref()));
+        }
+    }
+    if CLIENT_UNITS.contains(&name) {
+        let units = &mut state.host.client_units;
+        units.retain(|unit| unit != name);
+        if active {
+            units.push(name.to_owned());
+            units.sort_by_key(|unit| CLIENT_UNITS.iter().position(|known| known == unit));
         }
     }
     state

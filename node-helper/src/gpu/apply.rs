@@ -23,9 +23,9 @@ use gpufleet_protocol::{
 
 use super::{
     after::{Event, after},
+    clients::MPS_UNITS,
     desired::{LockWant, merge},
     machine::{Machine, UnitAction},
-    mps,
     observe::{locks, observe, put_locks, released, stopped_units},
     plan::{Act, Activation, Before, Planned, Stage, Step, as_seen_before, before, left_to_reboot, stage},
     state::{Instance, Lock, Locks, Mps, State},
@@ -40,8 +40,6 @@ pub use services::{start_units, take_persistence};
 
 /// How long what holds a GPU gets to go away after its unit was stopped.
 const LETTING_GO: Duration = Duration::from_secs(5);
-/// MPS daemons, which others may work through.
-const MPS_UNITS: [&str; 2] = [mps::UNIT, "nvidia-mps.service"];
 /// How long the workers of sessions that only read get to go away before a reset.
 const READERS: Duration = Duration::from_secs(10);
 /// How long the way back may take when the operation's own time is up.
@@ -347,6 +345,10 @@ impl Running<'_> {
             Act::Persistence { uuid, on } => {
                 if self.state.gpu(uuid).is_none_or(|gpu| gpu.persistence != Ok(*on)) {
                     self.set(uuid, Setting::Persistence(*on), member)?;
+                    // Why: the driver forgets it with its last client, and who turns persistence on again would trust it.
+                    if !on {
+                        self.record_lock(uuid, |locks| *locks = Locks::UNKNOWN);
+                    }
                 }
             }
             Act::Power { uuid, milliwatts } => {

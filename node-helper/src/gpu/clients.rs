@@ -28,9 +28,16 @@ pub const CLIENT_UNITS: &[&str] = &[
     "nvsm.service",
 ];
 
+/// MPS daemons, which others may work through.
+pub const MPS_UNITS: [&str; 2] = [super::mps::UNIT, "nvidia-mps.service"];
+
+/// Those of them that open every GPU when they start (NVIDIA DCGM user guide: its host engine watches all GPUs).
+pub const HOLDS_ALL: &[&str] = &["nvidia-dcgm.service", "dcgm.service"];
+
+/// The persistence daemon.
+pub const PERSISTENCED: &str = "nvidia-persistenced.service";
 /// Units that belong to the driver and stay up.
-const DRIVER_UNITS: &[&str] =
-    &["nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service"];
+const DRIVER_UNITS: &[&str] = &[PERSISTENCED, "nvidia-fabricmanager.service", "nvidia-imex.service"];
 /// Programs that belong to the driver, by the 15 characters that the kernel keeps of a name.
 const DRIVER_PROGRAMS: &[&str] = &["nvidia-persiste", FABRIC_MANAGER, "nvidia-imex"];
 /// The fabric manager's program, as the kernel keeps its name.

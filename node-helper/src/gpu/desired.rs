@@ -556,8 +556,14 @@ impl<'a> Merge<'a> {
                 if let (true, Some(member)) = (off, member)
                     && let Some(verdict) = self.desired.members.get_mut(member)
                 {
+                    let when = if self.state.holding.holds(gpu.index, true) {
+                        "when its last client ends"
+                    } else {
+                        "as soon as it is set, because nobody uses the GPU"
+                    };
                     verdict.warnings.push(format!(
-                        "{}: persistence is off, so the driver forgets the {what} when its last client ends",
+                        "{}: persistence is off, so the driver forgets the {what} {when}; declare \
+                         `gpu_persistence: {{mode: daemon}}` as well",
                         gpu.label()
                     ));
                 }

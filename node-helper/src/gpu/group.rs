@@ -6,30 +6,36 @@ use super::wording::joined;
 use std::path::PathBuf;
 
 use gpufleet_protocol::{
-    Awaiting, Disruption, FailureKind, OpOutcome, OpStatus,
+    Awaiting, Blocker, Disruption, FailureKind, OpOutcome, OpStatus,
     facts::{GpuSystem, GpuSystemState},
-    message::{IdleReport, Mode},
+    message::{IdleReport, IdleVerdict, Mode},
+    nvml::Snapshot,
     op::{GpuGroup, Staying},
 };
 
 use super::{
-    after::{Event, after},
+    after::{Event, after, foreseen},
     apply::{Applied, Failure, Fence, Job, start_units, take_persistence},
-    clients,
+    blockers,
+    clients::{self, PERSISTENCED},
     desired::{Desired, IMPOSSIBLE, kind},
     facts,
     host::RealMachine,
     idle,
     machine::Machine,
-    observe::{has_leftovers, minors, observe, put_released, put_stopped_units, released, stopped_units},
+    mps,
+    observe::{
+        has_leftovers, minors, observe, put_released, put_stopped_units, released, resets, stopped_units,
+    },
     plan::{Forecast, Planned, forecast},
-    state::State,
+    state::{Holding, Host, State, Unit},
     worker::{NvmlError, Worker, WorkerFile},
 };
 use crate::{
     deadline::{Deadline, Stop},
     health::{FabricManager, Seen, Unread},
     state::Record,
+    world::{BootView, Effect, Overlay, UnitView, World},
 };
 
 /// What the GPU side needs of the session.
@@ -85,16 +91,19 @@ impl Gpus {
         progress: &dyn Fn(String),
         fence: Fence<'_>,
     ) -> OpOutcome {
-        let state = match mode {
-            Mode::Predict => self.predicted_state(deadline),
-            Mode::Apply => self.observed(deadline),
+        let planned = match mode {
+            Mode::Predict => self.predicted_state(deadline).map(|state| {
+                let forecast = forecast(&state, group, group.defer_to_reboot);
+                (state, forecast)
+            }),
+            Mode::Apply => self.planned(group, deadline),
         };
-        let state = match state {
-            Ok(state) => state,
+        let (state, forecast) = match planned {
+            Ok(planned) => planned,
             Err(error) => return self.unreadable(group, &error),
         };
-        let forecast = forecast(&state, group, group.defer_to_reboot);
-        let blocked = blocked(group, &forecast.desired);
+        let blocked =
+            blocked(group, &forecast.desired).or_else(|| hindered(mode, allowed, &state, &forecast));
         let outcome = match mode {
             _ if blocked.is_some() => planned_outcome(group, &forecast, blocked.as_ref(), None),
             Mode::Predict => {
@@ -125,6 +134,36 @@ impl Gpus {
             }
         };
         self.machine.release();
+        outcome
+    }
+
+    /// Predicts a group over what other predictions made of its units, and tells them what it makes of these.
+    pub fn predict(
+        &mut self,
+        group: &GpuGroup,
+        overlay: &Overlay,
+        deadline: &Deadline,
+        progress: &dyn Fn(String),
+    ) -> OpOutcome {
+        let state = match self.predicted_state(deadline) {
+            Ok(state) => state,
+            Err(error) => return self.unreadable(group, &error),
+        };
+        let seen = state.holding.clone();
+        let state = foreseen(state, &World::overlaid(overlay));
+        let before = units(&state.host);
+        self.predicted = Some(state);
+        let outcome = self.run(group, Mode::Predict, Disruption::Live, deadline, progress, &|| Ok(()));
+        if let Some(state) = &mut self.predicted {
+            // Why as seen: a later task may start again what this one found stopped.
+            state.holding = seen;
+            let effects = before.into_iter().zip(units(&state.host)).filter(|(old, new)| old != new);
+            overlay.assume(effects.map(|(_, (name, unit))| {
+                let file_state = if unit.enabled { "enabled" } else { "disabled" }.to_owned();
+                let view = UnitView { active: Some(unit.active), file_state, boot: BootView::default() };
+                Effect::Unit { name: name.to_owned(), view }
+            }));
+        }
         outcome
     }
 
@@ -179,7 +218,8 @@ impl Gpus {
             why: error.to_string(),
             no_driver: matches!(error.state(), GpuSystemState::NoDriver { .. } | GpuSystemState::NoGpu),
         });
-        Seen { snapshot, on_bus: self.machine.pci_count(), switches, fabric_manager }
+        let resets = resets(&self.record, &self.machine.boot_mark().boot_id);
+        Seen { snapshot, on_bus: self.machine.pci_count(), switches, fabric_manager, resets }
     }
 
     /// Whether a run that died left services stopped or GPUs without persistence.
@@ -223,19 +263,46 @@ impl Gpus {
         }
     }
 
-    fn observed(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
+    fn observed(&mut self, deadline: &Deadline) -> Result<(State, Snapshot), NvmlError> {
         let read = observe(self.machine.as_mut(), &self.record, deadline);
         if read.is_err() {
             self.machine.release();
         }
-        read.map(|(state, _)| state)
+        read
+    }
+
+    fn holding(&mut self, snapshot: &Snapshot) -> Holding {
+        let scan = self.machine.scan(&minors(snapshot), Some(snapshot));
+        let services = scan.holders.iter().filter(|holder| holder.service && holder.open && !holder.reader);
+        Holding {
+            services: services.map(|holder| holder.client.clone()).collect(),
+            clients: scan.workloads().cloned().collect(),
+            modules: self.machine.module_holders(),
+            not_root: self.machine.not_root(),
+            unknown: scan.unknown,
+        }
+    }
+
+    /// The node as it is, and what a run makes of it.
+    fn planned(&mut self, group: &GpuGroup, deadline: &Deadline) -> Result<(State, Forecast), NvmlError> {
+        let (mut state, snapshot) = self.observed(deadline)?;
+        let first = forecast(&state, group, group.defer_to_reboot);
+        let warns = first.desired.members.iter().any(|member| !member.warnings.is_empty());
+        // Why not always: the open files of every process are looked through for it.
+        if first.changes.is_empty() && !warns {
+            return Ok((state, first));
+        }
+        state.holding = self.holding(&snapshot);
+        let forecast = forecast(&state, group, group.defer_to_reboot);
+        Ok((state, forecast))
     }
 
     fn predicted_state(&mut self, deadline: &Deadline) -> Result<State, NvmlError> {
         if let Some(state) = &self.predicted {
             return Ok(state.clone());
         }
-        let mut state = self.observed(deadline)?;
+        let (mut state, snapshot) = self.observed(deadline)?;
+        state.holding = self.holding(&snapshot);
         self.machine.release();
         for class in self.assumed.drain(..) {
             if let Some(event) = Event::of_activation(class) {
@@ -293,25 +360,51 @@ impl Gpus {
     }
 }
 
+/// The units that a group may change.
+fn units(host: &Host) -> [(&'static str, Unit); 2] {
+    [(PERSISTENCED, host.persistenced), (mps::UNIT, host.mps.unit)]
+}
+
 /// Why nothing of a group is done: the member, and its reason.
 struct Blocked {
-    member: usize,
-    failed: bool,
+    /// None where it is the node's fault.
+    member: Option<usize>,
+    /// None where it is unknown.
+    kind: Option<FailureKind>,
     reason: String,
+}
+
+/// What keeps a whole group from being done, so that nothing of it is begun.
+fn hindered(mode: Mode, allowed: Disruption, state: &State, forecast: &Forecast) -> Option<Blocked> {
+    if forecast.changes.is_empty() {
+        return None;
+    }
+    let blocked = |kind, blocker: Blocker| Blocked {
+        member: None,
+        kind: Some(kind),
+        reason: format!("{}; next step: {}", blocker.what, blocker.next),
+    };
+    if let Some(rights) = blockers::rights(state) {
+        return Some(blocked(FailureKind::Refused, rights));
+    }
+    let module = blockers::module(state, forecast.activation.as_ref());
+    // Why not before the permit: a job may be what holds the module, and the node is drained for the permit.
+    let is_meant = mode == Mode::Apply && forecast.class <= allowed;
+    module.filter(|_| is_meant).map(|module| blocked(FailureKind::Busy, module))
 }
 
 fn blocked(group: &GpuGroup, desired: &Desired) -> Option<Blocked> {
     let label = |member: usize| group.members.get(member).map_or("", |member| kind(&member.task));
-    let (found, failed) = match (desired.failure(), desired.unknown()) {
-        (Some(found), _) => (found, true),
-        (None, Some(found)) => (found, false),
+    let (found, kind) = match (desired.failure(), desired.unknown()) {
+        (Some(found), _) => (found, Some(IMPOSSIBLE)),
+        (None, Some(found)) => (found, None),
         (None, None) => return None,
     };
     let (member, reason) = found;
-    let verb = if failed { "cannot be" } else { "is unknown" };
+    let verb = if kind.is_some() { "cannot be" } else { "is unknown" };
     let reason =
         format!("not applied, because task {} of the group ({}) {verb}: {reason}", member + 1, label(member));
-    Some(Blocked { member, failed, reason })
+    Some(Blocked { member: Some(member), kind, reason })
 }
 
 fn own_status(desired: &Desired, member: usize) -> Option<OpStatus> {
@@ -361,10 +454,10 @@ fn planned_outcome(
             let changes = changes_of(&forecast.changes, at);
             let status = match (own_status(&forecast.desired, at), blocked, needs) {
                 (Some(status), _, _) => status,
-                (None, Some(blocked), _) if !changes.is_empty() && blocked.member != at => {
-                    match blocked.failed {
-                        true => OpStatus::Failed { kind: IMPOSSIBLE, message: blocked.reason.clone() },
-                        false => OpStatus::Unknown { reason: blocked.reason.clone() },
+                (None, Some(blocked), _) if !changes.is_empty() && blocked.member != Some(at) => {
+                    match blocked.kind {
+                        Some(kind) => OpStatus::Failed { kind, message: blocked.reason.clone() },
+                        None => OpStatus::Unknown { reason: blocked.reason.clone() },
                     }
                 }
                 (None, _, Some(class)) if !changes.is_empty() => OpStatus::NeedsPermit { class },
@@ -373,6 +466,10 @@ fn planned_outcome(
             };
             let mut outcome = OpOutcome::new(status);
             if blocked.is_none() {
+                // Why only there: a member that waits for nobody does not need to hear who is in the way.
+                if changes.iter().any(|change| change.disruption >= Disruption::Clients) {
+                    outcome.blockers.clone_from(&forecast.blockers);
+                }
                 outcome.changes = changes;
                 outcome.awaiting = awaiting_of(&awaiting, at);
             }
@@ -384,7 +481,13 @@ fn planned_outcome(
     let reset =
         forecast.activation.as_ref().is_some_and(|activation| activation.class == Disruption::GpuReset);
     let activated = (reset && blocked.is_none() && needs.is_none()).then_some(Disruption::GpuReset);
-    summed(members, activated, None)
+    // Why: whoever asks for the node hears that somebody is on it.
+    let idle = blocked.filter(|blocked| blocked.kind == Some(FailureKind::Busy)).map(|blocked| IdleReport {
+        verdict: IdleVerdict::Busy,
+        clients: Vec::new(),
+        reasons: vec![blocked.reason.clone()],
+    });
+    summed(members, activated, idle)
 }
 
 fn applied_outcome(group: &GpuGroup, forecast: &Forecast, applied: Applied) -> OpOutcome {
@@ -453,6 +556,11 @@ fn summed(members: Vec<OpOutcome>, activated: Option<Disruption>, idle: Option<I
     let mut outcome = OpOutcome::new(status);
     outcome.changes = members.iter().flat_map(|member| member.changes.iter().cloned()).collect();
     outcome.awaiting = members.iter().flat_map(|member| member.awaiting.iter().cloned()).collect();
+    for blocker in members.iter().flat_map(|member| &member.blockers) {
+        if !outcome.blockers.contains(blocker) {
+            outcome.blockers.push(blocker.clone());
+        }
+    }
     let mut warnings: Vec<String> =
         members.iter().flat_map(|member| member.warnings.iter().cloned()).collect();
     warnings.dedup();

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     env, fs, io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,15 +13,21 @@ use std::{
 use gpufleet_protocol::nvml::{Setting, Snapshot};
 
 use super::{
-    clients::{self, CLIENT_UNITS, Places, Scan},
+    clients::{self, CLIENT_UNITS, PERSISTENCED, Places, Scan},
     machine::{BootMark, Machine, ResetError, UnitAction},
     mps,
     state::{Host, Mps, Unit},
     worker::{NvmlError, SetAnswer, SetError, Worker},
 };
-use crate::{deadline::Deadline, process::Run};
+use crate::{
+    deadline::Deadline,
+    os::{
+        files::{self, At, Ownership},
+        tree,
+    },
+    process::Run,
+};
 
-const PERSISTENCED: &str = "nvidia-persistenced.service";
 const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 const CDI_REFRESH: &str = "nvidia-cdi-refresh.service";
 /// How long systemd may take for one unit; stopping DCGM takes seconds.
@@ -160,6 +166,10 @@ impl Machine for RealMachine {
         BootMark { boot_id, driver }
     }
 
+    fn log_end(&mut self) -> Option<u64> {
+        crate::health::log_end(&self.path("/dev/kmsg"))
+    }
+
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String> {
         self.systemctl(&[action.verb(), unit], deadline)
     }
@@ -212,13 +222,13 @@ impl Machine for RealMachine {
     fn write_mps_unit(&mut self, text: Option<&str>, deadline: &Deadline) -> Result<(), String> {
         let path = self.path(&format!("/etc/systemd/system/{}", mps::UNIT));
         let done = match text {
-            Some(text) => write_atomically(&path, text),
-            None => match fs::remove_file(&path) {
+            Some(text) => files::replace(&path, text.as_bytes(), Ownership::default()),
+            None => tree::spot(&path).and_then(|spot| match spot.remove() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other,
-            },
+                done => done.at("remove", &path),
+            }),
         };
-        done.map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        done.map_err(|error| error.to_string())?;
         self.systemctl(&["daemon-reload"], deadline)
     }
 
@@ -246,6 +256,11 @@ impl Machine for RealMachine {
         on_bus.max(u32::try_from(files).unwrap_or(u32::MAX))
     }
 
+    fn not_root(&mut self) -> Option<u32> {
+        let user = rustix::process::geteuid();
+        (!user.is_root()).then(|| user.as_raw())
+    }
+
     fn module_version(&mut self) -> Option<String> {
         self.text("/sys/module/nvidia/version").or_else(|| {
             let text = self.text("/proc/driver/nvidia/version")?;
@@ -256,21 +271,6 @@ impl Machine for RealMachine {
             rest.split_whitespace().find(dotted).map(str::to_owned)
         })
     }
-}
-
-fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    let fresh = path.with_extension(format!("service.gpufleet-{}", std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o644)
-        .open(&fresh)
-        .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&fresh, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    written
 }
 
 /// A program on the helper's PATH.

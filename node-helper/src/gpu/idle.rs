@@ -44,7 +44,7 @@ pub fn sentences(clients: &[GpuClient]) -> Vec<String> {
     reasons
 }
 
-fn sentence(client: &GpuClient) -> String {
+pub fn sentence(client: &GpuClient) -> String {
     let gpus = match client.gpus.as_slice() {
         [] => "the driver's control device".to_owned(),
         [one] => format!("GPU {one}"),

@@ -75,6 +75,9 @@ pub trait Machine: Send {
 
     fn boot_mark(&mut self) -> BootMark;
 
+    /// Where the kernel's log ends, in microseconds of this boot.
+    fn log_end(&mut self) -> Option<u64>;
+
     /// # Errors
     /// What systemd said.
     fn unit(&mut self, unit: &str, action: UnitAction, deadline: &Deadline) -> Result<(), String>;
@@ -108,6 +111,9 @@ pub trait Machine: Send {
 
     /// NVSwitches of this node.
     fn nvswitches(&mut self) -> u32;
+
+    /// The user that we are, where that is not root and so may set nothing.
+    fn not_root(&mut self) -> Option<u32>;
 
     /// Version of the loaded kernel module.
     fn module_version(&mut self) -> Option<String>;

@@ -6,6 +6,7 @@
 
 mod after;
 mod apply;
+mod blockers;
 mod clients;
 mod desired;
 mod facts;

@@ -3,12 +3,12 @@
 //! Owns the unit's text and how the daemon is asked. Whether it should run is the plan's business.
 //! Source of commands: `man nvidia-cuda-mps-control`; the order of start and stop is that of NVIDIA's device plugin.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use gpufleet_protocol::tasks::{GpuMps, MpsState};
 
 use super::state::Mps;
-use crate::{deadline::Deadline, process::Run};
+use crate::{deadline::Deadline, os::tree, process::Run};
 
 pub const UNIT: &str = "gpufleet-mps.service";
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
@@ -135,8 +135,8 @@ pub fn quit(program: &Path, root: &Path, deadline: &Deadline) -> Result<(), Stri
             Err(error) => format!("the MPS control daemon does not quit: {error}"),
         });
     }
-    match fs::remove_dir_all(&pipes) {
-        Err(error) if pipes.exists() => Err(format!("{} cannot be removed: {error}", pipes.display())),
+    match tree::remove_all(&pipes, &|| true) {
+        Err(error) if pipes.exists() => Err(error.to_string()),
         _ => Ok(()),
     }
 }

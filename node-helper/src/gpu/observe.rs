@@ -24,6 +24,16 @@ struct Released {
     uuids: Vec<String>,
 }
 
+const RESETS: &str = "gpu/resets";
+
+/// Resets that this boot saw, so that what the kernel logged before them is past.
+#[derive(Debug, Serialize, Deserialize)]
+struct RecordedResets {
+    boot_id: String,
+    /// Microseconds of the boot, by PCI address.
+    ends: BTreeMap<String, u64>,
+}
+
 /// What is recorded of one GPU.
 #[derive(Debug, Serialize, Deserialize)]
 struct RecordedLocks {
@@ -58,6 +68,29 @@ pub fn put_locks(record: &Record, uuid: &str, mark: &BootMark, locks: Locks) -> 
         record.put(&key, value)
     };
     done.map_err(|error| error.to_string())
+}
+
+/// How far the kernel's log was at the last reset of each GPU of this boot, by PCI address. A record that cannot be read
+/// settles nothing.
+pub fn resets(record: &Record, boot_id: &str) -> BTreeMap<String, u64> {
+    let value = record.get(RESETS).ok().flatten();
+    let found: Option<RecordedResets> = value.and_then(|value| serde_json::from_value(value).ok());
+    found
+        .filter(|found| found.boot_id == boot_id && !boot_id.is_empty())
+        .map(|found| found.ends)
+        .unwrap_or_default()
+}
+
+/// Records that GPUs were reset when the kernel's log was that far.
+///
+/// # Errors
+/// What the record says; what the log held before the reset then still counts.
+pub fn put_resets(record: &Record, boot_id: &str, pcis: &[String], end: u64) -> Result<(), String> {
+    let mut ends = resets(record, boot_id);
+    ends.extend(pcis.iter().map(|pci| (pci.clone(), end)));
+    let found = RecordedResets { boot_id: boot_id.to_owned(), ends };
+    let value = serde_json::to_value(found).map_err(|error| error.to_string())?;
+    record.put(RESETS, value).map_err(|error| error.to_string())
 }
 
 /// Units that a run stopped and has not started again.

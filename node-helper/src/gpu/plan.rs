@@ -8,23 +8,24 @@
 //! Invariants: pending values are compared with what is desired, never current ones; a stage that waits for a reboot
 //! holds only what is needed before it and what survives it; planning the end of a forecast gives nothing.
 
+mod layout;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufleet_protocol::{
-    Change, Disruption,
-    nvml::Placement,
-    op::GpuGroup,
-    tasks::{MigStrategy, PersistenceMode},
-};
+use gpufleet_protocol::{Blocker, Change, Disruption, nvml::Placement, op::GpuGroup, tasks::PersistenceMode};
 
 use super::{
     after::{Event, after},
-    desired::{Desired, GpuWants, LayoutWant, LockWant, Want, clock_text, merge, on_off, watts},
+    blockers,
+    desired::{Desired, GpuWants, LockWant, Want, clock_text, merge, on_off, watts},
     facts::compute_mode_name,
-    mig::{self, Slot},
     mps::{self, MpsWant},
-    state::{Architecture, Gpu, Instance, Lock, State, Unit},
+    state::{Architecture, Gpu, Lock, State, Unit},
 };
+
+/// What becomes of a value that the driver keeps only while somebody uses it (nvml.h), and what to do.
+pub const FORGETS: &str = "persistence is off, so the driver forgets it when its last client ends; \
+                           declare `gpu_persistence: {mode: daemon}` as well";
 
 /// One act on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,7 +286,7 @@ pub fn stage(state: &State, desired: &Desired, reboot: bool) -> Stage {
     for gpu in &state.gpus {
         let Some(wants) = desired.gpus.get(&gpu.uuid) else { continue };
         if !gpu.architecture.has_volatile_mig() && wants.mig.as_ref().is_some_and(|want| !want.value) {
-            clear_layout(&mut stage, gpu, wants);
+            layout::clear(&mut stage, gpu, wants);
         }
     }
     if activation.class == Disruption::Reboot {
@@ -357,7 +358,7 @@ fn settled(state: &State, desired: &Desired) -> Stage {
     }
     for gpu in &state.gpus {
         if let Some(wants) = desired.gpus.get(&gpu.uuid) {
-            layout(&mut stage, gpu, wants);
+            layout::arrange(&mut stage, gpu, wants);
         }
     }
     for gpu in &state.gpus {
@@ -465,7 +466,7 @@ fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
         return;
     }
     if !want.value {
-        clear_layout(stage, gpu, wants);
+        layout::clear(stage, gpu, wants);
     }
     if mode.current != want.value {
         let from = Some(on_off(mode.current).to_owned());
@@ -473,111 +474,6 @@ fn mig_mode(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
             Change::new(format!("{} MIG mode", gpu.label()), from, on_off(want.value), Disruption::Clients);
         let at = stage.change(want.member, change);
         stage.step(want.member, Act::Mig { uuid: gpu.uuid.clone(), on: want.value }, &[at]);
-    }
-}
-
-fn slot_of(instance: &Instance) -> Slot {
-    Slot { placement: instance.placement, profile_id: instance.profile_id }
-}
-
-/// The layout there is, in the style of the declaration; instances that nobody can use are named.
-fn present_text(gpu: &Gpu, by_place: bool) -> String {
-    let profiles = gpu.profiles.as_deref().unwrap_or_default();
-    let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
-    let mut text = if by_place {
-        mig::places_text(profiles, &slots)
-    } else {
-        mig::counts_text(profiles, slots.iter().map(|slot| slot.profile_id))
-    };
-    let empty = gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
-    let split = gpu
-        .present()
-        .iter()
-        .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
-        .count();
-    if empty > 0 {
-        text.push_str(&format!(" ({empty} without compute instance)"));
-    }
-    if split > 0 {
-        text.push_str(&format!(" ({split} with partial compute instances)"));
-    }
-    text
-}
-
-/// Destroys all instances, because MIG goes off.
-fn clear_layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
-    let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
-    let what = format!("{} MIG layout", gpu.label());
-    let at = stage
-        .change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
-    for instance in gpu.present() {
-        let act = Act::DestroyInstance { uuid: gpu.uuid.clone(), placement: instance.placement };
-        stage.step(want.member, act, &[at]);
-    }
-}
-
-/// Instances to destroy, to clear of compute instances, to create, and to give a compute instance.
-struct LayoutDiff {
-    destroy: Vec<Placement>,
-    clear: Vec<Placement>,
-    create: Vec<Slot>,
-    compute: Vec<Placement>,
-}
-
-fn layout_diff(gpu: &Gpu, want: &LayoutWant) -> LayoutDiff {
-    let mut diff =
-        LayoutDiff { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
-    for instance in gpu.present() {
-        if !want.slots.contains(&slot_of(instance)) {
-            diff.destroy.push(instance.placement);
-        } else if instance.computes.is_empty() {
-            diff.compute.push(instance.placement);
-        } else if !gpu.is_whole(instance) {
-            diff.clear.push(instance.placement);
-            diff.compute.push(instance.placement);
-        }
-    }
-    let is_there = |slot: &&Slot| gpu.present().iter().any(|instance| slot_of(instance) == **slot);
-    diff.create = want.slots.iter().filter(|slot| !is_there(slot)).copied().collect();
-    let differs = !(diff.destroy.is_empty() && diff.create.is_empty() && diff.clear.is_empty());
-    if want.strategy == MigStrategy::Rebuild && differs {
-        diff.destroy = gpu.present().iter().map(|instance| instance.placement).collect();
-        diff.create = want.slots.clone();
-        (diff.clear, diff.compute) = (Vec::new(), Vec::new());
-    }
-    diff
-}
-
-fn layout(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
-    let Some(want) = &wants.layout else { return };
-    let diff = layout_diff(gpu, &want.value);
-    if diff.destroy.is_empty() && diff.clear.is_empty() && diff.create.is_empty() && diff.compute.is_empty() {
-        return;
-    }
-    let profiles = gpu.profiles.as_deref().unwrap_or_default();
-    let to = if want.value.by_place {
-        mig::places_text(profiles, &want.value.slots)
-    } else {
-        mig::counts_text(profiles, want.value.slots.iter().map(|slot| slot.profile_id))
-    };
-    let destroys = !(diff.destroy.is_empty() && diff.clear.is_empty());
-    let class = if destroys { Disruption::Clients } else { Disruption::Live };
-    let from = Some(present_text(gpu, want.value.by_place));
-    let at = stage.change(want.member, Change::new(format!("{} MIG layout", gpu.label()), from, to, class));
-    let uuid = || gpu.uuid.clone();
-    for placement in diff.destroy {
-        stage.step(want.member, Act::DestroyInstance { uuid: uuid(), placement }, &[at]);
-    }
-    for placement in diff.clear {
-        stage.step(want.member, Act::ClearInstance { uuid: uuid(), placement }, &[at]);
-    }
-    for slot in &diff.create {
-        let act =
-            Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
-        stage.step(want.member, act, &[at]);
-    }
-    for placement in diff.compute.into_iter().chain(diff.create.iter().map(|slot| slot.placement)) {
-        stage.step(want.member, Act::CreateCompute { uuid: uuid(), placement }, &[at]);
     }
 }
 
@@ -597,6 +493,15 @@ fn is_locked_so(lock: Lock, want: LockWant) -> bool {
     }
 }
 
+/// Why a value will not last, where nothing keeps the driver awake.
+fn forgotten(gpu: &Gpu, wants: &GpuWants, change: Change) -> Change {
+    let off = wants
+        .persistence
+        .as_ref()
+        .map_or(gpu.persistence == Ok(false), |want| want.value == PersistenceMode::Off);
+    if off { change.with_note(FORGETS) } else { change }
+}
+
 fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     if let (Some(want), Ok(now)) = (&wants.power, gpu.power_mw)
         // Why a watt of tolerance: boards round.
@@ -604,7 +509,7 @@ fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     {
         let what = format!("{} power limit", gpu.label());
         let change = Change::new(what, Some(watts(now)), watts(want.value), Disruption::Live);
-        let at = stage.change(want.member, change);
+        let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, Act::Power { uuid: gpu.uuid.clone(), milliwatts: want.value }, &[at]);
     }
     let clocks = [("graphics", &wants.graphics, gpu.graphics), ("memory", &wants.memory, gpu.memory)];
@@ -615,7 +520,8 @@ fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
             LockWant::Range { low, high } => clock_text(low, high),
         };
         let what = format!("{} {name} clock", gpu.label());
-        let at = stage.change(want.member, Change::new(what, lock_text(lock), to, Disruption::Live));
+        let change = Change::new(what, lock_text(lock), to, Disruption::Live);
+        let at = stage.change(want.member, forgotten(gpu, wants, change));
         let (uuid, value) = (gpu.uuid.clone(), want.value);
         let act = match name {
             "graphics" => Act::Graphics { uuid, want: value },
@@ -628,8 +534,8 @@ fn limits(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
     {
         let what = format!("{} compute mode", gpu.label());
         let from = Some(compute_mode_name(now));
-        let at = stage
-            .change(want.member, Change::new(what, from, compute_mode_name(want.value), Disruption::Live));
+        let change = Change::new(what, from, compute_mode_name(want.value), Disruption::Live);
+        let at = stage.change(want.member, forgotten(gpu, wants, change));
         stage.step(want.member, Act::Compute { uuid: gpu.uuid.clone(), mode: want.value }, &[at]);
     }
 }
@@ -707,6 +613,8 @@ pub struct Forecast {
     pub activation: Option<Activation>,
     /// What is left to after a reboot, by member.
     pub deferred: Vec<(usize, String)>,
+    /// What stands in the way of it now.
+    pub blockers: Vec<Blocker>,
     /// The state that the run leaves behind.
     pub end: State,
 }
@@ -737,6 +645,8 @@ pub fn as_seen_before(mut planned: Planned, before: &Before) -> Planned {
 pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
     let desired = merge(group, state);
     let first = stage(state, &desired, reboot);
+    let mut stopped = first.stops_units();
+    let mut second = Stage::default();
     let mut class = first.class();
     let mut end = run_through(state.clone(), &first);
     let mut changes = first.changes.clone();
@@ -747,15 +657,20 @@ pub fn forecast(state: &State, group: &GpuGroup, reboot: bool) -> Forecast {
             let uuids =
                 first.activation.as_ref().map(|activation| activation.uuids.clone()).unwrap_or_default();
             end = after(end, &Event::Reset(uuids));
+            // Why not the GPUs that are reset alone: a reset wants nobody to hold the driver, and what sleeps forgets.
+            end = after(end, &Event::LetGo { stopped: true });
             let seen = before(state, &desired);
-            let second = stage(&end, &merge(group, &end), reboot);
+            second = stage(&end, &merge(group, &end), reboot);
             class = class.max(second.class());
             changes.extend(second.changes.iter().cloned().map(|planned| as_seen_before(planned, &seen)));
             end = run_through(end, &second);
         }
         Some(_) => deferred = left_to_reboot(state, &desired, &first),
     }
-    Forecast { desired, changes, class, activation: first.activation, deferred, end }
+    stopped |= second.stops_units();
+    end = after(end, &Event::LetGo { stopped });
+    let blockers = blockers::of_stages(state, &[&first, &second]);
+    Forecast { desired, changes, class, activation: first.activation, deferred, blockers, end }
 }
 
 /// What a stage that ends in a reboot leaves to after it.

@@ -42,8 +42,15 @@ pub struct SimGpu {
     pub resettable: bool,
     pub nvlinks: u32,
     pub client: Option<u32>,
+    /// The unit that the client belongs to.
+    pub client_unit: Option<String>,
     pub lost: bool,
     pub uncorrected: u64,
+    pub uncorrected_sram: u64,
+    pub recovery_action: Reading<u32>,
+    pub architecture: Option<u32>,
+    /// Device handles refuse counters while there are MIG instances.
+    pub refuses_counters: bool,
     pub rows: Reading<RemappedRows>,
 }
 
@@ -65,8 +72,13 @@ impl SimGpu {
             resettable: true,
             nvlinks: 0,
             client: None,
+            client_unit: None,
             lost: false,
             uncorrected: 0,
+            uncorrected_sram: 0,
+            recovery_action: Ok(0),
+            architecture: None,
+            refuses_counters: false,
             rows: Ok(RemappedRows::default()),
         }
     }
@@ -211,7 +223,7 @@ impl SimGpu {
             pci: Ok(format!("0000:{:02x}:00.0", 0x1b + self.index)),
             minor: Ok(self.index),
             name: Ok(if self.hopper { "NVIDIA H100 80GB HBM3" } else { "NVIDIA A100-SXM4-80GB" }.to_owned()),
-            architecture: Ok(if self.hopper { 9 } else { 7 }),
+            architecture: Ok(self.architecture.unwrap_or(if self.hopper { 9 } else { 7 })),
             compute_capability: Ok(if self.hopper { (9, 0) } else { (8, 0) }),
             memory_bytes: Ok(85_520_809_984),
             vbios: Ok("96.00".to_owned()),
@@ -219,7 +231,15 @@ impl SimGpu {
             board_part: Err(Code::NOT_SUPPORTED),
             persistence: Ok(self.persistence),
             ecc: if self.has_ecc { Ok(self.ecc) } else { Err(Code::NOT_SUPPORTED) },
-            ecc_uncorrected: if self.has_ecc { Ok(self.uncorrected) } else { Err(Code::NOT_SUPPORTED) },
+            ecc_uncorrected: match self.has_ecc && !self.refuses_counters {
+                true => Ok(self.uncorrected),
+                false => Err(Code::NOT_SUPPORTED),
+            },
+            ecc_uncorrected_sram: match self.has_ecc && !self.refuses_counters {
+                true => Ok(self.uncorrected_sram),
+                false => Err(Code::NOT_SUPPORTED),
+            },
+            recovery_action: self.recovery_action,
             remapped_rows: self.rows,
             mig: Ok(self.mig),
             power_limit_mw: Ok(self.power_mw),
@@ -265,7 +285,17 @@ pub struct Sim {
     pub units: BTreeMap<String, bool>,
     pub boot: u32,
     pub open: bool,
+    /// Use counts of nvidia_drm and nvidia_peermem.
     pub drm: u32,
+    pub peermem: u32,
+    /// How often the open files of all processes were looked through.
+    pub scans: usize,
+    /// How often NVML was asked for everything.
+    pub snapshots: usize,
+    /// Where the kernel's log ends, in microseconds.
+    pub log: u64,
+    /// The helper is this user.
+    pub not_root: Option<u32>,
     pub fabric_manager: bool,
     pub switches: u32,
     /// A reader's NVML worker, which goes after so many looks.
@@ -295,6 +325,11 @@ impl Sim {
             boot: 1,
             open: false,
             drm: 0,
+            peermem: 0,
+            scans: 0,
+            snapshots: 0,
+            log: 1_000_000,
+            not_root: None,
             fabric_manager: true,
             switches: 0,
             reader: None,
@@ -318,6 +353,7 @@ impl Sim {
                 gpu.mig = Staged::settled(false);
             }
             gpu.persistence = self.persistenced.enabled;
+            (gpu.client, gpu.client_unit) = (None, None);
         }
         self.mps.unit.active = self.mps.unit.enabled;
         self.mps.running = self.mps.unit.enabled.then(|| self.mps_percentage());
@@ -343,11 +379,32 @@ impl Sim {
 
     fn close(&mut self) {
         if std::mem::take(&mut self.open) {
-            let held = self.units.values().any(|running| *running);
-            for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.persistence && !held) {
-                gpu.forget();
-            }
+            self.sleep();
         }
+    }
+
+    /// What nobody holds forgets.
+    fn sleep(&mut self) {
+        let held = self.open || self.units.values().any(|running| *running);
+        for gpu in self.gpus.iter_mut().filter(|gpu| !gpu.persistence && gpu.client.is_none() && !held) {
+            gpu.forget();
+        }
+    }
+
+    /// Somebody else starts or stops a unit.
+    pub fn set_unit(&mut self, unit: &str, active: bool) {
+        if let Some(running) = self.units.get_mut(unit) {
+            *running = active;
+        }
+        self.end_clients(|gpu| !active && gpu.client_unit.as_deref() == Some(unit));
+    }
+
+    /// Clients end.
+    pub fn end_clients(&mut self, which: impl Fn(&SimGpu) -> bool) {
+        for gpu in self.gpus.iter_mut().filter(|gpu| which(gpu)) {
+            (gpu.client, gpu.client_unit) = (None, None);
+        }
+        self.sleep();
     }
 }
 
@@ -368,6 +425,7 @@ impl SimMachine {
 impl Machine for SimMachine {
     fn snapshot(&mut self, _deadline: &Deadline) -> Result<Snapshot, NvmlError> {
         let mut sim = self.get();
+        sim.snapshots += 1;
         if let Some(error) = &sim.broken {
             return Err(error.clone());
         }
@@ -437,6 +495,10 @@ impl Machine for SimMachine {
         BootMark { boot_id: format!("boot-{}", self.get().boot), driver: "580".to_owned() }
     }
 
+    fn log_end(&mut self) -> Option<u64> {
+        Some(self.get().log)
+    }
+
     fn unit(&mut self, unit: &str, action: UnitAction, _deadline: &Deadline) -> Result<(), String> {
         let mut sim = self.get();
         if !sim.effect(format!("{} {unit}", action.verb())) {
@@ -485,8 +547,11 @@ impl Machine for SimMachine {
             || sim.reader.is_some()
             || sim.units.values().any(|running| *running)
             || sim.mps.running.is_some();
+        let module = sim.drm > 0 || sim.peermem > 0;
+        // What the kernel says of the reset itself.
+        sim.log += 500_000;
         for gpu in sim.gpus.iter_mut().filter(|gpu| pcis.contains(gpu.reading().pci.as_ref().unwrap())) {
-            if held || gpu.persistence || gpu.client.is_some() {
+            if held || module && !gpu.hopper || gpu.persistence || gpu.client.is_some() {
                 return Err(ResetError::InUse("In use by another client".to_owned()));
             }
             gpu.reset();
@@ -495,30 +560,37 @@ impl Machine for SimMachine {
     }
 
     fn scan(&mut self, _minors: &BTreeMap<u32, u32>, _snapshot: Option<&Snapshot>) -> Scan {
-        let sim = self.get();
-        let holder = |pid: u32, gpus: Vec<u32>, service| Holder {
-            client: GpuClient { pid, command: "train".to_owned(), user: "ana".to_owned(), gpus, unit: None },
+        let mut sim = self.get();
+        sim.scans += 1;
+        let holder = |pid: u32, gpus: Vec<u32>, unit: Option<&String>, service| Holder {
+            client: GpuClient {
+                pid,
+                command: "train".to_owned(),
+                user: "ana".to_owned(),
+                gpus,
+                unit: unit.cloned(),
+            },
             service,
             reader: false,
             open: true,
         };
-        let mut holders: Vec<Holder> =
-            sim.gpus.iter().filter_map(|gpu| Some(holder(gpu.client?, vec![gpu.index], false))).collect();
-        if sim.units.values().any(|running| *running) {
-            holders.push(holder(7, sim.gpus.iter().map(|gpu| gpu.index).collect(), true));
-        }
-        drop(sim);
-        let mut sim = self.get();
+        let client =
+            |gpu: &SimGpu| Some(holder(gpu.client?, vec![gpu.index], gpu.client_unit.as_ref(), false));
+        let mut holders: Vec<Holder> = sim.gpus.iter().filter_map(client).collect();
+        let all: Vec<u32> = sim.gpus.iter().map(|gpu| gpu.index).collect();
+        let running = sim.units.iter().filter(|(_, running)| **running);
+        holders.extend(running.map(|(unit, _)| holder(7, all.clone(), Some(unit), true)));
         if let Some(left) = sim.reader {
-            holders.push(Holder { reader: true, ..holder(8, vec![0], true) });
+            holders.push(Holder { reader: true, ..holder(8, vec![0], None, true) });
             sim.reader = left.checked_sub(1);
         }
         Scan { holders, ..Scan::default() }
     }
 
     fn module_holders(&mut self) -> Vec<(String, u32)> {
-        let refs = self.get().drm;
-        if refs > 0 { vec![("nvidia_drm".to_owned(), refs)] } else { Vec::new() }
+        let sim = self.get();
+        let all = [("nvidia_drm", sim.drm), ("nvidia_peermem", sim.peermem)];
+        all.iter().filter(|(_, refs)| *refs > 0).map(|(name, refs)| ((*name).to_owned(), *refs)).collect()
     }
 
     fn write_mps_unit(&mut self, text: Option<&str>, _deadline: &Deadline) -> Result<(), String> {
@@ -547,6 +619,10 @@ impl Machine for SimMachine {
 
     fn nvswitches(&mut self) -> u32 {
         self.get().switches
+    }
+
+    fn not_root(&mut self) -> Option<u32> {
+        self.get().not_root
     }
 
     fn module_version(&mut self) -> Option<String> {

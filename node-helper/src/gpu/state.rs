@@ -3,7 +3,10 @@
 //! Owns the pure picture that plans are made on, and how a reading becomes one. It does no I/O and does not know how
 //! a state changes (that is [`super::after`]).
 
-use gpufleet_protocol::nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged};
+use gpufleet_protocol::{
+    message::GpuClient,
+    nvml::{Code, GpuReading, MigProfile, Placement, Reading, Snapshot, Staged},
+};
 use serde::{Deserialize, Serialize};
 
 /// `nvmlDeviceArchitecture_t`, ordered by age; unknown new ones are larger.
@@ -135,6 +138,29 @@ pub struct Host {
     pub cdi_refresh: bool,
 }
 
+/// Who uses the GPUs and the driver.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holding {
+    /// Processes that work on GPUs.
+    pub clients: Vec<GpuClient>,
+    /// Services of the driver and those that gpufleet stops itself, which keep GPUs open.
+    pub services: Vec<GpuClient>,
+    /// Kernel modules in use, with their use count.
+    pub modules: Vec<(String, u32)>,
+    /// What could not be looked at, one sentence each.
+    pub unknown: Vec<String>,
+    /// The user that the helper is, where that is not root.
+    pub not_root: Option<u32>,
+}
+
+impl Holding {
+    /// Whether somebody beside us keeps a GPU awake; `services` whether those count that gpufleet stops.
+    pub fn holds(&self, index: u32, services: bool) -> bool {
+        let holds = |client: &GpuClient| client.gpus.contains(&index);
+        services && self.services.iter().any(holds) || self.clients.iter().any(holds)
+    }
+}
+
 /// GPUs and machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
@@ -142,6 +168,8 @@ pub struct State {
     /// GPUs that the driver lists and does not let us read, by index.
     pub unreadable: Vec<(u32, Code)>,
     pub host: Host,
+    /// Seen when the node was read first; later readings of a run leave it out.
+    pub holding: Holding,
 }
 
 /// The clock locks of one GPU as recorded.
@@ -250,7 +278,7 @@ impl State {
             })
             .collect();
         gpus.sort_by_key(|gpu| gpu.index);
-        Self { gpus, unreadable: snapshot.unreadable.clone(), host }
+        Self { gpus, unreadable: snapshot.unreadable.clone(), host, holding: Holding::default() }
     }
 
     pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {

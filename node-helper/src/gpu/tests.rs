@@ -1,5 +1,6 @@
 //! Whole runs over the simulated node.
 
+mod foreseen;
 mod properties;
 mod services;
 
@@ -278,7 +279,12 @@ fn the_display_module_holds_an_ampere_gpu() {
     let mut node = Node::new(Sim { drm: 2, ..Sim::new(vec![without_ecc(false)]) });
     let failed = node.apply(&group(&[json!({"gpu_ecc": {"mode": "enabled"}})]));
     let OpStatus::Failed { kind: FailureKind::Busy, message } = failed.status else { panic!() };
-    assert_eq!(message, "the kernel module nvidia_drm (use count 2) holds GPU 0");
+    assert!(
+        message
+            .starts_with("the kernel module nvidia_drm (use count 2) holds GPU 0; next step: end what shows"),
+        "{message}"
+    );
+    assert_eq!(node.effects(), Vec::<String>::new(), "nothing is begun that cannot be ended");
     assert!(node.machine.get().units["nvidia-dcgm.service"]);
 }
 
@@ -439,13 +445,27 @@ fn clocks_are_snapped_with_a_warning_and_locked_only_once() {
 }
 
 #[test]
+fn a_locked_clock_is_known_only_as_long_as_persistence_keeps_it() {
+    let clocks = group(&[json!({"gpu_clocks": {"graphics_mhz": 1200}})]);
+    let persistence = |mode: &str| group(&[json!({"gpu_persistence": {"mode": mode}})]);
+    let mut node = Node::new(Sim::new(vec![SimGpu { persistence: true, ..SimGpu::new(0, true) }]));
+    assert_eq!(node.apply(&clocks).status, OpStatus::Changed);
+    for mode in ["disabled", "legacy"] {
+        assert_eq!(node.apply(&persistence(mode)).status, OpStatus::Changed, "{mode}");
+    }
+    assert_eq!(node.apply(&clocks).status, OpStatus::Changed, "the driver forgot it in between");
+}
+
+#[test]
 fn values_without_persistence_come_with_a_warning() {
     let mut node = Node::new(Sim::new(vec![SimGpu::new(0, true)]));
     let done = node.apply(&group(&[json!({"gpu_power": {"limit_watts": 500}})]));
     assert_eq!(done.status, OpStatus::Changed);
     assert_eq!(
         done.warnings,
-        ["GPU 0: persistence is off, so the driver forgets the power limit when its last client ends"]
+        [
+            "GPU 0: persistence is off, so the driver forgets the power limit when its last client ends; declare `gpu_persistence: {mode: daemon}` as well"
+        ]
     );
 }
 

@@ -11,10 +11,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom, Write},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::{
-            fs::{DirBuilderExt, OpenOptionsExt},
-            process::{CommandExt, ExitStatusExt},
-        },
+        unix::process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
@@ -32,7 +29,13 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::deadline::{Deadline, Stop};
+use crate::{
+    deadline::{Deadline, Stop},
+    os::{
+        files::{At, FileError, Fresh, Ownership},
+        tree,
+    },
+};
 
 /// What ends a node file that carries a worker: worker, its length as little-endian u64, this.
 pub const MAGIC: &[u8; 8] = b"GPUFNVML";
@@ -420,26 +423,27 @@ fn in_memory(bytes: &[u8]) -> Result<Launch, StartError> {
 /// A file that only its user can read, write and run, named by its content.
 fn in_folder(bytes: &[u8], folder: &Path) -> Result<Launch, StartError> {
     let place = |source| StartError::Place { place: folder.display().to_string(), source };
-    if !folder.is_dir() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(place)?;
+    let refused = |error: FileError| place(io::Error::other(error));
+    let parent = tree::make_dirs(folder.parent().unwrap_or(Path::new("/"))).map_err(refused)?;
+    let own = parent.spot(folder.file_name().unwrap_or_default());
+    own.make_dir(0o700).map_err(place)?;
+    let dir = own.enter().map_err(refused)?;
+    if !dir.is_ours() {
+        return Err(place(io::Error::other("other users may write it")));
     }
     let digest: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let path = folder.join(format!("nvml-worker-{digest}"));
-    if fs::read(&path).is_ok_and(|present| present == bytes) {
+    let spot = dir.spot(format!("nvml-worker-{digest}"));
+    let mut present = Vec::new();
+    if spot.open().and_then(|mut file| file.read_to_end(&mut present).at("read", &path)).is_ok()
+        && present == bytes
+    {
         return Ok(Launch::File(path));
     }
-    let fresh = folder.join(format!(".nvml-worker-{digest}.{}", std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o700)
-        .open(&fresh)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&fresh, &path));
-    if let Err(source) = written {
-        let _ = fs::remove_file(&fresh);
-        return Err(place(source));
-    }
+    let mut fresh = Fresh::at(spot).map_err(refused)?;
+    fresh.write_all(bytes).map_err(refused)?;
+    fresh.own(Ownership { mode: Some(0o700), ..Ownership::default() }).map_err(refused)?;
+    fresh.place().map_err(refused)?;
     Ok(Launch::File(path))
 }
 

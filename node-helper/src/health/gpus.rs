@@ -2,7 +2,7 @@
 
 use gpufleet_protocol::{
     health::Verdict,
-    nvml::{Code, GpuReading},
+    nvml::{Code, GpuReading, Staged, recovery},
 };
 
 use super::{FabricManager, Found, Seen};
@@ -13,6 +13,8 @@ pub const NO_GPU: &str = "there is no NVIDIA GPU on this node";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
     Fine,
+    /// Fine, and worth a sentence.
+    Noted(String),
     Wrong(String),
     Unreadable(String),
     /// This GPU does not have it.
@@ -43,7 +45,13 @@ pub fn count(seen: &Seen, expected: Option<u32>) -> Found {
         Err(unread) => return (Verdict::Unknown, unread.why.clone()),
     };
     if let Some((index, code)) = snapshot.unreadable.first() {
-        return (Verdict::Fail, format!("GPU {index} is lost: {code}; next step: power-cycle the node"));
+        // Source: nvml.h and the driver's InfoROM messages.
+        let next = match *code {
+            Code::RESET_REQUIRED => "reset the GPU",
+            Code(14) => "replace the board",
+            _ => "power-cycle the node",
+        };
+        return (Verdict::Fail, format!("GPU {index} is lost: {code}; next step: {next}"));
     }
     let have = u32::try_from(snapshot.gpus.len()).unwrap_or(u32::MAX);
     let (expected, source) = match expected {
@@ -86,9 +94,14 @@ pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
         Err(unread) => return (Verdict::Unknown, unread.why.clone()),
     };
     let (mut wrong, mut unread, mut fine) = (Vec::new(), Vec::new(), 0);
+    let mut noted = String::new();
     for gpu in &snapshot.gpus {
         match ask(gpu) {
             Says::Fine => fine += 1,
+            Says::Noted(what) => {
+                fine += 1;
+                noted.push_str(&format!("; GPU {}: {what}", gpu.index));
+            }
             Says::Absent => {}
             Says::Wrong(why) => wrong.push(format!("GPU {}: {why}", gpu.index)),
             Says::Unreadable(why) => unread.push(format!("GPU {}: {why}", gpu.index)),
@@ -107,13 +120,13 @@ pub fn each(seen: &Seen, ask: fn(&GpuReading) -> Says) -> Found {
     match (fine, snapshot.gpus.len()) {
         (_, 0) => (Verdict::Unknown, "the driver lists no GPU".to_owned()),
         (0, count) => (Verdict::NotApplicable, format!("none of the {count} GPUs has it")),
-        (fine, count) if fine == count => (Verdict::Ok, format!("{count} GPUs")),
-        (fine, count) => (Verdict::Ok, format!("{fine} of {count} GPUs, the others do not have it")),
+        (fine, count) if fine == count => (Verdict::Ok, format!("{count} GPUs{noted}")),
+        (fine, count) => (Verdict::Ok, format!("{fine} of {count} GPUs, the others do not have it{noted}")),
     }
 }
 
 /// Whether NVML says that a GPU or driver lacks the thing, and not that reading it went wrong.
-const fn lacks(code: Code) -> bool {
+pub const fn lacks(code: Code) -> bool {
     matches!(code, Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND)
 }
 
@@ -145,8 +158,45 @@ pub fn persistence(gpu: &GpuReading) -> Says {
     }
 }
 
-/// Source of what each finding asks for: NVIDIA's GPU memory error management (row remapping: pending needs a reset, a
-/// failure qualifies for replacement) and DCGM, which drains and resets for any uncorrected volatile error.
+/// What uncorrected errors since the driver was loaded mean.
+///
+/// Source: NVIDIA, GPU memory error management: from Ampere on an error in DRAM is contained to the program that met it,
+/// and its page is taken out of use; the driver says itself when more is needed. Totals over the life of a board are
+/// history and do not count.
+fn uncorrected(gpu: &GpuReading, mode: Staged) -> Says {
+    /// `NVML_DEVICE_ARCH_TURING`, the last without containment.
+    const TURING: u32 = 6;
+    let count = match gpu.ecc_uncorrected {
+        Ok(0) => return Says::Fine,
+        Ok(count) => count,
+        // Why fine: without ECC nothing is counted, and beside MIG instances the whole GPU's counters are refused.
+        Err(code) if lacks(code) && (!mode.current || gpu.mig.is_ok_and(|mig| mig.current)) => {
+            return Says::Fine;
+        }
+        Err(code) => return Says::Unreadable(format!("uncorrected memory errors: {code}")),
+    };
+    let told = format!("{count} uncorrected memory errors since the driver was loaded");
+    let reset = |why: &str| {
+        Says::Wrong(format!("{told}, {why}; next step: reset the GPU, and replace it when they come back"))
+    };
+    if gpu.architecture.is_ok_and(|architecture| architecture <= TURING) {
+        return reset("which this generation does not contain");
+    }
+    match gpu.ecc_uncorrected_sram {
+        Ok(0) => {}
+        Ok(sram) => return reset(&format!("{sram} of them in SRAM, which are not contained")),
+        Err(code) if lacks(code) => {}
+        Err(code) => return Says::Unreadable(format!("{told}; those in SRAM: {code}")),
+    }
+    match gpu.recovery_action.map(recovery) {
+        Ok(None) => Says::Noted(format!("{told}, contained; a reset of the GPU when it is idle clears them")),
+        Ok(Some(asks)) => reset(&format!("and the driver asks for {asks}")),
+        Err(_) => reset("and this driver does not tell whether they still matter"),
+    }
+}
+
+/// Source of what each finding asks for: NVIDIA's GPU memory error management. Row remapping: pending needs a reset, a
+/// failure qualifies for replacement.
 pub fn ecc(gpu: &GpuReading) -> Says {
     let mode = match gpu.ecc {
         Ok(mode) => mode,
@@ -162,15 +212,12 @@ pub fn ecc(gpu: &GpuReading) -> Says {
             on(mode.pending)
         ));
     }
-    match gpu.ecc_uncorrected {
-        Ok(0) => {}
-        Ok(count) => wrong.push(format!(
-            "{count} uncorrected memory errors since the driver was loaded; next step: reset the GPU, and replace it \
-             when they come back"
-        )),
-        // Why fine: without ECC nothing is counted.
-        Err(code) if lacks(code) && !mode.current => {}
-        Err(code) => unread.push(format!("uncorrected memory errors: {code}")),
+    let mut noted = None;
+    match uncorrected(gpu, mode) {
+        Says::Wrong(why) => wrong.push(why),
+        Says::Unreadable(why) => unread.push(why),
+        Says::Noted(what) => noted = Some(what),
+        Says::Fine | Says::Absent => {}
     }
     match gpu.remapped_rows {
         Ok(rows) if rows.failed => {
@@ -187,7 +234,7 @@ pub fn ecc(gpu: &GpuReading) -> Says {
     match (wrong.is_empty(), unread.is_empty()) {
         (false, _) => Says::Wrong(wrong.join("; ")),
         (true, false) => Says::Unreadable(unread.join("; ")),
-        (true, true) => Says::Fine,
+        (true, true) => noted.map_or(Says::Fine, Says::Noted),
     }
 }
 

@@ -53,7 +53,23 @@ fn each_defect_is_told_with_its_gpu() {
             "MIG mode is disabled and will be enabled",
         ),
         (SimGpu { ecc: staged, ..good() }, ecc, "ECC is disabled and will be enabled"),
-        (SimGpu { uncorrected: 2, ..good() }, ecc, "2 uncorrected memory errors"),
+        (
+            SimGpu { uncorrected: 2, recovery_action: Ok(1), ..good() },
+            ecc,
+            "2 uncorrected memory errors since the driver was loaded, and the driver asks for a reset of the GPU",
+        ),
+        (
+            SimGpu { uncorrected: 2, recovery_action: Ok(9), ..good() },
+            ecc,
+            "something that gpufleet does not know",
+        ),
+        (
+            SimGpu { uncorrected: 2, recovery_action: Err(Code::NOT_SUPPORTED), ..good() },
+            ecc,
+            "does not tell whether they still matter",
+        ),
+        (SimGpu { uncorrected: 2, uncorrected_sram: 1, ..good() }, ecc, "1 of them in SRAM"),
+        (SimGpu { uncorrected: 1, architecture: Some(6), ..good() }, ecc, "this generation does not contain"),
         (
             SimGpu { rows: Ok(RemappedRows { failed: true, ..Default::default() }), ..good() },
             ecc,
@@ -70,6 +86,19 @@ fn each_defect_is_told_with_its_gpu() {
         assert_eq!(verdict, Verdict::Fail, "{why}");
         assert!(why.starts_with("GPU 1: ") && why.contains(part), "{why}");
     }
+}
+
+#[test]
+fn a_contained_error_and_counters_that_mig_refuses_hold_no_node() {
+    let (verdict, why) = of(SimGpu { uncorrected: 1, ..good() }, ecc);
+    assert_eq!(verdict, Verdict::Ok, "{why}");
+    assert!(
+        why.starts_with("2 GPUs; GPU 1: 1 uncorrected memory errors since the driver was loaded, contained"),
+        "{why}"
+    );
+    let refuses = SimGpu { refuses_counters: true, ..good() };
+    assert_eq!(of(refuses.clone(), ecc).0, Verdict::Unknown);
+    assert_eq!(of(SimGpu { mig: Staged::settled(true), ..refuses }, ecc).0, Verdict::Ok);
 }
 
 #[test]
@@ -107,6 +136,7 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
         on_bus,
         switches: 0,
         fabric_manager: FabricManager::Absent,
+        resets: Default::default(),
     };
     assert_eq!(count(&no_driver(0), None).0, Verdict::NotApplicable);
     assert_eq!(count(&no_driver(0), Some(0)).0, Verdict::NotApplicable);

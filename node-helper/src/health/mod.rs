@@ -8,12 +8,14 @@ mod system;
 mod xid;
 mod xid_table;
 
+use std::collections::BTreeMap;
+
 use gpufleet_protocol::{
     health::{CheckResult, HealthCheck, HealthReport, HealthRequest, Verdict},
     nvml::Snapshot,
 };
 
-pub use self::system::read as system;
+pub use self::{system::read as system, xid::log_end};
 use crate::{deadline::Deadline, os::roots::Roots};
 
 /// What the GPU side saw for the checks.
@@ -26,6 +28,8 @@ pub struct Seen {
     /// NVSwitches on the PCI bus, or known to the driver.
     pub switches: u32,
     pub fabric_manager: FabricManager,
+    /// How far the kernel's log was when gpufleet had reset a GPU, by PCI address, in microseconds of this boot.
+    pub resets: BTreeMap<String, u64>,
 }
 
 /// Why there is no reading.
@@ -100,7 +104,7 @@ fn found(
         HealthCheck::GpuCount => gpus::count(seen, wanted.gpus),
         HealthCheck::FabricManager => gpus::fabric_manager(seen),
         HealthCheck::Xid if gpus::none(seen) => (Verdict::NotApplicable, gpus::NO_GPU.to_owned()),
-        HealthCheck::Xid => xid::check(roots, deadline),
+        HealthCheck::Xid => xid::check(seen, roots, deadline),
         HealthCheck::MigLayout => gpus::each(seen, gpus::mig),
         HealthCheck::Ecc => gpus::each(seen, gpus::ecc),
         HealthCheck::Persistence => gpus::each(seen, gpus::persistence),

@@ -1,7 +1,8 @@
 //! What the kernel logged about GPUs since it booted.
 //!
 //! Reads `/dev/kmsg` without blocking. That is a ring: once it has lost its first record it does not prove that nothing
-//! happened, and then the journal's kernel messages of this boot are asked too. Only the kernel's own records count.
+//! happened, and then the journal's kernel messages of this boot are asked too. Only the kernel's own records count, and of
+//! those only what nothing has settled since: a line stays in the log for ever, its GPU does not stay broken.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +13,14 @@ use std::{
     time::Duration,
 };
 
-use gpufleet_protocol::health::Verdict;
+use gpufleet_protocol::{
+    health::Verdict,
+    nvml::{Code, recovery},
+};
 
 use super::{
-    Found,
+    Found, Seen,
+    gpus::lacks,
     xid_table::{Asks, asks, name},
 };
 use crate::{deadline::Deadline, os::roots::Roots, process::Run};
@@ -32,24 +37,35 @@ const NAMED: usize = 6;
 /// An error that the driver logged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Xid {
+    /// Microseconds of this boot, as the kernel's log counts them.
+    at: Option<u64>,
     code: u32,
     /// PCI address as the driver writes it.
     device: String,
-    /// The driver says itself that it asks for nothing (recovery action "None").
-    settled: bool,
+    /// The driver says itself that it asks for nothing any more (recovery action "None").
+    to_none: bool,
 }
 
-pub fn check(roots: &Roots, deadline: &Deadline) -> Found {
+/// What the log says about GPUs.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    xids: Vec<Xid>,
+    /// When the driver was loaded, as often as it was.
+    loads: Vec<u64>,
+}
+
+pub fn check(seen: &Seen, roots: &Roots, deadline: &Deadline) -> Found {
     let (text, complete, trouble) = match read_ring(&roots.path("/dev/kmsg")) {
         Ok((text, complete)) => (text, complete, None),
         Err(error) => (String::new(), false, Some(format!("/dev/kmsg: {error}"))),
     };
-    let mut found = xids(&text);
+    let mut log = Log::default();
+    log.read(&text);
     if !complete {
         match journal(roots, deadline) {
-            Ok(text) => found.extend(xids(&text)),
+            Ok(text) => log.read(&text),
             Err(why) => {
-                let told = judge(&found);
+                let told = judge(&log, seen);
                 return match told.0 {
                     Verdict::Fail => told,
                     _ => {
@@ -61,42 +77,114 @@ pub fn check(roots: &Roots, deadline: &Deadline) -> Found {
             }
         }
     }
-    judge(&found)
+    judge(&log, seen)
 }
 
-fn judge(found: &[Xid]) -> Found {
-    let mut counted: BTreeMap<(u32, &str), usize> = BTreeMap::new();
-    let mut harmless = 0;
-    for xid in found {
-        if asks(xid.code) == Asks::Nothing || xid.settled {
+impl Log {
+    fn read(&mut self, text: &str) {
+        for line in text.lines() {
+            let Some((at, body)) = record(line) else { continue };
+            // Why one time of each: what stands in the ring stands in the journal too.
+            if let Some(xid) = xid(at, body).filter(|xid| xid.at.is_none() || !self.xids.contains(xid)) {
+                self.xids.push(xid);
+            } else if body.contains("NVRM: loading NVIDIA UNIX") {
+                self.loads.extend(at);
+            }
+        }
+        self.xids.sort_by_key(|xid| xid.at);
+    }
+
+    /// Whether what was wrong is over: the driver was loaded anew, gpufleet reset the GPU, or the driver took its word
+    /// back. Nothing but a new boot settles what asks for one.
+    fn is_settled(&self, xid: &Xid, seen: &Seen) -> bool {
+        if xid.to_none {
+            return true;
+        }
+        let Some(at) = xid.at.filter(|_| asks(xid.code) != Asks::Reboot) else { return false };
+        let reset = seen.resets.iter().find(|(pci, _)| is_at(pci, &xid.device)).map(|(_, end)| *end);
+        self.loads.iter().any(|load| *load > at)
+            || reset.is_some_and(|end| end >= at)
+            || self.xids.iter().any(|later| later.to_none && later.device == xid.device && later.at > xid.at)
+    }
+}
+
+/// Whether an address with a function is the one that the driver writes without it.
+fn is_at(pci: &str, device: &str) -> bool {
+    pci.rsplit_once('.').map_or(pci, |(address, _)| address).eq_ignore_ascii_case(device)
+}
+
+/// What the driver asks for about a GPU now; `None` where it does not tell.
+fn recovery_of(seen: &Seen, device: &str) -> Option<u32> {
+    let gpus = &seen.snapshot.as_ref().ok()?.gpus;
+    let gpu = gpus.iter().find(|gpu| gpu.pci.as_ref().is_ok_and(|pci| is_at(pci, device)))?;
+    gpu.recovery_action.ok()
+}
+
+fn judge(log: &Log, seen: &Seen) -> Found {
+    let mut counted: BTreeMap<(u32, &str), (usize, Option<u64>)> = BTreeMap::new();
+    let (mut harmless, mut settled) = (0, 0);
+    for xid in &log.xids {
+        let contained = asks(xid.code) == Asks::Driver && recovery_of(seen, &xid.device) == Some(0);
+        if asks(xid.code) == Asks::Nothing || contained {
             harmless += 1;
+        } else if log.is_settled(xid, seen) {
+            settled += 1;
         } else {
-            *counted.entry((xid.code, xid.device.as_str())).or_default() += 1;
+            let (count, last) = counted.entry((xid.code, xid.device.as_str())).or_default();
+            *count += 1;
+            *last = xid.at.max(*last);
         }
     }
-    if counted.is_empty() {
-        let why = match harmless {
-            0 => "no Xid since the node booted".to_owned(),
-            count => format!("{count} Xids since the node booted, all of programs or for information"),
-        };
-        return (Verdict::Ok, why);
+    // Source: NVIDIA's GPU memory error management: the driver's own word counts before every table of codes.
+    let (mut told, mut unread) = (Vec::new(), Vec::new());
+    for gpu in seen.snapshot.iter().flat_map(|snapshot| &snapshot.gpus) {
+        match gpu.recovery_action {
+            Ok(action) => told.extend(recovery(action).map(|asks| {
+                format!("GPU {}: the driver asks for {asks} (recovery action {action})", gpu.index)
+            })),
+            // Why silence: drivers before 550 do not know the field.
+            Err(code) if lacks(code) || code == Code::INVALID_ARGUMENT => {}
+            Err(code) => {
+                unread.push(format!("GPU {}: the recovery action cannot be read: {code}", gpu.index))
+            }
+        }
     }
-    let mut told: Vec<String> = counted
-        .iter()
-        .take(NAMED)
-        .map(|((code, device), count)| {
-            let name = match name(*code) {
-                "" => String::new(),
-                name => format!(" ({name})"),
-            };
-            let times = if *count > 1 { format!(", {count} times") } else { String::new() };
-            format!("Xid {code}{name} of {device}{times}: {}", asks(*code).next_step())
-        })
-        .collect();
+    told.extend(counted.iter().take(NAMED).map(|((code, device), (count, last))| {
+        let name = match name(*code) {
+            "" => String::new(),
+            name => format!(" ({name})"),
+        };
+        let times = if *count > 1 { format!(", {count} times") } else { String::new() };
+        // As `dmesg` writes it, so that the line can be found there.
+        let at =
+            last.map_or_else(String::new, |at| format!(" at [{}.{:06}]", at / 1_000_000, at % 1_000_000));
+        format!("Xid {code}{name} of {device}{at}{times}: {}", asks(*code).next_step())
+    }));
     if counted.len() > NAMED {
         told.push(format!("{} more", counted.len() - NAMED));
     }
-    (Verdict::Fail, told.join("; "))
+    if !told.is_empty() {
+        told.extend(unread);
+        return (Verdict::Fail, told.join("; "));
+    }
+    if !unread.is_empty() {
+        return (Verdict::Unknown, unread.join("; "));
+    }
+    let mut why = match harmless {
+        0 => "no Xid since the node booted".to_owned(),
+        count => format!("{count} Xids since the node booted, all of programs or for information"),
+    };
+    if settled > 0 {
+        let of = if harmless == 0 { "no Xid since the node booted that still counts" } else { &why };
+        why = format!("{of}, {settled} settled by a reset or a new start of the driver");
+    }
+    (Verdict::Ok, why)
+}
+
+/// Where the kernel's log ends, in microseconds of this boot; `None` where it is empty or cannot be read.
+pub fn log_end(path: &Path) -> Option<u64> {
+    let (text, _) = read_ring(path).ok()?;
+    text.lines().rev().find_map(|line| record(line)?.0)
 }
 
 /// All that the ring holds, and whether its first record is still there.
@@ -136,8 +224,8 @@ fn journal(roots: &Roots, deadline: &Deadline) -> Result<String, String> {
             "--boot",
             "--no-pager",
             "--quiet",
-            "--output=cat",
-            "--grep=Linux version|NVRM: Xid",
+            "--output=short-monotonic",
+            "--grep=Linux version|NVRM: Xid|NVRM: loading NVIDIA",
         ])
         .finish(&deadline.within(JOURNAL));
     let done = run.map_err(|error| error.to_string())?;
@@ -152,29 +240,43 @@ fn journal(roots: &Roots, deadline: &Deadline) -> Result<String, String> {
     }
 }
 
-fn xids(text: &str) -> Vec<Xid> {
-    text.lines().filter_map(xid).collect()
+/// Time and text of a record that the kernel itself wrote, from the ring (`6,339,5140900,-;NVRM: …`), from the journal or
+/// an older log (`[    5.140900] node kernel: NVRM: …`), or without a head.
+fn record(line: &str) -> Option<(Option<u64>, &str)> {
+    if let Some((head, body)) = line.split_once(';')
+        && head.split(',').count() >= 3
+        && let Some(Ok(priority)) = head.split(',').next().map(str::parse::<u32>)
+    {
+        // Why: facilities above 0 are programs, which may write there whatever they like.
+        if priority >> 3 != 0 {
+            return None;
+        }
+        return Some((head.split(',').nth(2).and_then(|at| at.parse().ok()), body));
+    }
+    let Some((stamp, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) else {
+        return Some((None, line));
+    };
+    // The journal names who wrote a line: a program with a right to the log is not the kernel.
+    let writer = rest.split_once("NVRM: ").map_or("", |(writer, _)| writer.trim());
+    if !writer.is_empty() && !writer.ends_with(" kernel:") {
+        return None;
+    }
+    let micros = || {
+        let (seconds, fraction) = stamp.trim().split_once('.')?;
+        let micros: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
+        seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros)
+    };
+    Some((micros(), rest))
 }
 
-/// `6,339,5140900,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`, with the record's head or without it.
-fn xid(line: &str) -> Option<Xid> {
-    let body = match line.split_once(';') {
-        Some((head, body)) if head.split(',').count() >= 3 => {
-            let priority: u32 = head.split(',').next()?.parse().ok()?;
-            // Why: facilities above 0 are programs, which may write there whatever they like.
-            if priority >> 3 != 0 {
-                return None;
-            }
-            body
-        }
-        _ => line,
-    };
+/// `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`.
+fn xid(at: Option<u64>, body: &str) -> Option<Xid> {
     let (_, rest) = body.split_once("NVRM: Xid (")?;
     let (device, rest) = rest.split_once("):")?;
     let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
     let code: u32 = digits.parse().ok()?;
-    let settled = code == 154 && rest.contains("to 0x0 (None)");
-    Some(Xid { code, device: device.trim_start_matches("PCI:").to_owned(), settled })
+    let to_none = code == 154 && rest.contains("to 0x0 (None)");
+    Some(Xid { at, code, device: device.trim_start_matches("PCI:").to_owned(), to_none })
 }
 
 #[cfg(test)]

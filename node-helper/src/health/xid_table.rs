@@ -11,6 +11,8 @@ pub enum Asks {
     Nothing,
     Reset,
     Reboot,
+    /// What the driver asks for by its recovery action: the code alone does not settle it.
+    Driver,
     /// Hardware, software or a code that this table does not know.
     Investigate,
 }
@@ -21,6 +23,7 @@ impl Asks {
             Self::Nothing => "nothing is to be done",
             Self::Reset => "reset the GPU",
             Self::Reboot => "reboot the node",
+            Self::Driver => "`nvidia-smi -q` tells the recovery action",
             Self::Investigate => "look the code up in NVIDIA's Xid catalogue",
         }
     }
@@ -48,29 +51,34 @@ pub const fn asks(code: u32) -> Asks {
         | 96..=105
         | 126..=135
         | 139 => Asks::Nothing,
-        // IGNORE. 45 follows another Xid, 63 is a remapped row, which the ECC check sees.
-        37
+        // IGNORE. 45 follows another Xid, 63 is a remapped row, which the ECC check sees; 171 and 172 only say of a 48
+        // whether it was in DRAM or SRAM, and 162 to 165 tell of circuits for power smoothing. 78 is the software's.
+        14
+        | 37
         | 38
         | 43..=45
         | 63
         | 66
         | 67
+        | 78
         | 92
         | 93
         | 106
         | 107
+        | 108
         | 121
         | 137
         | 141
         | 152
         | 153
         | 157
-        | 160
-        | 161 => Asks::Nothing,
-        // RESET_GPU, and the work flows of 48 (double-bit error) and 74 (NVLink) that begin with it.
-        46 | 48 | 62 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => {
-            Asks::Reset
-        }
+        | 160..=165
+        | 171
+        | 172 => Asks::Nothing,
+        // 48 is contained from Ampere on, half of what 144 to 150 can mean is for information, and 154 is the word itself.
+        48 | 144..=150 | 154 => Asks::Driver,
+        // RESET_GPU, and the work flow of 74 (NVLink) that begins with it.
+        46 | 62 | 64 | 74 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => Asks::Reset,
         // RESTART_BM and RESTART_VM.
         79 | 151 => Asks::Reboot,
         _ => Asks::Investigate,

@@ -1,6 +1,15 @@
-use std::fs;
+use std::{fs, sync::Arc};
+
+use gpufleet_protocol::nvml::Reading;
 
 use super::*;
+use crate::{
+    gpu::{
+        Gpus,
+        sim::{Sim, SimGpu, SimMachine},
+    },
+    state::Record,
+};
 
 const GONE: &str =
     "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.";
@@ -14,14 +23,29 @@ fn node(kmsg: &str) -> (tempfile::TempDir, Roots) {
     (dir, roots)
 }
 
+fn ten_seconds() -> Deadline {
+    Deadline::after(Duration::from_secs(10))
+}
+
+/// One GPU at 0000:1b:00.0 whose driver asks for this.
+fn seen(recovery_action: Reading<u32>) -> Seen {
+    let gpu = SimGpu { recovery_action, ..SimGpu::new(0, true) };
+    let machine = SimMachine(Arc::new(std::sync::Mutex::new(Sim::new(vec![gpu]))));
+    Gpus::with_machine(Box::new(machine), Record::of(None)).health(&ten_seconds())
+}
+
 fn verdict(kmsg: &str) -> Found {
-    check(&node(kmsg).1, &Deadline::after(Duration::from_secs(10)))
+    check(&seen(Ok(0)), &node(kmsg).1, &ten_seconds())
 }
 
 #[test]
 fn a_lost_gpu_fails_and_a_programs_fault_does_not() {
     let log = |lines: &[&str]| {
-        lines.iter().enumerate().map(|(at, line)| format!("4,{at},1234,-;{line}\n")).collect::<String>()
+        lines
+            .iter()
+            .enumerate()
+            .map(|(at, line)| format!("4,{at},{},-;{line}\n", 1234 + at))
+            .collect::<String>()
     };
     assert_eq!(
         verdict(&log(&["Linux version 6.8"])),
@@ -35,7 +59,10 @@ fn a_lost_gpu_fails_and_a_programs_fault_does_not() {
     let (told, why) = verdict(&log(&[APP, GONE, GONE]));
     assert_eq!(
         (told, why.as_str()),
-        (Verdict::Fail, "Xid 79 (GPU has fallen off the bus) of 0000:3b:00, 2 times: reboot the node")
+        (
+            Verdict::Fail,
+            "Xid 79 (GPU has fallen off the bus) of 0000:3b:00 at [0.001236], 2 times: reboot the node"
+        )
     );
     let unknown = "NVRM: Xid (PCI:0000:3b:00): 4711, what is this";
     assert_eq!(verdict(&log(&[unknown])).0, Verdict::Fail, "a code that nobody knows");
@@ -56,7 +83,7 @@ fn a_ring_that_lost_its_beginning_proves_nothing() {
     );
     assert_eq!(verdict(&format!("6,991,1,-;something\n4,992,1,-;{GONE}\n")).0, Verdict::Fail);
     let none = tempfile::tempdir().unwrap();
-    let (told, why) = check(&Roots::below(none.path()), &Deadline::after(Duration::from_secs(10)));
+    let (told, why) = check(&seen(Ok(0)), &Roots::below(none.path()), &ten_seconds());
     assert_eq!(told, Verdict::Unknown);
     assert!(why.starts_with("/dev/kmsg: No such file"), "{why}");
 }
@@ -76,7 +103,7 @@ fn the_journal_speaks_for_what_the_ring_lost() {
         let path = dir.path().join("usr/bin/journalctl");
         fs::write(&path, format!("#!/bin/sh\n{says}\n")).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(check(&roots, &Deadline::after(Duration::from_secs(10))).0, expected, "{says}");
+        assert_eq!(check(&seen(Ok(0)), &roots, &ten_seconds()).0, expected, "{says}");
     }
 }
 
@@ -93,11 +120,98 @@ fn a_recovery_action_that_is_over_asks_for_nothing() {
 
 #[test]
 fn older_drivers_lines_are_understood() {
+    let (at, body) = record("[  12.3] NVRM: Xid (0000:03:00): 13, 0001 00000000").unwrap();
     assert_eq!(
-        xid("[  12.3] NVRM: Xid (0000:03:00): 13, 0001 00000000"),
-        Some(Xid { code: 13, device: "0000:03:00".into(), settled: false })
+        xid(at, body),
+        Some(Xid { at: Some(12_300_000), code: 13, device: "0000:03:00".into(), to_none: false })
     );
+    let line = "[    5.140900] node kernel: NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=x, Ch 8; MMU";
+    let (at, body) = record(line).unwrap();
+    assert_eq!(xid(at, body).map(|xid| (xid.at, xid.code)), Some((Some(5_140_900), 31)), "a `;` is no head");
+    assert_eq!(record("[    5.140900] node evil[7]: NVRM: Xid (PCI:0000:1b:00): 79, gone"), None);
     for line in ["NVRM: Xid", "NVRM: Xid (x", "NVRM: Xid (x): ", "NVRM: Xid (x): abc", "6,1;NVRM"] {
-        assert_eq!(xid(line), None, "{line}");
+        assert_eq!(xid(None, line), None, "{line}");
     }
+}
+
+/// A log of one GPU, in seconds of the boot.
+fn log(lines: &[(u64, &str)]) -> String {
+    let text =
+        |(at, (seconds, line)): (usize, &(u64, &str))| format!("4,{at},{},-;{line}\n", seconds * 1_000_000);
+    lines.iter().enumerate().map(text).collect()
+}
+
+const HALT: &str = "NVRM: Xid (PCI:0000:1b:00): 62, pid=1, halt";
+const LOAD: &str = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.03";
+
+#[test]
+fn what_a_new_start_of_the_driver_or_our_reset_healed_is_settled() {
+    let judged = |text: &str, resets: &[(&str, u64)]| {
+        let resets = resets.iter().map(|(pci, at)| ((*pci).to_owned(), at * 1_000_000)).collect();
+        check(&Seen { resets, ..seen(Ok(0)) }, &node(text).1, &ten_seconds())
+    };
+    let halted = log(&[(1, LOAD), (100, HALT)]);
+    let (told, why) = judged(&halted, &[]);
+    assert_eq!(told, Verdict::Fail);
+    assert_eq!(why, "Xid 62 (internal micro-controller halt) of 0000:1b:00 at [100.000000]: reset the GPU");
+    let reloaded = log(&[(1, LOAD), (100, HALT), (200, LOAD)]);
+    assert_eq!(
+        judged(&reloaded, &[]),
+        (
+            Verdict::Ok,
+            "no Xid since the node booted that still counts, 1 settled by a reset or a new start of the driver".to_owned()
+        )
+    );
+    assert_eq!(judged(&halted, &[("0000:1b:00.0", 150)]).0, Verdict::Ok);
+    assert_eq!(judged(&halted, &[("0000:1b:00.0", 99)]).0, Verdict::Fail, "it came after the reset");
+    assert_eq!(judged(&halted, &[("0000:1c:00.0", 150)]).0, Verdict::Fail, "another GPU was reset");
+    let none = "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
+    assert_eq!(judged(&log(&[(100, HALT), (101, none)]), &[]).0, Verdict::Ok);
+    assert_eq!(judged(&log(&[(100, none), (101, HALT)]), &[]).0, Verdict::Fail, "it came after the word");
+    let gone = log(&[(100, GONE), (101, LOAD)]);
+    assert_eq!(judged(&gone, &[("0000:3b:00.0", 150)]).0, Verdict::Fail, "only a new boot settles that");
+}
+
+#[test]
+fn the_drivers_own_word_counts_before_the_codes() {
+    let contained = log(&[
+        (100, "NVRM: Xid (PCI:0000:1b:00): 48, pid=1, DBE"),
+        (100, "NVRM: Xid (PCI:0000:1b:00): 171, pid=1, DRAM"),
+        (100, "NVRM: Xid (PCI:0000:1b:00): 63, pid=1, row remapper"),
+        (100, "NVRM: Xid (PCI:0000:1b:00): 94, pid=1, contained"),
+        (101, "NVRM: Xid (PCI:0000:1b:00): 149, NETIR"),
+        (102, "NVRM: Xid (PCI:0000:1b:00): 45, pid=1, channel"),
+    ]);
+    let judged = |action, text: &str| check(&seen(action), &node(text).1, &ten_seconds());
+    assert_eq!(judged(Ok(0), &contained).0, Verdict::Ok);
+    let (told, why) = judged(Ok(1), &contained);
+    assert_eq!(told, Verdict::Fail);
+    assert!(
+        why.starts_with("GPU 0: the driver asks for a reset of the GPU (recovery action 1); Xid 48"),
+        "{why}"
+    );
+    for action in [Err(Code::NOT_SUPPORTED), Err(Code::UNKNOWN)] {
+        assert_eq!(judged(action, &contained).0, Verdict::Fail, "an older driver settles nothing");
+    }
+    let quiet = log(&[(1, "Linux version 6.8")]);
+    for (action, expected) in [
+        (Ok(0), Verdict::Ok),
+        (Ok(2), Verdict::Fail),
+        (Ok(6), Verdict::Fail),
+        (Ok(8), Verdict::Fail),
+        (Err(Code::NOT_SUPPORTED), Verdict::Ok),
+        (Err(Code::INVALID_ARGUMENT), Verdict::Ok),
+        (Err(Code::UNKNOWN), Verdict::Unknown),
+    ] {
+        assert_eq!(judged(action, &quiet).0, expected, "{action:?}");
+    }
+    let uncontained = log(&[(100, "NVRM: Xid (PCI:0000:1b:00): 95, pid=1, uncontained")]);
+    assert_eq!(judged(Ok(0), &uncontained).0, Verdict::Fail);
+}
+
+#[test]
+fn the_end_of_the_log_is_that_of_its_last_record() {
+    let (dir, _) = node(&format!("{} DEVICE=x\n", log(&[(3, "a"), (7, "b")])));
+    assert_eq!(log_end(&dir.path().join("dev/kmsg")), Some(7_000_000));
+    assert_eq!(log_end(&dir.path().join("dev/none")), None);
 }

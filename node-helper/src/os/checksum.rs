@@ -1,17 +1,13 @@
 //! Checksums of files, computed while reading, and base64.
 
-use std::{
-    fs,
-    io::{self, Read},
-    path::Path,
-};
+use std::io::{self, Read};
 
 use gpufleet_protocol::tasks::ChecksumAlgorithm;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 
-use super::files::{At, FileError, hex};
+use super::files::hex;
 
-/// Gives every piece of a reader to `sink`; stops between two pieces when `go_on` says so.
+/// Gives every piece of a reader to `sink`.
 fn pieces(mut reader: impl Read, mut sink: impl FnMut(&[u8])) -> io::Result<u64> {
     let mut buffer = vec![0u8; 128 * 1024];
     let mut size = 0u64;
@@ -51,15 +47,6 @@ pub fn of(algorithm: ChecksumAlgorithm, reader: impl Read) -> io::Result<String>
         ChecksumAlgorithm::Sha384 => digest_of::<Sha384>(reader),
         ChecksumAlgorithm::Sha512 => digest_of::<Sha512>(reader),
     }
-}
-
-/// The checksum of a file.
-///
-/// # Errors
-/// It cannot be read.
-pub fn of_file(algorithm: ChecksumAlgorithm, path: &Path) -> Result<String, FileError> {
-    let file = fs::File::open(path).at("read", path)?;
-    of(algorithm, file).at("read", path)
 }
 
 /// What is told of content: SHA-256 to compare, SHA-1 and MD5 because Ansible's results have them.

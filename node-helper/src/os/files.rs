@@ -4,22 +4,20 @@
 //! renamed it; dropped before that, it is removed. Errors name the path and what was being done.
 
 use std::{
-    ffi::OsString,
-    fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    fs::{self, File},
+    io::{self, Read, Seek, Write},
     os::{
         fd::AsRawFd,
-        unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+        unix::fs::{MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::{
-    fs::{AtFlags, Gid, Mode, OFlags, Uid, XattrFlags},
-    io::Errno,
-};
+use rustix::fs::{Gid, Uid, XattrFlags};
 use sha2::{Digest, Sha256};
+
+use super::tree::{self, Spot};
+use crate::deadline::Deadline;
 
 /// A failed access: what was tried, where, why.
 #[derive(Debug, thiserror::Error)]
@@ -101,10 +99,10 @@ pub fn sha256_of(mut reader: impl Read) -> io::Result<(String, u64)> {
 /// # Errors
 /// It cannot be read, or is larger.
 pub fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
-    let file = match File::open(path) {
+    let file = match tree::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(FileError::new("read", path, error)),
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).at("read", path)?;
@@ -122,19 +120,13 @@ pub struct Ownership {
     pub mode: Option<u32>,
 }
 
-/// A number that this process gives only once.
-pub fn unique() -> u64 {
-    COUNTER.fetch_add(1, Ordering::Relaxed)
-}
-
-static COUNTER: AtomicU64 = AtomicU64::new(0);
-
 /// A file that is not yet at its place.
 #[derive(Debug)]
 pub struct Fresh {
     file: File,
-    temporary: PathBuf,
-    dest: PathBuf,
+    temporary: Spot,
+    path: PathBuf,
+    dest: Spot,
     placed: bool,
 }
 
@@ -144,49 +136,58 @@ impl Fresh {
     /// # Errors
     /// The folder is missing or cannot be written.
     pub fn beside(dest: &Path) -> Result<Self, FileError> {
-        let (Some(folder), Some(name)) = (dest.parent(), dest.file_name()) else {
-            return Err(FileError::new("write", dest, io::Error::from(io::ErrorKind::InvalidInput)));
-        };
-        let mut tries = 0;
-        loop {
-            let number = unique();
-            // Why cut: a name near the limit of 255 bytes leaves no room for the suffix.
-            let stem: String = name.to_string_lossy().chars().take(48).collect();
-            let mut temporary = OsString::from(".");
-            temporary.push(format!("{stem}.gpufleet-{}-{number}", std::process::id()));
-            let temporary = folder.join(temporary);
-            let opened = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&temporary);
-            match opened {
-                Ok(file) => return Ok(Self { file, temporary, dest: dest.to_owned(), placed: false }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 100 => tries += 1,
-                Err(error) => return Err(FileError::new("write", dest, error)),
-            }
-        }
+        Self::at(tree::spot(dest)?)
     }
 
-    /// Where the content is until it is placed.
+    /// The same, for a place in a directory that is held open.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn at(dest: Spot) -> Result<Self, FileError> {
+        let stem = dest.name().to_string_lossy();
+        let (temporary, file) = dest.dir().temporary(&stem).at("write", dest.path())?;
+        let path = temporary.path();
+        Ok(Self { file, temporary, path, dest, placed: false })
+    }
+
+    /// Where the content is until it is placed, for programs; whoever may write the folder can put something else
+    /// there.
     pub fn temporary(&self) -> &Path {
-        &self.temporary
+        &self.path
+    }
+
+    /// The open file, at its end.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The content from its beginning; nothing may be written while it is read.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn content(&self) -> Result<File, FileError> {
+        let mut file = self.file.try_clone().at("read", &self.path)?;
+        file.rewind().at("read", &self.path)?;
+        Ok(file)
     }
 
     /// # Errors
     /// The disk is full, for example.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.file.write_all(bytes).at("write", &self.dest)
+        self.file.write_all(bytes).at("write", self.dest.path())
     }
 
     /// Takes over owner, mode, SELinux context and access list of the file that is replaced.
     ///
     /// # Errors
     /// The old file cannot be looked at, or the mode not be set.
-    pub fn adopt(&self, old: &Path) -> Result<(), FileError> {
-        let meta = fs::symlink_metadata(old).at("look at", old)?;
+    pub fn adopt(&self) -> Result<(), FileError> {
+        self.adopt_from(&self.dest)
+    }
+
+    fn adopt_from(&self, old: &Spot) -> Result<(), FileError> {
+        let Some(held) = old.held_file()? else { return Ok(()) };
+        let meta = held.metadata().at("look at", old.path())?;
         if !meta.is_file() {
             return Ok(());
         }
@@ -195,10 +196,11 @@ impl Fresh {
             rustix::fs::fchown(&self.file, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())));
         self.file
             .set_permissions(fs::Permissions::from_mode(meta.mode() & 0o7777))
-            .at("set the mode of", &self.dest)?;
+            .at("set the mode of", self.dest.path())?;
+        let held = format!("/proc/self/fd/{}", held.as_raw_fd());
         for name in ["security.selinux", "system.posix_acl_access"] {
             let mut value = vec![0u8; 4096];
-            if let Ok(length) = rustix::fs::lgetxattr(old, name, value.as_mut_slice()) {
+            if let Ok(length) = rustix::fs::getxattr(&held, name, value.as_mut_slice()) {
                 value.truncate(length);
                 let _ = rustix::fs::fsetxattr(&self.file, name, &value, XattrFlags::empty());
             }
@@ -213,10 +215,12 @@ impl Fresh {
     pub fn own(&self, ownership: Ownership) -> Result<(), FileError> {
         if ownership.uid.is_some() || ownership.gid.is_some() {
             let (uid, gid) = (ownership.uid.map(Uid::from_raw), ownership.gid.map(Gid::from_raw));
-            rustix::fs::fchown(&self.file, uid, gid).at("set the owner of", &self.dest)?;
+            rustix::fs::fchown(&self.file, uid, gid).at("set the owner of", self.dest.path())?;
         }
         if let Some(mode) = ownership.mode {
-            self.file.set_permissions(fs::Permissions::from_mode(mode)).at("set the mode of", &self.dest)?;
+            self.file
+                .set_permissions(fs::Permissions::from_mode(mode))
+                .at("set the mode of", self.dest.path())?;
         }
         Ok(())
     }
@@ -226,10 +230,19 @@ impl Fresh {
     /// # Errors
     /// The disk fails, or the place is a directory.
     pub fn place(mut self) -> Result<(), FileError> {
-        self.file.sync_all().at("write", &self.dest)?;
-        fs::rename(&self.temporary, &self.dest).at("replace", &self.dest)?;
+        self.file.sync_all().at("write", self.dest.path())?;
+        self.rename()?;
+        self.dest.dir().sync();
+        Ok(())
+    }
+
+    fn rename(&mut self) -> Result<(), FileError> {
+        if !self.temporary.is(&self.file) {
+            let error = io::Error::other("somebody put something else in the place of its new content");
+            return Err(FileError::new("replace", self.dest.path(), error));
+        }
+        self.temporary.rename(&self.dest).at("replace", self.dest.path())?;
         self.placed = true;
-        sync_folder(&self.dest);
         Ok(())
     }
 }
@@ -242,15 +255,13 @@ impl Fresh {
 pub fn replace_quickly(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut fresh = Fresh::beside(path)?;
     fresh.write_all(bytes)?;
-    fs::rename(&fresh.temporary, path).at("replace", path)?;
-    fresh.placed = true;
-    Ok(())
+    fresh.rename()
 }
 
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !self.placed {
-            let _ = fs::remove_file(&self.temporary);
+            let _ = self.temporary.remove();
         }
     }
 }
@@ -258,48 +269,24 @@ impl Drop for Fresh {
 /// Makes a rename in the folder of `path` last; file systems that cannot are left alone.
 pub fn sync_folder(path: &Path) {
     if let Some(folder) = path.parent()
-        && let Ok(folder) = File::open(folder)
+        && let Ok(folder) = tree::dir(folder)
     {
-        let _ = folder.sync_all();
+        folder.sync();
     }
 }
 
-/// Sets owner, group and mode of what is at a path, itself and not what a link there points to.
-///
-/// # Errors
-/// The kernel refuses.
-pub fn set_ownership(path: &Path, ownership: Ownership) -> Result<(), FileError> {
-    // Why a descriptor: between two calls by name somebody could put a link there.
-    let fd = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-        .at("look at", path)?;
-    if ownership.uid.is_some() || ownership.gid.is_some() {
-        let (uid, gid) = (ownership.uid.map(Uid::from_raw), ownership.gid.map(Gid::from_raw));
-        rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH).at("set the owner of", path)?;
-    }
-    if let Some(mode) = ownership.mode {
-        let link = rustix::fs::fstat(&fd).at("look at", path)?.st_mode & libc::S_IFMT == libc::S_IFLNK;
-        if !link {
-            fs::set_permissions(
-                format!("/proc/self/fd/{}", fd.as_raw_fd()),
-                fs::Permissions::from_mode(mode),
-            )
-            .at("set the mode of", path)?;
-        }
-    }
-    Ok(())
-}
-
-/// Replaces or makes a file as a whole; what is replaced gives owner, mode and context unless `ownership` says else.
-/// A new file gets mode 0644.
+/// Replaces or makes a file as a whole, links at the end of its path followed; what is replaced gives owner, mode and
+/// context unless `ownership` says else. A new file gets mode 0644.
 ///
 /// # Errors
 /// Nothing was changed.
 pub fn replace(path: &Path, bytes: &[u8], ownership: Ownership) -> Result<(), FileError> {
-    let target = resolve_links(path).at("follow", path)?;
-    let mut fresh = Fresh::beside(&target)?;
+    let target = tree::followed(path)?;
+    let exists = target.look()?.is_some();
+    let mut fresh = Fresh::at(target)?;
     fresh.write_all(bytes)?;
-    if fs::symlink_metadata(&target).is_ok() {
-        fresh.adopt(&target)?;
+    if exists {
+        fresh.adopt()?;
         fresh.own(ownership)?;
     } else {
         fresh.own(Ownership { mode: Some(ownership.mode.unwrap_or(0o644)), ..ownership })?;
@@ -307,40 +294,28 @@ pub fn replace(path: &Path, bytes: &[u8], ownership: Ownership) -> Result<(), Fi
     fresh.place()
 }
 
-/// Follows symbolic links at the end of a path, also to a target that does not exist yet.
-///
-/// # Errors
-/// The links run in a circle.
-pub fn resolve_links(path: &Path) -> io::Result<PathBuf> {
-    let mut current = path.to_owned();
-    for _ in 0..40 {
-        match fs::read_link(&current) {
-            Ok(target) => {
-                current = match current.parent() {
-                    Some(parent) => parent.join(target),
-                    None => target,
-                };
-            }
-            Err(_) => return Ok(current),
-        }
-    }
-    Err(Errno::LOOP.into())
-}
-
 /// Makes a copy of a file beside it, with the time in its name as Ansible does; gives its path.
 ///
 /// # Errors
-/// The copy cannot be written.
-pub fn back_up(path: &Path, now: &str) -> Result<PathBuf, FileError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
+/// The copy cannot be written, or not in time.
+pub fn back_up(path: &Path, now: &str, deadline: &Deadline) -> Result<PathBuf, FileError> {
+    let original = tree::spot(path)?;
+    let mut name = original.name().to_owned();
     name.push(format!(".{}.{now}~", std::process::id()));
-    let copy = path.with_file_name(name);
-    let mut source = File::open(path).at("back up", path)?;
-    let mut fresh = Fresh::beside(&copy)?;
-    io::copy(&mut source, &mut fresh.file).at("back up", path)?;
-    fresh.adopt(path)?;
+    let source = original.open()?;
+    let size = source.metadata().at("look at", path)?.len();
+    let mut fresh = Fresh::at(original.dir().spot(&name))?;
+    // Why before: a sparse file of a user's may be larger than the disk, which its copy would fill.
+    let room = rustix::fs::fstatvfs(&fresh.file).at("look at the disk of", path)?;
+    let room = room.f_bavail.saturating_mul(room.f_frsize);
+    if size > room {
+        let why = format!("it has {size} bytes, and the disk has room for {room}");
+        return Err(FileError::new("back up", path, io::Error::other(why)));
+    }
+    io::copy(&mut deadline.reader(source), &mut fresh.file).at("back up", path)?;
+    fresh.adopt_from(&original)?;
     fresh.place()?;
-    Ok(copy)
+    Ok(path.with_file_name(name))
 }
 
 #[cfg(test)]
@@ -380,9 +355,39 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_needs_room_and_ends_with_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = File::create(&path).unwrap();
+        let within = |seconds| {
+            let deadline = Deadline::after(std::time::Duration::from_secs(seconds));
+            let done = back_up(&path, "now", &deadline);
+            assert!(done.is_ok() || fs::read_dir(dir.path()).unwrap().count() == 1, "nothing is left behind");
+            done.map_err(|error| error.to_string())
+        };
+        file.set_len(1 << 43).unwrap();
+        let full = within(60).unwrap_err();
+        assert!(full.contains("it has 8796093022208 bytes, and the disk has room for"), "{full}");
+        file.set_len(4096).unwrap();
+        assert!(within(0).unwrap_err().contains("did not end within the time"));
+        assert_eq!(fs::read(within(60).unwrap()).unwrap(), vec![0; 4096]);
+    }
+
+    #[test]
     fn circles_of_links_end() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("a")).unwrap();
-        assert!(resolve_links(&dir.path().join("a")).is_err());
+        assert!(tree::followed(&dir.path().join("a")).is_err());
+    }
+
+    #[test]
+    fn content_that_was_swapped_is_not_put_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut fresh = Fresh::beside(&dir.path().join("file")).unwrap();
+        fresh.write_all(b"ours").unwrap();
+        fs::remove_file(fresh.temporary()).unwrap();
+        fs::write(fresh.temporary(), "theirs").unwrap();
+        assert!(fresh.place().unwrap_err().to_string().contains("somebody put something else"));
+        assert!(!dir.path().join("file").exists());
     }
 }

@@ -16,6 +16,7 @@ use rustix::{
 
 use crate::{
     deadline::Deadline,
+    os::dumps,
     process::Run,
     world::{ReadError, World},
 };
@@ -79,7 +80,9 @@ impl Identity {
         let switch = move || -> rustix::io::Result<()> {
             set_thread_groups(&groups)?;
             set_thread_res_gid(None, gid, None)?;
-            set_thread_res_uid(None, uid, None)
+            set_thread_res_uid(None, uid, None)?;
+            dumps::stay_closed();
+            Ok(())
         };
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || match switch() {
@@ -109,6 +112,7 @@ pub fn with_own_rights<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Us
             set_thread_res_uid(None, real, None)
                 .and_then(|()| set_thread_res_gid(None, group, None))
                 .map_err(|error| failed(error.into()))?;
+            dumps::stay_closed();
             Ok(work())
         });
         thread.join().unwrap_or_else(|_| Err(failed(io::ErrorKind::Other.into())))

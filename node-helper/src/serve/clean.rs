@@ -5,18 +5,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::os::files::{At, FileError};
+use crate::os::{
+    files::{At, FileError},
+    tree,
+};
 
 /// Removes the state directory, and the pushed file with other versions of it and their folder.
 ///
 /// # Errors
 /// Something could not be removed; the rest is gone.
 pub fn clean(state_dir: &Path) -> Result<(), FileError> {
-    let state = match fs::remove_dir_all(state_dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(FileError::new("remove", state_dir, error))
-        }
-        _ => Ok(()),
+    let state = match tree::remove_all(state_dir, &|| true) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     };
     let file = own_file().map_or(Ok(()), |path| remove_pushed(&path));
     state.and(file)
@@ -36,14 +37,15 @@ fn remove_pushed(path: &Path) -> Result<(), FileError> {
     if !is_pushed(path) {
         return Ok(());
     }
-    let folder = path.parent().unwrap_or(path);
-    for entry in fs::read_dir(folder).at("read", folder)?.flatten() {
-        if is_pushed(&entry.path()) {
-            fs::remove_file(entry.path()).at("remove", entry.path())?;
+    let place = tree::spot(path.parent().unwrap_or(path))?;
+    let folder = place.enter()?;
+    for name in folder.names()? {
+        if is_pushed(Path::new(&name)) {
+            folder.spot(&name).remove().at("remove", folder.path().join(&name))?;
         }
     }
     // Why ignored: a folder that holds something else is not ours to remove.
-    let _ = fs::remove_dir(folder);
+    let _ = place.remove_dir();
     Ok(())
 }
 

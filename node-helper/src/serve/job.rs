@@ -8,7 +8,7 @@ use std::{
     io,
     path::PathBuf,
     process::ExitCode,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -170,6 +170,37 @@ fn failed(message: String) -> OpOutcome {
     outcome
 }
 
+/// Jobs whose end was told, and of which it is not known yet whether the controller has heard it.
+#[derive(Debug, Default)]
+pub struct Answered(Mutex<Vec<(PathBuf, String)>>);
+
+impl Answered {
+    fn add(&self, state_dir: &std::path::Path, jid: &str) {
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !jobs.iter().any(|(dir, known)| dir == state_dir && known == jid) {
+            jobs.push((state_dir.to_owned(), jid.to_owned()));
+        }
+    }
+
+    /// Takes what secret jobs said off the disk, once the next task shows that the controller has heard it; gives what
+    /// went wrong.
+    ///
+    /// Why not before: where the connection ends between the two, the job is asked for again.
+    pub fn heard(&self, next: &OpRequest) -> Vec<String> {
+        if next.op_id.is_empty() {
+            return Vec::new();
+        }
+        let again = |jid: &str| matches!(&next.op, NodeOp::JobStatus(ask) if ask.jid == jid);
+        let mut jobs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard: Vec<_> = jobs.extract_if(.., |(_, jid)| !again(jid)).collect();
+        let withhold = |(dir, jid): (PathBuf, String)| {
+            let error = Jobs::of(&dir).withhold(&jid).err()?;
+            Some(format!("what the job {jid} said stays on the node's disk: {error}"))
+        };
+        heard.into_iter().filter_map(withhold).collect()
+    }
+}
+
 /// Tells how a job is, or forgets it.
 ///
 /// # Errors
@@ -179,6 +210,7 @@ pub fn status(
     node: &Node<'_>,
     mode: Mode,
     state_dir: Option<&std::path::Path>,
+    answered: &Answered,
 ) -> Result<OpOutcome, Trouble> {
     let Some(state_dir) = state_dir else { return Ok(missing(&ask.jid, "", ask.forget)) };
     let jobs = Jobs::of(state_dir);
@@ -205,6 +237,9 @@ pub fn status(
         }
         Look::Finished(outcome) => {
             let mut outcome = *outcome;
+            if mode == Mode::Apply {
+                answered.add(state_dir, &ask.jid);
+            }
             told(&mut outcome, &ask.jid, &[("started", json!(true)), ("finished", json!(true))]);
             outcome
         }

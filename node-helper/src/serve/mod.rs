@@ -3,10 +3,10 @@
 //! Ends, children too, when the channel closes, when the controller says nothing for too long, when a newer epoch
 //! takes the node over, or when it is told to. A watchdog thread sees to that even while the reader is blocked.
 
-mod channel;
+pub mod channel;
 mod clean;
 pub mod job;
-mod session;
+pub mod session;
 mod streams;
 
 use std::{
@@ -209,6 +209,7 @@ fn take(session: &Arc<Session>, frame: Frame) -> bool {
         }
         Request::Close => {
             session.stop_all(FAREWELL);
+            session.close_jobs();
             session.release();
             let _ = session.channel.send(id, Reply::Done);
             return false;

@@ -32,6 +32,7 @@ use crate::{
     gpu::{Gpus, Settings},
     health,
     os::{
+        paths::Owner,
         roots::Roots,
         users::{self, Users},
     },
@@ -77,12 +78,14 @@ pub struct Session {
     users: Users,
     overlay: Overlay,
     opening: Mutex<Option<Arc<Opening>>>,
-    gpus: Mutex<Option<Gpus>>,
+    /// The GPUs, once something asked for them.
+    pub gpus: Mutex<Option<Gpus>>,
     /// What stays on the node when it is drained, as the controller last said.
     staying: Mutex<Staying>,
     disturbing: Mutex<()>,
     running: Mutex<HashMap<u64, Running>>,
     closing: AtomicBool,
+    answered: job::Answered,
     /// What an earlier run left behind and could not be mended, told with the next outcome.
     leftovers: Mutex<Vec<String>>,
 }
@@ -128,6 +131,7 @@ impl Session {
             disturbing: Mutex::default(),
             running: Mutex::default(),
             closing: AtomicBool::new(false),
+            answered: job::Answered::default(),
             leftovers: Mutex::default(),
         }
     }
@@ -176,7 +180,12 @@ impl Session {
         };
         if open.writes {
             Spool::of(&state_dir).prune(!open.guest);
-            Jobs::of(&state_dir).prune();
+            let jobs = Jobs::of(&state_dir);
+            jobs.prune();
+            if !open.guest {
+                // Why ignored: what cannot be written now, the end of this run tries again.
+                let _ = jobs.close(Some(&open.holder.run));
+            }
         }
         let record = Record::of(exists.then_some(state_dir.as_path()));
         Ok(Opening { open, state_dir, exists, lock, record })
@@ -254,7 +263,7 @@ impl Session {
     /// Assumes an activation in predictions from here on; gives the reply.
     pub fn assume_activation(&self, class: Disruption) -> Reply {
         self.with_idle_gpus(|gpus| {
-            self.overlay.activate(class);
+            self.overlay.activate(class, &self.roots);
             if let (None, Some(opening)) = (gpus.as_ref(), self.opening()) {
                 *gpus = Some(Gpus::new(settings(&opening)));
             }
@@ -362,6 +371,17 @@ impl Session {
         }
     }
 
+    /// The controller has all that it wants: what secret jobs said goes.
+    pub fn close_jobs(&self) {
+        if let Some(opening) = self.opening()
+            && opening.open.writes
+            && !opening.open.guest
+        {
+            // Why ignored: nobody is left to be told, and the next run tries again.
+            let _ = Jobs::of(&opening.state_dir).close(None);
+        }
+    }
+
     /// Gives the lock and what the GPU side holds back.
     pub fn release(&self) {
         *lock(&self.opening) = None;
@@ -389,6 +409,7 @@ impl Session {
 
     fn perform(&self, id: u64, request: &OpRequest, deadline: &Deadline) -> OpOutcome {
         let Some(opening) = self.opening() else { return OpOutcome::failed(FailureKind::Refused, "closed") };
+        lock(&self.leftovers).extend(self.answered.heard(request));
         let began = AtomicBool::new(false);
         let outcome = self.checked(id, request, &opening, deadline, &began).unwrap_or_else(Trouble::outcome);
         self.keep(&opening, request, settled(outcome, deadline), began.into_inner())
@@ -464,7 +485,14 @@ impl Session {
         };
         let _turn = allowed.needs_permit().then(|| turn(&self.disturbing, deadline)).transpose()?;
         let declared = Declared { session: self, node: &node, mode: request.mode, allowed, gate: &gate };
-        match &request.op {
+        let owner = Owner {
+            user: node.user.as_ref(),
+            users: &users,
+            environment: &request.environment,
+            real: self.roots.is_real(),
+        };
+        let settled = owner.settled(&request.op)?;
+        match settled.as_ref().unwrap_or(&request.op) {
             NodeOp::Sysctl(task) => declared.run(task),
             NodeOp::KernelCmdline(task) => declared.run(task),
             NodeOp::PutFile(task) => match puttree::of_directory(task, &node)? {
@@ -480,12 +508,13 @@ impl Session {
             }
             NodeOp::JobStatus(ask) => {
                 let state_dir = opening.exists.then_some(opening.state_dir.as_path());
-                let found = job::status(ask, &node, request.mode, state_dir)?;
+                let status = |dir| job::status(ask, &node, request.mode, dir, &self.answered);
+                let found = status(state_dir)?;
                 match node.user.as_ref().filter(|_| job::is_missing(&found)) {
                     // Why: an earlier play without `become` began its jobs as its user alone.
                     Some(user) => {
                         let theirs = dir::of_home(&user.home);
-                        let other = declared.act(|| job::status(ask, &node, request.mode, Some(&theirs)))?;
+                        let other = declared.act(|| status(Some(&theirs)))?;
                         Ok(if job::is_missing(&other) { found } else { other })
                     }
                     None => Ok(found),
@@ -497,7 +526,12 @@ impl Session {
                 }
                 let mut gpus = turn(&self.gpus, deadline)?;
                 let gpus = gpus.get_or_insert_with(|| Gpus::new(settings(opening)));
-                Ok(gpus.run(group, request.mode, allowed, deadline, &progress, &|| fence(opening)))
+                Ok(match request.mode {
+                    Mode::Predict => gpus.predict(group, &self.overlay, deadline, &progress),
+                    Mode::Apply => {
+                        gpus.run(group, Mode::Apply, allowed, deadline, &progress, &|| fence(opening))
+                    }
+                })
             }
             NodeOp::Facts(wanted) => {
                 let mut facts = facts::read(&self.roots);

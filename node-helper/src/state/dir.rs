@@ -2,13 +2,14 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use crate::os::{
-    files::{At, FileError},
+    files::{At, FileError, Ownership},
     roots::Roots,
+    tree,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -102,17 +103,18 @@ pub fn check(path: &Path) -> Result<bool, StateDirError> {
 /// As [`check`]; or the disk is full or read-only.
 pub fn make(path: &Path) -> Result<(), StateDirError> {
     if check(path)? {
-        return Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o700)).at("set the mode of", path)?);
+        let private = Ownership { mode: Some(0o700), ..Ownership::default() };
+        return Ok(tree::spot(path)?.own_as(true, false, private)?);
     }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).at("make", parent)?;
-    }
-    fs::DirBuilder::new().mode(0o700).create(path).at("make", path)?;
-    Ok(())
+    let parent = tree::make_dirs(path.parent().unwrap_or(Path::new("/")))?;
+    let name = path.file_name().unwrap_or_default();
+    Ok(parent.spot(name).make_new_dir(0o700).at("make", path)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -4,11 +4,14 @@
 //! `order.json` is what is to be done, until it begins; `began.json` is made once and never again, which is what keeps a
 //! job from beginning twice; `result.json` is its outcome. Its own process keeps `lock` for as long as it lives.
 //! Bounded by number and age; a job that runs is never removed. Only the helper's user can read any of it.
+//!
+//! What a secret job said (`no_log`; its folder has the mark `secret`) is there until somebody asked for it, its run
+//! ended or another run came (the mark `closed`), whichever is first; what stays is how it ended.
 
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -21,10 +24,19 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::os::files::{self, At, FileError, Ownership};
+use super::spool::without_output;
+use crate::os::{
+    files::{self, At, FileError, Ownership},
+    tree,
+};
 
 const MOST: usize = 1000;
 const OLDEST: Duration = Duration::from_secs(7 * 24 * 3600);
+const RESULT: &str = "result.json";
+/// Marks a job whose output is secret.
+const SECRET: &str = "secret";
+/// Marks a secret job that nobody asks for any more.
+const CLOSED: &str = "closed";
 /// More than any outcome has, in bytes.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -122,8 +134,13 @@ impl Jobs {
     /// The disk is full or read-only; nothing begins.
     pub fn prepare(&self, jid: &str, order: &Order) -> Result<(), FileError> {
         let place = self.known(jid)?;
-        let mut make = fs::DirBuilder::new();
-        make.mode(0o700).recursive(true).create(&place).at("make", &place)?;
+        let jobs = tree::make_dirs(self.folder.parent().unwrap_or(Path::new("/")))?.spot("jobs");
+        jobs.make_dir(0o700).at("make", &self.folder)?;
+        jobs.enter()?.spot(jid).make_dir(0o700).at("make", &place)?;
+        if order.request.secret {
+            let mark = place.join(SECRET);
+            files::replace(&mark, order.open.holder.run.as_bytes(), private())?;
+        }
         let path = place.join("order.json");
         let bytes = serde_json::to_vec(order).map_err(|error| FileError::new("write", &path, error))?;
         files::replace(&path, &bytes, private())
@@ -203,9 +220,54 @@ impl Jobs {
     /// # Errors
     /// The disk is full or read-only.
     pub fn finish(&self, jid: &str, outcome: &OpOutcome) -> Result<(), FileError> {
-        let path = self.known(jid)?.join("result.json");
-        let bytes = serde_json::to_vec(outcome).map_err(|error| FileError::new("write", &path, error))?;
-        files::replace(&path, &bytes, private())
+        let place = self.known(jid)?;
+        let over = || place.join(SECRET).exists() && place.join(CLOSED).exists();
+        if over() {
+            return write(&place, &without_output(outcome));
+        }
+        write(&place, outcome)?;
+        // Why again: the session may have ended in between, when there was nothing to withhold yet.
+        if over() { self.withhold(jid) } else { Ok(()) }
+    }
+
+    /// Takes what a secret job said off the disk; how it ended stays.
+    ///
+    /// # Errors
+    /// It cannot be written anew, and so was removed whole, or not even that.
+    pub fn withhold(&self, jid: &str) -> Result<(), FileError> {
+        let place = self.known(jid)?;
+        if !place.join(SECRET).exists() {
+            return Ok(());
+        }
+        let Some(outcome) = result(&place)? else { return Ok(()) };
+        write(&place, &without_output(&outcome)).or_else(|_| {
+            let path = place.join(RESULT);
+            tree::spot(&path)?.remove().at("remove", path)
+        })
+    }
+
+    /// Nobody collects any more what secret jobs say, but for those of a run that goes on.
+    ///
+    /// # Errors
+    /// The first one that cannot be written; the others are done.
+    pub fn close(&self, but: Option<&str>) -> Result<(), FileError> {
+        let mut done = Ok(());
+        for jid in self.all() {
+            let Some(place) = self.place(&jid) else { continue };
+            let Ok(Some(run)) = files::read_bounded(&place.join(SECRET), LIMIT) else { continue };
+            if but.is_some_and(|but| run == but.as_bytes()) || place.join(CLOSED).exists() {
+                continue;
+            }
+            // Why the mark first: a job that ends right now sees it, or its result is seen here.
+            let closed = files::replace_quickly(&place.join(CLOSED), b"").and_then(|()| self.withhold(&jid));
+            done = done.and(closed);
+        }
+        done
+    }
+
+    fn all(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        names.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     /// Forgets a job that does not run.
@@ -214,19 +276,15 @@ impl Jobs {
     /// It cannot be removed.
     pub fn forget(&self, jid: &str) -> Result<(), FileError> {
         let place = self.known(jid)?;
-        match fs::remove_dir_all(&place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(FileError::new("remove", &place, error))
-            }
-            _ => Ok(()),
+        match tree::remove_all(&place, &|| true) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
         }
     }
 
     /// Jobs that run now.
     pub fn running(&self) -> Vec<String> {
-        let names = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter(|jid| matches!(self.look(jid), Ok(Look::Running))).collect()
+        self.all().into_iter().filter(|jid| matches!(self.look(jid), Ok(Look::Running))).collect()
     }
 
     /// Removes what is too old or too much of jobs that do not run.
@@ -258,8 +316,14 @@ fn private() -> Ownership {
     Ownership { mode: Some(0o600), ..Ownership::default() }
 }
 
+fn write(place: &Path, outcome: &OpOutcome) -> Result<(), FileError> {
+    let path = place.join(RESULT);
+    let bytes = serde_json::to_vec(outcome).map_err(|error| FileError::new("write", &path, error))?;
+    files::replace(&path, &bytes, private())
+}
+
 fn result(place: &Path) -> Result<Option<Box<OpOutcome>>, FileError> {
-    let path = place.join("result.json");
+    let path = place.join(RESULT);
     let Some(bytes) = files::read_bounded(&path, LIMIT)? else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|error| FileError::new("read", &path, error))
 }
@@ -318,6 +382,36 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         jobs.forget(&jid).unwrap();
         assert!(matches!(jobs.look(&jid).unwrap(), Look::Missing));
+    }
+
+    #[test]
+    fn what_a_secret_job_said_goes_when_it_was_asked_for_or_nobody_can_ask_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let jobs = Jobs::of(dir.path());
+        let mut order = order();
+        order.request.secret = true;
+        let mut outcome = OpOutcome::new(OpStatus::Changed);
+        outcome.data.insert("stdout".into(), "hunter2".into());
+        outcome.data.insert("rc".into(), 0.into());
+        let holds = |jid: &str| fs::read_to_string(jobs.results_file(jid)).unwrap().contains("hunter2");
+        for jid in ["j1", "j2", "j3", "j4"] {
+            order.request.secret = jid != "j4";
+            jobs.prepare(jid, &order).unwrap();
+            jobs.begin(jid).unwrap();
+        }
+        for jid in ["j1", "j2", "j4"] {
+            jobs.finish(jid, &outcome).unwrap();
+            assert!(holds(jid));
+        }
+        jobs.withhold("j1").unwrap();
+        assert!(!holds("j1"));
+        let Look::Finished(kept) = jobs.look("j1").unwrap() else { panic!() };
+        assert_eq!((&kept.status, &kept.data["rc"]), (&OpStatus::Changed, &0.into()));
+        jobs.close(Some("run")).unwrap();
+        assert!(holds("j2"), "its run goes on");
+        jobs.close(None).unwrap();
+        jobs.finish("j3", &outcome).unwrap();
+        assert!(!holds("j2") && !holds("j3") && holds("j4"));
     }
 
     #[test]

@@ -21,7 +21,10 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::os::files::{self, At, FileError, Ownership};
+use crate::os::{
+    files::{self, At, FileError, Ownership},
+    tree,
+};
 
 /// Runs whose newest epoch is remembered.
 const REMEMBERED: usize = 32;
@@ -124,7 +127,7 @@ impl Lock {
         }
         let same_run = known.as_ref().is_some_and(|known| known.holder.run == open.holder.run);
         let mut have = try_lock(&file, &path)?;
-        let token = format!("{}-{}-{:?}", std::process::id(), files::unique(), std::time::SystemTime::now());
+        let token = tree::random_letters::<24>().at("lock", state_dir)?;
         if !have && !same_run {
             // Why a short wait: a helper whose controller has just gone ends within a moment.
             let until = Instant::now() + Duration::from_millis(500);

@@ -7,7 +7,6 @@
 
 use std::{
     fs,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, SystemTime},
@@ -16,7 +15,10 @@ use std::{
 use gpufleet_protocol::{OpOutcome, OpStatus, message::Spooled};
 use serde::{Deserialize, Serialize};
 
-use crate::os::files::{self, At, FileError, Ownership};
+use crate::os::{
+    files::{self, At, FileError, Ownership},
+    tree,
+};
 
 const MOST: usize = 1000;
 const OLDEST: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -104,11 +106,8 @@ impl Spool {
 
     fn write(&self, kept: &Kept, durability: Durability) -> Result<(), FileError> {
         if !self.folder.is_dir() {
-            fs::DirBuilder::new()
-                .mode(0o700)
-                .recursive(true)
-                .create(&self.folder)
-                .at("make", &self.folder)?;
+            let state = tree::make_dirs(self.folder.parent().unwrap_or(Path::new("/")))?;
+            state.spot("spool").make_dir(0o700).at("make", &self.folder)?;
             if durability == Durability::Disk {
                 files::sync_folder(&self.folder);
             }

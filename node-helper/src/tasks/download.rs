@@ -5,20 +5,24 @@
 //! command line, which every user of the node can read.
 
 use std::{
-    fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
+    path::Path,
+    sync::Arc,
 };
 
 use gpufleet_protocol::FailureKind;
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Map, Value};
 
 use crate::{
     declare::{Node, Trouble},
-    os::files::{self, At},
+    os::files::At,
     process::Run,
 };
+
+/// What stands before the status code that curl tells.
+const STATUS: &str = "\ngpufleet-http-status ";
 
 /// What to ask a server for.
 pub struct Request<'a> {
@@ -63,17 +67,20 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Puts what the server gives into an existing file; gives the status code where the program tells it.
+/// Puts what the server gives into an open, empty file; gives the status code where the program tells it.
+///
+/// The program writes to what it has as standard output: a path of its own could be bent to lead elsewhere.
 ///
 /// # Errors
 /// There is no program to download with, or the server does not give the file.
-pub fn download(request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
+pub fn download(request: &Request<'_>, to: &File, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
+    let to = Arc::new(to.try_clone().at("write", "the download")?);
     (node.progress)(format!("downloading {}", shown(request.url)));
     if let Some(curl) = node.roots.tool("curl") {
-        return with_curl(&curl, request, to, node);
+        return with_curl(&curl, request, &to, node);
     }
     if let Some(wget) = node.roots.tool("wget") {
-        return with_wget(&wget, request, to, node).map(|()| None);
+        return with_wget(&wget, request, &to, node).map(|()| None);
     }
     Err(Trouble::invalid(
         "this node has neither curl nor wget to download with; install one first, or use `copy`",
@@ -89,11 +96,34 @@ fn failed(url: &str, why: &str) -> Trouble {
     Trouble::failed(FailureKind::Exit, format!("Request failed: {}: {why}", shown(url)))
 }
 
-fn with_curl(curl: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<Option<u64>, Trouble> {
+/// Takes what curl wrote behind the content off the file again: the status code.
+fn status(file: &File) -> std::io::Result<Option<u64>> {
+    let mut file = file;
+    let length = (STATUS.len() + 3) as u64;
+    let Some(at) = file.metadata()?.len().checked_sub(length) else { return Ok(None) };
+    let mut tail = String::new();
+    file.seek(SeekFrom::Start(at))?;
+    // Why an error is none: what is not text is not the status code.
+    let code = match file.read_to_string(&mut tail) {
+        Ok(_) => tail.strip_prefix(STATUS).and_then(|code| code.parse::<u64>().ok()),
+        Err(_) => None,
+    };
+    if code.is_some() {
+        file.set_len(at)?;
+    }
+    file.seek(SeekFrom::End(0))?;
+    Ok(code.filter(|code| *code > 0))
+}
+
+fn with_curl(
+    curl: &Path,
+    request: &Request<'_>,
+    to: &Arc<File>,
+    node: &Node<'_>,
+) -> Result<Option<u64>, Trouble> {
     let mut settings = format!(
-        "url = {}\noutput = {}\nuser-agent = {}\nconnect-timeout = {}\nspeed-time = {}\nspeed-limit = 1\n",
+        "url = {}\noutput = \"-\"\nuser-agent = {}\nconnect-timeout = {}\nspeed-time = {}\nspeed-limit = 1\n",
         quoted(request.url),
-        quoted(&to.to_string_lossy()),
         quoted(request.agent),
         request.timeout_s.max(1),
         request.timeout_s.max(1),
@@ -108,16 +138,17 @@ fn with_curl(curl: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> 
     settings.extend(flags.into_iter().filter(|(set, _)| *set).map(|(_, line)| line));
     let run = Run::new(curl)
         .args(["--disable", "--fail", "--silent", "--show-error", "--location", "--globoff"])
-        .args(["--write-out", "%{http_code}", "--config", "-"])
-        .stdin(settings);
+        .args(["--write-out", &format!("{STATUS}%{{http_code}}"), "--config", "-"])
+        .stdin(settings)
+        .stdout_file(Arc::clone(to));
     let done = surroundings(run, node).finish(node.deadline)?;
     if !done.exit.success() {
         return Err(failed(request.url, done.stderr().trim()));
     }
-    Ok(done.stdout().trim().parse().ok().filter(|code| *code > 0))
+    Ok(status(to).at("read", "the download")?)
 }
 
-fn with_wget(wget: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> Result<(), Trouble> {
+fn with_wget(wget: &Path, request: &Request<'_>, to: &Arc<File>, node: &Node<'_>) -> Result<(), Trouble> {
     let mut run =
         Run::new(wget).args(["-q", "-T", &request.timeout_s.max(1).to_string(), "-U", request.agent]);
     let mut settings = String::new();
@@ -127,11 +158,13 @@ fn with_wget(wget: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> 
     if let Some((name, password)) = request.user {
         settings.push_str(&format!("user = {name}\npassword = {password}\n"));
     }
-    let mut file = None;
     if !settings.is_empty() {
-        let held = Settings::beside(to, &settings)?;
-        run = run.arg(format!("--config={}", held.0.display()));
-        file = Some(held);
+        // Why in memory: it holds passwords, and has no name on the disk that anybody could bend.
+        let memory =
+            memfd_create("gpufleet-wgetrc", MemfdFlags::CLOEXEC).at("write", "the settings of wget")?;
+        let mut file = File::from(memory);
+        file.write_all(settings.as_bytes()).at("write", "the settings of wget")?;
+        run = run.arg(format!("--config={}", Run::INPUT)).stdin_file(Arc::new(file));
     }
     if !request.validate_certs {
         run = run.arg("--no-check-certificate");
@@ -139,33 +172,11 @@ fn with_wget(wget: &Path, request: &Request<'_>, to: &Path, node: &Node<'_>) -> 
     if !request.use_proxy {
         run = run.args(["-Y", "off"]);
     }
-    let run = run.arg("-O").arg(to).arg(request.url);
+    let run = run.args(["-O", "-", request.url]).stdout_file(Arc::clone(to));
     let done = surroundings(run, node).finish(node.deadline)?;
-    drop(file);
     if done.exit.success() {
         return Ok(());
     }
     let why = done.stderr().trim().to_owned();
     Err(failed(request.url, if why.is_empty() { "wget ended without the file" } else { &why }))
-}
-
-/// A file that only its owner reads; gone when dropped.
-struct Settings(PathBuf);
-
-impl Settings {
-    fn beside(place: &Path, text: &str) -> Result<Self, Trouble> {
-        let folder = place.parent().unwrap_or(Path::new("/"));
-        let path = folder.join(format!(".gpufleet-{}-{}.wgetrc", std::process::id(), files::unique()));
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).at("write", &path)?;
-        let settings = Self(path);
-        file.write_all(text.as_bytes()).at("write", &settings.0)?;
-        Ok(settings)
-    }
-}
-
-impl Drop for Settings {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

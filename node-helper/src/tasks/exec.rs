@@ -1,14 +1,11 @@
 //! `command`, `shell`, `script` and `raw`: a process whose effect nobody can foresee.
 
-use std::{
-    fs,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use gpufleet_protocol::{
     Disruption, FailureKind, OpOutcome, OpStatus,
     message::Mode,
+    message::streams,
     op::{Blob, Exec, Program},
 };
 use serde_json::{Map, Value, json};
@@ -18,7 +15,9 @@ use crate::{
     declare::{Gate, Node, Trouble},
     os::{
         civil,
-        files::{self, At, Fresh, Ownership},
+        files::{self, Fresh, Ownership},
+        paths::expanded,
+        tree::{self, Dir, Spot},
     },
     process::{Captured, Finished, OUTPUT_LIMIT, Output, ProcessError, Run},
 };
@@ -133,36 +132,6 @@ fn skipped(exec: &Exec, node: &Node<'_>) -> Option<OpOutcome> {
     Some(outcome)
 }
 
-/// `$NAME` and `${NAME}` as Python's `expandvars` reads them: what is not set stays.
-fn expanded(text: &str, get: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    if let Some(below) = text.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'))
-        && let Some(home) = get("HOME")
-    {
-        out.push_str(&home);
-        rest = below;
-    }
-    while let Some((before, after)) = rest.split_once('$') {
-        out.push_str(before);
-        let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
-        let plain = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
-        let (name, tail) = braced.or_else(|| after.split_at_checked(plain)).unwrap_or(("", after));
-        match get(name).filter(|_| !name.is_empty()) {
-            Some(value) => {
-                out.push_str(&value);
-                rest = tail;
-            }
-            None => {
-                out.push('$');
-                rest = after;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
-}
-
 fn program(exec: &Exec, node: &Node<'_>, pushed: Option<&Pushed>) -> Result<(Value, Run), Trouble> {
     match &exec.run {
         Program::Argv(argv) => {
@@ -202,22 +171,19 @@ fn empty(shown: Value, rc: i32, stdout: &str) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("cmd".to_owned(), shown);
     data.insert("rc".to_owned(), json!(rc));
-    streams(&mut data, stdout, "", false);
+    data.extend(streams(stdout, ""));
     data
 }
 
-/// Ansible's names; the last line break is dropped as Ansible does.
-fn streams(data: &mut Map<String, Value>, stdout: &str, stderr: &str, keeps_ends: bool) {
-    for (name, text) in [("stdout", stdout), ("stderr", stderr)] {
-        let text = if keeps_ends { text } else { text.trim_end_matches(['\r', '\n']) };
-        data.insert(name.to_owned(), json!(text));
-        data.insert(format!("{name}_lines"), json!(text.lines().collect::<Vec<_>>()));
-    }
+/// As Ansible, without the last line break.
+fn shown(text: &str, keeps_ends: bool) -> &str {
+    if keeps_ends { text } else { text.trim_end_matches(['\r', '\n']) }
 }
 
 fn said(exec: &Exec, outcome: &mut OpOutcome, output: &Output) {
+    let (stdout, stderr) = (output.stdout.text(), output.stderr.text());
     let keeps_ends = exec.verbatim || exec.keep_ends;
-    streams(&mut outcome.data, &output.stdout.text(), &output.stderr.text(), keeps_ends);
+    outcome.data.extend(streams(shown(&stdout, keeps_ends), shown(&stderr, keeps_ends)));
     let mut note = |name: &str, captured: &Captured| {
         if captured.lost > 0 {
             outcome.warnings.push(format!(
@@ -262,7 +228,7 @@ fn finished(exec: &Exec, shown: Value, done: &Finished) -> OpOutcome {
 
 /// A script of the controller in a folder of its own; gone when dropped.
 struct Pushed {
-    folder: PathBuf,
+    folder: Spot,
     path: PathBuf,
     /// Words of the `#!` line.
     interpreter: Option<Vec<String>>,
@@ -270,16 +236,16 @@ struct Pushed {
 
 impl Drop for Pushed {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = self.folder.remove_all(&|| true);
     }
 }
 
 impl Pushed {
     fn fetch(node: &Node<'_>, blob: &Blob, state_dir: Option<&Path>) -> Result<Self, Trouble> {
-        let folder = Self::folder(node, state_dir)?;
-        let path = folder.join("script");
-        let mut pushed = Self { folder, path, interpreter: None };
-        let mut fresh = Fresh::beside(&pushed.path)?;
+        let (spot, folder) = Self::folder(node, state_dir)?;
+        let script = folder.spot("script");
+        let mut pushed = Self { folder: spot, path: script.path(), interpreter: None };
+        let mut fresh = Fresh::at(script)?;
         let (mut digest, mut size, mut head) = (Sha256::new(), 0u64, Vec::new());
         node.fetch.fetch(blob, node.deadline, &mut |piece| {
             digest.update(piece);
@@ -302,7 +268,7 @@ impl Pushed {
     }
 
     /// A new folder that only the task's user can enter.
-    fn folder(node: &Node<'_>, state_dir: Option<&Path>) -> Result<PathBuf, Trouble> {
+    fn folder(node: &Node<'_>, state_dir: Option<&Path>) -> Result<(Spot, Dir), Trouble> {
         let mut places: Vec<PathBuf> = Vec::new();
         if node.user.is_none() {
             places.extend(state_dir.map(Path::to_owned));
@@ -310,18 +276,16 @@ impl Pushed {
         places.extend(["/var/tmp", "/tmp"].map(PathBuf::from));
         let mut last = None;
         for place in places {
-            let name = format!("gpufleet-script-{}-{}", std::process::id(), files::unique());
-            let folder = place.join(name);
-            match fs::DirBuilder::new().mode(0o700).create(&folder).at("make", &folder) {
-                Ok(()) => {
+            match tree::dir(&place).and_then(|place| place.private("gpufleet-script")) {
+                Ok((spot, folder)) => {
                     if let Some(user) = &node.user {
                         let owner = Ownership { uid: Some(user.uid), gid: Some(user.gid), mode: Some(0o700) };
-                        if let Err(error) = files::set_ownership(&folder, owner) {
-                            let _ = fs::remove_dir(&folder);
+                        if let Err(error) = spot.own_as(true, false, owner) {
+                            let _ = spot.remove_dir();
                             return Err(error.into());
                         }
                     }
-                    return Ok(folder);
+                    return Ok((spot, folder));
                 }
                 Err(error) => last = Some(error),
             }

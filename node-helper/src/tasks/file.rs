@@ -14,7 +14,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::files::{self, At, FileError, Ownership},
+    os::{
+        files::{At, FileError, Ownership},
+        trail::{Unsafe, Way},
+        tree::{self, Dir, GoOn, Place, Spot},
+    },
     process::Run,
     tasks::ownership::{self, Wanted},
     world::{Content, Effect, Entry, Owned, World},
@@ -24,12 +28,27 @@ use crate::{
 const MOST_PATHS: usize = 500_000;
 
 /// A path below a directory that is declared with all below it.
-#[derive(Debug)]
-struct Below {
+#[derive(Clone, Debug)]
+pub struct Below {
+    /// Relative to the directory.
     path: PathBuf,
     owned: Owned,
     directory: bool,
     link: bool,
+    /// The directory in which it was found; none in a prediction.
+    place: Option<Place>,
+    /// Who could not look into it, and may have led the walk there.
+    closed: Option<u32>,
+}
+
+/// A directory that is declared with all below it.
+#[derive(Debug, Default)]
+struct Tree {
+    /// As [`Below::place`], of the directory itself.
+    place: Option<Place>,
+    /// As [`Below::closed`], of the directory itself.
+    closed: Option<u32>,
+    below: Vec<Below>,
 }
 
 /// What becomes of a time.
@@ -102,7 +121,7 @@ pub struct State {
     empty: bool,
     /// Missing folders above, the outermost first.
     folders: Vec<PathBuf>,
-    below: Vec<Below>,
+    tree: Tree,
     /// Whether the target of a link that is to be made exists.
     target: Entry,
     /// Whether the hard link is there.
@@ -114,11 +133,34 @@ pub struct State {
 pub enum Step {
     Directory(PathBuf),
     Create(PathBuf),
-    Touch { path: PathBuf, access: When, modified: When },
-    Remove { path: PathBuf, directory: bool },
-    Link { path: PathBuf, target: PathBuf, replaces: bool },
-    Hard { path: PathBuf, source: PathBuf, replaces: bool },
-    Own { path: PathBuf, ownership: Ownership },
+    Touch {
+        path: PathBuf,
+        access: When,
+        modified: When,
+    },
+    Remove {
+        path: PathBuf,
+        directory: bool,
+    },
+    Link {
+        path: PathBuf,
+        target: PathBuf,
+        replaces: bool,
+    },
+    Hard {
+        path: PathBuf,
+        source: PathBuf,
+        replaces: bool,
+    },
+    Own {
+        path: PathBuf,
+        ownership: Ownership,
+    },
+    /// Something below the directory that is declared with all below it.
+    OwnBelow {
+        below: Below,
+        ownership: Ownership,
+    },
 }
 
 fn missing_folders(world: &World, path: &Path) -> Result<Vec<PathBuf>, Trouble> {
@@ -141,29 +183,73 @@ fn missing_folders(world: &World, path: &Path) -> Result<Vec<PathBuf>, Trouble> 
     Ok(missing)
 }
 
-fn walk(node: &Node<'_>, folder: &Path) -> Result<Vec<Below>, Trouble> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
+fn walk(node: &Node<'_>, root: &Path) -> Result<Tree, Trouble> {
+    if !node.world.predicts() {
+        let root = tree::dir(root)?;
+        let all = root.all(MOST_PATHS, &|| node.deadline.stop().is_none());
         node.check_time()?;
-        for name in node.world.names(&folder)? {
+        let below = |found: tree::Found| {
+            let owned = Owned { uid: found.uid, gid: found.gid, mode: found.mode };
+            Below {
+                path: found.below,
+                owned,
+                directory: found.directory,
+                link: found.link,
+                place: Some(found.place),
+                closed: found.place.way.shuts(owned.met(), found.directory),
+            }
+        };
+        let place = root.place();
+        let below = all?.into_iter().map(below).collect();
+        return Ok(Tree { place: Some(place), closed: place.way.closed(), below });
+    }
+    let Some(top) = node.world.entry(root)?.owned() else { return Ok(Tree::default()) };
+    let top = Way::into(rustix::process::geteuid().as_raw(), node.world.other_owner(root), top.met());
+    let mut found = Vec::new();
+    let mut folders = vec![(PathBuf::new(), top)];
+    while let Some((folder, way)) = folders.pop() {
+        node.check_time()?;
+        for name in node.world.names(&root.join(&folder))? {
             let path = folder.join(name);
-            let entry = node.world.entry(&path)?;
+            let entry = node.world.entry(&root.join(&path))?;
             let Some(owned) = entry.owned() else { continue };
             let directory = matches!(entry, Entry::Directory { .. });
             if directory {
-                folders.push(path.clone());
+                folders.push((path.clone(), way.deeper(owned.met())));
             }
-            found.push(Below { path, owned, directory, link: matches!(entry, Entry::Link { .. }) });
+            let link = matches!(entry, Entry::Link { .. });
+            let closed = way.shuts(owned.met(), directory);
+            found.push(Below { path, owned, directory, link, place: None, closed });
             if found.len() > MOST_PATHS {
                 return Err(Trouble::invalid(format!(
                     "more than {MOST_PATHS} paths are below {}",
-                    folder.display()
+                    root.display()
                 )));
             }
         }
     }
-    Ok(found)
+    Ok(Tree { place: None, closed: top.closed(), below: found })
+}
+
+/// Whether it gives anybody but root more rights on what has these bits.
+fn opens(set: &Ownership, mode: u32) -> bool {
+    let given = |id: Option<u32>| id.is_some_and(|id| id != 0);
+    given(set.uid) || given(set.gid) || set.mode.is_some_and(|wanted| wanted & !mode & 0o077 != 0)
+}
+
+/// Refuses to give away what a user could not look into, and may have put where the walk came.
+fn guard(path: &Path, closed: Option<u32>, set: &Ownership, now: Owned) -> Result<(), Trouble> {
+    match closed.filter(|_| opens(set, now.mode)) {
+        Some(owner) => Err(Trouble::invalid(Unsafe::Closed { path: path.to_owned(), owner }.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Whether the task cannot be judged without what a link leads to that could not be followed.
+fn needs_target(task: &File, error: &FileError) -> bool {
+    let circle = error.source.raw_os_error() == Some(libc::ELOOP);
+    let itself = matches!(task.state, Some(FileState::Absent | FileState::Link | FileState::Hard));
+    task.follow && !circle && !itself
 }
 
 impl State {
@@ -300,9 +386,11 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
                 plan.changes.push(change(None, "directory"));
             }
             (path, Entry::Directory { owned }) => {
+                let (set, _) = ownership::differences(shown, *owned, &state.wanted, true)?;
+                guard(path, state.tree.closed, &set, *owned)?;
                 own(&state.wanted, path, shown, *owned, true, &mut plan)?;
                 let mut changed = 0;
-                for below in &state.below {
+                for below in &state.tree.below {
                     let wanted = if below.link {
                         Wanted { mode: None, ..state.wanted.clone() }
                     } else {
@@ -310,7 +398,9 @@ fn plan_kind(task: &File, state: &State, touches: bool) -> Result<Plan<Step>, Tr
                     };
                     let (set, changes) = ownership::differences("", below.owned, &wanted, below.directory)?;
                     if !changes.is_empty() {
-                        plan.steps.push(Step::Own { path: below.path.clone(), ownership: set });
+                        let closed = below.closed.filter(|_| !below.link);
+                        guard(&path.join(&below.path), closed, &set, below.owned)?;
+                        plan.steps.push(Step::OwnBelow { below: below.clone(), ownership: set });
                         changed += 1;
                     }
                 }
@@ -419,16 +509,18 @@ impl Declaration for File {
         let entry = world.entry(&path)?;
         let (place, there) = match world.follow(&path) {
             Ok(found) => found,
-            // A link in a circle can still be removed or replaced.
-            Err(_) if matches!(entry, Entry::Link { .. }) => (path.clone(), Entry::Absent),
+            // A link in a circle, or one that may not be followed, can still be removed or replaced.
+            Err(error) if matches!(entry, Entry::Link { .. }) && !needs_target(self, &error) => {
+                (path.clone(), Entry::Absent)
+            }
             Err(error) => return Err(error.into()),
         };
         let folders = if entry == Entry::Absent { missing_folders(world, &path)? } else { Vec::new() };
         let empty = matches!(entry, Entry::Directory { .. }) && world.names(&path)?.is_empty();
-        let below = if self.recurse && matches!(there, Entry::Directory { .. }) {
+        let tree = if self.recurse && matches!(there, Entry::Directory { .. }) {
             walk(node, &place)?
         } else {
-            Vec::new()
+            Tree::default()
         };
         let (mut target, mut linked, mut source) = (Entry::Absent, false, None);
         if let Some(src) = &self.src {
@@ -466,7 +558,7 @@ impl Declaration for File {
             there,
             empty,
             folders,
-            below,
+            tree,
             target,
             linked,
             wanted,
@@ -495,12 +587,13 @@ impl Declaration for File {
             if path == state.place {
                 return Some(state.there.clone());
             }
-            let below = state.below.iter().find(|below| below.path == path)?;
-            Some(if below.directory {
-                Entry::Directory { owned: below.owned }
-            } else {
-                Entry::File { owned: below.owned, content: Content::On(path.to_owned()) }
-            })
+            None
+        };
+        let owned_so = |mut owned: Owned, set: &Ownership| {
+            owned.uid = set.uid.unwrap_or(owned.uid);
+            owned.gid = set.gid.unwrap_or(owned.gid);
+            owned.mode = set.mode.unwrap_or(owned.mode);
+            owned
         };
         for step in &plan.steps {
             let (path, entry) = match step {
@@ -528,11 +621,23 @@ impl Declaration for File {
                     | Entry::Link { owned, .. }
                     | Entry::Other { owned, .. } = &mut entry
                     {
-                        owned.uid = ownership.uid.unwrap_or(owned.uid);
-                        owned.gid = ownership.gid.unwrap_or(owned.gid);
-                        owned.mode = ownership.mode.unwrap_or(owned.mode);
+                        *owned = owned_so(*owned, ownership);
                     }
                     (path, entry)
+                }
+                Step::OwnBelow { below, ownership } => {
+                    let path = state.place.join(&below.path);
+                    let owned = owned_so(below.owned, ownership);
+                    let entry = if below.directory {
+                        Entry::Directory { owned }
+                    } else if below.link {
+                        let Ok(Entry::Link { target, .. }) = World::real().entry(&path) else { continue };
+                        Entry::Link { owned, target }
+                    } else {
+                        Entry::File { owned, content: Content::On(path.clone()) }
+                    };
+                    effects.push(Effect::Path { path, entry });
+                    continue;
                 }
             };
             effects.push(Effect::Path { path: path.clone(), entry });
@@ -540,10 +645,27 @@ impl Declaration for File {
         effects
     }
 
-    fn apply(&self, node: &Node<'_>, _: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        let go_on = || node.deadline.stop().is_none();
+        let mut deep = Deep { path: &state.place, root: None, at: None };
         for step in &plan.steps {
             node.check_time()?;
-            perform(step)?;
+            let done = match step {
+                Step::OwnBelow { below, ownership } => deep.own(below, *ownership),
+                Step::Own { path, ownership } if self.recurse && *path == state.place => {
+                    deep.own_itself(state.tree.place, *ownership)
+                }
+                step => perform(step, &go_on),
+            };
+            if done.is_err() {
+                node.check_time()?;
+            }
+            done?;
         }
         Ok(Map::new())
     }
@@ -573,190 +695,97 @@ impl Declaration for File {
     }
 }
 
-fn perform(step: &Step) -> Result<(), FileError> {
-    match step {
-        Step::Directory(path) => match fs::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done.at("make", path),
-        },
-        Step::Create(path) => {
-            fs::OpenOptions::new().write(true).create_new(true).open(path).map(drop).at("make", path)
+/// What is below the directory that is declared with all below it; the folder of the last path is kept open, since the
+/// paths come folder by folder.
+struct Deep<'a> {
+    path: &'a Path,
+    root: Option<Dir>,
+    at: Option<(PathBuf, Dir)>,
+}
+
+/// What is gone by now needs no owner; what came is seen when all is observed again.
+fn still(done: Result<(), FileError>) -> Result<(), FileError> {
+    match done {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+impl Deep<'_> {
+    fn open(&mut self) -> Result<Dir, FileError> {
+        let root = self.root.take().map_or_else(|| tree::dir(self.path), Ok)?;
+        Ok(self.root.insert(root).clone())
+    }
+
+    /// The directory itself; one that was just made has nothing below it.
+    fn own_itself(&mut self, place: Option<Place>, ownership: Ownership) -> Result<(), FileError> {
+        let Some(place) = place else { return tree::own(self.path, ownership) };
+        let opens = |mode| opens(&ownership, mode);
+        self.open()?.spot(".").own_found(place, (true, false), ownership, opens)
+    }
+
+    fn own(&mut self, below: &Below, ownership: Ownership) -> Result<(), FileError> {
+        let (Some(folder), Some(name)) = (below.path.parent(), below.path.file_name()) else { return Ok(()) };
+        let root = self.open()?;
+        if self.at.as_ref().is_none_or(|(at, _)| at != folder) {
+            // Why forgotten first: this folder may be gone, and the next path is in another one.
+            self.at = None;
+            match root.beneath(folder) {
+                Ok(dir) => self.at = Some((folder.to_owned(), dir)),
+                Err(error) => return still(Err(error)),
+            }
         }
+        let (Some((_, dir)), Some(place)) = (&self.at, below.place) else { return Ok(()) };
+        let opens = |mode| opens(&ownership, mode);
+        still(dir.spot(name).own_found(place, (below.directory, below.link), ownership, opens))
+    }
+}
+
+fn perform(step: &Step, go_on: GoOn<'_>) -> Result<(), FileError> {
+    match step {
+        Step::Directory(path) => tree::spot(path)?.make_dir(0o777).at("make", path),
+        Step::Create(path) => tree::spot(path)?.create(0o666).map(drop).at("make", path),
         Step::Touch { path, access, modified } => {
             let times =
                 rustix::fs::Timestamps { last_access: access.stamp(), last_modification: modified.stamp() };
-            rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())
-                .at("touch", path)
+            tree::spot(path)?.touch(&times)
         }
-        Step::Remove { path, directory: true } => fs::remove_dir_all(path).at("remove", path),
-        Step::Remove { path, directory: false } => fs::remove_file(path).at("remove", path),
+        Step::Remove { path, directory: true } => tree::remove_all(path, go_on),
+        Step::Remove { path, directory: false } => tree::spot(path)?.remove().at("remove", path),
         Step::Link { path, target, replaces } => {
-            place(path, *replaces, |temporary| std::os::unix::fs::symlink(target, temporary))
+            place(&tree::spot(path)?, *replaces, |temporary| temporary.link_to(target))
         }
         Step::Hard { path, source, replaces } => {
-            place(path, *replaces, |temporary| fs::hard_link(source, temporary))
+            let source = tree::spot(source)?;
+            place(&tree::spot(path)?, *replaces, |temporary| temporary.name_also(&source))
         }
-        Step::Own { path, ownership } => files::set_ownership(path, *ownership),
+        Step::Own { path, ownership } => tree::own(path, *ownership),
+        // Below a directory that is held open: `Deep`.
+        Step::OwnBelow { .. } => Ok(()),
     }
 }
 
 /// Makes a link beside the path and renames it, so that the path is never missing.
-fn place(path: &Path, replaces: bool, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), FileError> {
+fn place(spot: &Spot, replaces: bool, make: impl FnOnce(&Spot) -> io::Result<()>) -> Result<(), FileError> {
     if !replaces {
-        return make(path).at("make", path);
+        return make(spot).at("make", spot.path());
     }
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let name = format!(".{name}.gpufleet-{}-{}", std::process::id(), files::unique());
-    let temporary = path.with_file_name(name);
-    make(&temporary).at("make", path)?;
+    let letters = tree::random_letters::<12>().at("make", spot.path())?;
+    let temporary = spot.dir().spot(format!(".{}.gpufleet-{letters}", spot.name().to_string_lossy()));
+    make(&temporary).at("make", spot.path())?;
     // A link cannot be renamed over a directory; only an empty one gets here.
-    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
-        && let Err(error) = fs::remove_dir(path)
+    if spot.look()?.is_some_and(|meta| meta.is_dir())
+        && let Err(error) = spot.remove_dir()
     {
-        let _ = fs::remove_file(&temporary);
-        return Err(FileError::new("replace", path, error));
+        let _ = temporary.remove();
+        return Err(FileError::new("replace", spot.path(), error));
     }
-    let renamed = fs::rename(&temporary, path).at("replace", path);
+    let renamed = temporary.rename(spot).at("replace", spot.path());
     // Why: renaming onto a hard link of the same file does nothing and leaves the temporary name.
-    let _ = fs::remove_file(&temporary);
+    let _ = temporary.remove();
     renamed
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use gpufleet_protocol::{FailureKind, OpOutcome, OpStatus, message::Mode};
-
-    use super::*;
-    use crate::tasks::testing::{Bench, changed};
-
-    fn file(value: Value) -> File {
-        serde_json::from_value(value).unwrap()
-    }
-
-    fn converges(bench: &Bench, task: &File) -> OpOutcome {
-        let before = bench.snapshot();
-        let predicted = bench.run(task, Mode::Predict);
-        assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
-        assert_eq!(bench.run(task, Mode::Predict).status, OpStatus::Ok, "the prediction sees itself");
-        bench.forget();
-        let done = bench.run(task, Mode::Apply);
-        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        let settled = bench.snapshot();
-        assert_eq!(bench.run(task, Mode::Apply).status, OpStatus::Ok);
-        assert_eq!(changed(&settled, &bench.snapshot()), Vec::<PathBuf>::new());
-        done
-    }
-
-    fn refusal(bench: &Bench, task: &File) -> String {
-        match bench.run(task, Mode::Apply).status {
-            OpStatus::Failed { kind: FailureKind::Invalid | FailureKind::Missing, message } => message,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn directories_are_made_with_their_parents() {
-        let bench = Bench::new();
-        let done =
-            converges(&bench, &file(json!({"path": "/srv/a/b", "state": "directory", "mode": "0750"})));
-        assert_eq!(done.changes.len(), 1);
-        assert_eq!(fs::metadata(bench.path("srv/a/b")).unwrap().mode() & 0o7777, 0o750);
-    }
-
-    #[test]
-    fn modes_apply_below_too() {
-        let bench = Bench::new();
-        bench.write("srv/a/one", "");
-        bench.write("srv/a/sub/two", "");
-        for name in ["srv/a/one", "srv/a/sub/two"] {
-            fs::set_permissions(bench.path(name), fs::Permissions::from_mode(0o644)).unwrap();
-        }
-        fs::set_permissions(bench.path("srv/a"), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(bench.path("srv/a/sub"), fs::Permissions::from_mode(0o755)).unwrap();
-        let task =
-            file(json!({"path": "/srv/a", "state": "directory", "recurse": true, "mode": "u=rwX,g=rX,o="}));
-        let done = bench.run(&task, Mode::Apply);
-        let shown: Vec<_> =
-            done.changes.iter().map(|change| (change.what.as_str(), change.to.as_str())).collect();
-        assert_eq!(shown, [("/srv/a mode", "0750"), ("/srv/a below", "as declared")]);
-        assert_eq!(fs::metadata(bench.path("srv/a/sub")).unwrap().mode() & 0o7777, 0o750);
-        assert_eq!(fs::metadata(bench.path("srv/a/sub/two")).unwrap().mode() & 0o7777, 0o640);
-        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn absence_removes_trees_and_links_only_themselves() {
-        let bench = Bench::new();
-        bench.write("srv/a/sub/two", "");
-        bench.write("srv/kept", "x");
-        std::os::unix::fs::symlink("../kept", bench.path("srv/a/link")).unwrap();
-        converges(&bench, &file(json!({"path": "/srv/a", "state": "absent"})));
-        assert_eq!(bench.read("srv/kept"), "x");
-        std::os::unix::fs::symlink("kept", bench.path("srv/link")).unwrap();
-        converges(&bench, &file(json!({"path": "/srv/link", "state": "absent"})));
-        assert_eq!(bench.read("srv/kept"), "x");
-    }
-
-    #[test]
-    fn links_are_made_changed_and_refused() {
-        let bench = Bench::new();
-        bench.write("srv/one", "1");
-        bench.write("srv/two", "2");
-        converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "one"})));
-        let done = converges(&bench, &file(json!({"path": "/srv/link", "state": "link", "src": "two"})));
-        assert_eq!(done.changes[0].from.as_deref(), Some("link to one"));
-        let dangling = file(json!({"path": "/srv/new", "state": "link", "src": "none"}));
-        assert!(refusal(&bench, &dangling).contains("the target none does not exist"));
-        converges(&bench, &file(json!({"path": "/srv/new", "state": "link", "src": "none", "force": true})));
-        let over = file(json!({"path": "/srv/one", "state": "link", "src": "two"}));
-        assert!(refusal(&bench, &over).contains("/srv/one is a file; `force: true`"));
-        converges(&bench, &file(json!({"path": "/srv/one", "state": "link", "src": "two", "force": true})));
-        let full = file(json!({"path": "/srv", "state": "link", "src": "/etc", "force": true}));
-        assert!(refusal(&bench, &full).contains("not empty"));
-    }
-
-    #[test]
-    fn hard_links_share_the_inode() {
-        let bench = Bench::new();
-        bench.write("srv/one", "1");
-        let done =
-            bench.run(&file(json!({"path": "/srv/two", "state": "hard", "src": "/srv/one"})), Mode::Apply);
-        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
-        let inode = |name: &str| fs::metadata(bench.path(name)).unwrap().ino();
-        assert_eq!(inode("srv/one"), inode("srv/two"));
-        let again =
-            bench.run(&file(json!({"path": "/srv/two", "state": "hard", "src": "/srv/one"})), Mode::Apply);
-        assert_eq!(again.status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn a_circle_of_links_can_be_removed() {
-        let bench = Bench::new();
-        fs::create_dir_all(bench.path("srv")).unwrap();
-        std::os::unix::fs::symlink("loop", bench.path("srv/loop")).unwrap();
-        converges(&bench, &file(json!({"path": "/srv/loop", "state": "absent"})));
-    }
-
-    #[test]
-    fn touching_always_changes_and_file_never_makes() {
-        let bench = Bench::new();
-        let touch = file(json!({"path": "/srv", "state": "touch"}));
-        assert_eq!(bench.run(&touch, Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(bench.run(&touch, Mode::Apply).status, OpStatus::Changed);
-        assert!(
-            refusal(&bench, &file(json!({"path": "/none", "state": "file"}))).contains("does not make one")
-        );
-        assert!(
-            refusal(&bench, &file(json!({"path": "/srv", "state": "directory"})))
-                .contains("is a file, not a directory")
-        );
-        assert_eq!(
-            bench.run(&file(json!({"path": "/srv", "mode": "0600"})), Mode::Apply).changes[0].to,
-            "0600"
-        );
-        let nowhere = file(json!({"path": "/none/x", "state": "touch"}));
-        assert!(refusal(&bench, &nowhere).contains("the directory /none for /none/x does not exist"));
-    }
-}
+#[path = "file_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@
 //! manual has it, unless `force` asks the server each time: then only the run can tell.
 
 use std::{
-    fs,
+    io::Read,
     path::{Path, PathBuf},
     time::{Instant, SystemTime},
 };
@@ -21,7 +21,8 @@ use crate::{
     os::{
         checksum::{self, Digests},
         civil,
-        files::{self, Fresh, Ownership},
+        files::{self, At, Fresh, Ownership},
+        tree,
     },
     tasks::{
         download::{self, Request, download},
@@ -94,11 +95,23 @@ fn wanted(task: &GetUrl, node: &Node<'_>) -> Result<Option<(ChecksumAlgorithm, S
         Some((algorithm, Digest::ListedAt(url))) => {
             let place = std::env::temp_dir().join("checksums");
             let fresh = Fresh::beside(&place)?;
-            download(&Request { url: &url, ..request(task) }, fresh.temporary(), node)?;
-            let bytes = files::read_bounded(fresh.temporary(), LIST_LIMIT)?.unwrap_or_default();
+            download(&Request { url: &url, ..request(task) }, fresh.file(), node)?;
+            let mut bytes = Vec::new();
+            fresh.content()?.take(LIST_LIMIT + 1).read_to_end(&mut bytes).at("read", &place)?;
+            if bytes.len() as u64 > LIST_LIMIT {
+                return Err(Trouble::invalid(format!(
+                    "the list of checksums '{}' has more than {} MiB, so it is not one; give the checksum itself",
+                    download::shown(&url),
+                    LIST_LIMIT >> 20
+                )));
+            }
             let text = String::from_utf8_lossy(&bytes);
             let digest = listed(&text, task.name(), algorithm).ok_or_else(|| {
-                Trouble::invalid(format!("Unable to find a checksum for file '{}' in '{url}'", task.name()))
+                Trouble::invalid(format!(
+                    "Unable to find a checksum for file '{}' in '{}'",
+                    task.name(),
+                    download::shown(&url)
+                ))
             })?;
             Some((algorithm, digest))
         }
@@ -131,13 +144,14 @@ impl Declaration for GetUrl {
             return Err(Trouble::invalid(format!("Destination {} does not exist", folder.display())));
         }
         let now = match &entry {
-            Entry::File { content, .. } => Some(node.world.digests(content)?),
+            Entry::File { content, .. } => Some(node.world.digests(content, node.deadline)?),
             _ => None,
         };
         let checksum = wanted(self, node)?.map(|(algorithm, digest)| -> Result<_, Trouble> {
             let there = match (&entry, algorithm) {
                 (Entry::File { content: Content::On(path), .. }, algorithm) => {
-                    Some(checksum::of_file(algorithm, path)?)
+                    let file = node.deadline.reader(tree::open(path)?);
+                    Some(checksum::of(algorithm, file).at("read", path)?)
                 }
                 (_, ChecksumAlgorithm::Sha256) => now.as_ref().map(|now| now.sha256.clone()),
                 (_, ChecksumAlgorithm::Sha1) => now.as_ref().and_then(|now| now.sha1.clone()),
@@ -192,7 +206,7 @@ impl Declaration for GetUrl {
         for step in &plan.steps {
             match step {
                 Step::Download => put(self, node, state, &mut data)?,
-                Step::Own(set) => files::set_ownership(&state.dest, *set)?,
+                Step::Own(set) => tree::own(&state.dest, *set)?,
             }
         }
         Ok(data)
@@ -265,11 +279,11 @@ fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Val
         Some(folder) => Fresh::beside(&node.roots.path(folder).join("download"))?,
         None => Fresh::beside(&state.dest)?,
     };
-    let status = download(&request(task), fresh.temporary(), node)?;
-    let file = fs::File::open(fresh.temporary()).map_err(|error| Trouble::io(error.to_string()))?;
-    let got = checksum::digests(file).map_err(|error| Trouble::io(error.to_string()))?;
+    let status = download(&request(task), fresh.file(), node)?;
+    let got = checksum::digests(node.deadline.reader(fresh.content()?)).at("read", fresh.temporary())?;
     if let Some((algorithm, wanted, _)) = &state.checksum {
-        let sum = checksum::of_file(*algorithm, fresh.temporary())?;
+        let sum =
+            checksum::of(*algorithm, node.deadline.reader(fresh.content()?)).at("read", fresh.temporary())?;
         if sum != *wanted {
             return Err(Trouble::failed(
                 FailureKind::Invalid,
@@ -292,12 +306,12 @@ fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Val
     }
     let mut fresh = fresh;
     if task.tmp_dest.is_some() {
-        fresh = moved(&fresh, &state.dest)?;
+        fresh = moved(&fresh, &state.dest, node)?;
     }
     if state.now.is_some() {
-        fresh.adopt(&state.dest)?;
+        fresh.adopt()?;
         if task.backup {
-            let copy = files::back_up(&state.dest, &civil::stamp(SystemTime::now()))?;
+            let copy = files::back_up(&state.dest, &civil::stamp(SystemTime::now()), node.deadline)?;
             data.insert("backup_file".to_owned(), json!(copy));
         }
     } else {
@@ -309,17 +323,10 @@ fn put(task: &GetUrl, node: &Node<'_>, state: &State, data: &mut Map<String, Val
 }
 
 /// The same content beside its destination.
-fn moved(fresh: &Fresh, dest: &Path) -> Result<Fresh, Trouble> {
-    use std::io::Read as _;
-    let mut beside = Fresh::beside(dest)?;
-    let mut file = fs::File::open(fresh.temporary()).map_err(|error| Trouble::io(error.to_string()))?;
-    let mut buffer = vec![0u8; 256 * 1024];
-    loop {
-        match file.read(&mut buffer).map_err(|error| Trouble::io(error.to_string()))? {
-            0 => return Ok(beside),
-            count => beside.write_all(buffer.get(..count).unwrap_or_default())?,
-        }
-    }
+fn moved(fresh: &Fresh, dest: &Path, node: &Node<'_>) -> Result<Fresh, Trouble> {
+    let beside = Fresh::beside(dest)?;
+    std::io::copy(&mut node.deadline.reader(fresh.content()?), &mut beside.file()).at("write", dest)?;
+    Ok(beside)
 }
 
 /// What a forced download that only the run can judge comes to.
@@ -340,21 +347,22 @@ pub fn settle(task: &GetUrl, mode: Mode, mut outcome: OpOutcome) -> OpOutcome {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::tasks::testing::Bench;
 
     /// A stand-in that reads curl's settings and copies a file of the node.
     const CURL: &str = r#"#!/bin/sh
 settings=$(cat)
-out=$(printf '%s\n' "$settings" | sed -n 's/^output = "\(.*\)"$/\1/p')
 url=$(printf '%s\n' "$settings" | sed -n 's/^url = "\(.*\)"$/\1/p')
 root=$(dirname "$0")/../..
 printf '%s\n' "$*" >> "$root/srv/arguments"
 printf '%s\n' "$settings" >> "$root/srv/settings"
 file="$root/srv/www/${url##*/}"
 [ -f "$file" ] || { echo "curl: (22) The requested URL returned error: 404" >&2; exit 22; }
-cat "$file" > "$out"
-printf 200
+cat "$file"
+printf '\ngpufleet-http-status 200'
 "#;
 
     fn bench() -> Bench {
@@ -423,6 +431,17 @@ printf 200
         assert_eq!(named, Some(sum.clone()));
         assert_eq!(super::listed(&sum, "any", ChecksumAlgorithm::Sha256), Some(sum));
         assert_eq!(super::listed("nothing here", "tool", ChecksumAlgorithm::Sha256), None);
+    }
+
+    #[test]
+    fn a_list_of_checksums_that_is_too_long_is_refused() {
+        let bench = bench();
+        let line = format!("{}  tool\n", files::sha256(b"tool\n"));
+        bench.write("srv/www/SUMS", &(line + &"x".repeat(LIST_LIMIT as usize)));
+        let done =
+            run(&bench, &task(json!({"checksum": "sha256:https://me:hush@example.com/SUMS"})), Mode::Apply);
+        let OpStatus::Failed { message, .. } = &done.status else { panic!("{done:?}") };
+        assert!(message.contains("'https://example.com/SUMS' has more than 4 MiB"), "{message}");
     }
 
     #[test]

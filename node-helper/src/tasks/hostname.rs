@@ -141,7 +141,7 @@ mod tests {
         let predicted = bench.run(&named("gpu001.cluster"), Mode::Predict);
         assert_eq!(bench.snapshot(), before);
         assert_eq!(bench.run(&named("gpu001.cluster"), Mode::Predict).status, OpStatus::Ok);
-        bench.overlay.activate(Disruption::Reboot);
+        bench.activate(Disruption::Reboot);
         assert_eq!(bench.run(&named("gpu001.cluster"), Mode::Predict).status, OpStatus::Ok);
         let done = bench.run(&named("gpu001.cluster"), Mode::Apply);
         assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));

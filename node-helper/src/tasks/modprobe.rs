@@ -3,36 +3,50 @@
 //! /proc/modules and the list of built-in modules tell what is there; files of modules-load.d and modprobe.d tell what
 //! boots do. Ansible's file names are used, so that either tool finds what the other one wrote.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use gpufleet_protocol::{
-    Change, Disruption,
+    Certainty, Change, Disruption,
     tasks::{Modprobe, ModulePersistence, ModuleState},
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::files::{self, At, FileError, Ownership},
-    tasks::tool,
-    world::{Content, Effect, Entry, Owned},
+    os::{
+        files::{self, FileError, Ownership},
+        tree,
+    },
+    tasks::{
+        initramfs::{Holds, Initramfs},
+        tool,
+    },
+    world::{Content, Effect, Entry, Owned, World},
 };
 
 const LOAD: &str = "/etc/modules-load.d";
 const OPTIONS: &str = "/etc/modprobe.d";
+/// What a prediction keeps of a module that it loads.
+const LOADED: &str = "loaded";
 
 #[derive(Debug)]
 pub struct State {
     loaded: bool,
+    /// Whether something loads it at boot is not known, because no file says so.
+    open: bool,
     /// Part of the kernel itself: it cannot be unloaded.
     built_in: bool,
-    /// What /proc/modules says, for predictions.
-    modules: (PathBuf, String),
     /// Files of modules-load.d that name the module, and of modprobe.d that give it options.
     load: Vec<(PathBuf, String)>,
     options: Vec<(PathBuf, String)>,
+    /// Files of modprobe.d in which such options were commented out.
+    former: Vec<PathBuf>,
     load_folder: PathBuf,
     options_folder: PathBuf,
+    initramfs: Initramfs,
 }
 
 #[derive(Debug)]
@@ -40,11 +54,23 @@ pub enum Step {
     Load,
     Unload,
     File(PathBuf, String),
+    /// Builds what the kernel boots with again.
+    Initramfs,
 }
 
 /// Names of modules are equal when they are so but for `-` and `_`.
 fn canonical(name: &str) -> String {
     name.replace('-', "_")
+}
+
+/// The name under which a prediction keeps whether a module is loaded.
+fn assumption(name: &str) -> String {
+    format!("modules/{name}")
+}
+
+/// Whether earlier tasks of a prediction unload a module.
+pub fn is_unloaded(world: &World, name: &str) -> bool {
+    world.parameter(&assumption(&canonical(name))).is_some_and(|assumed| assumed != LOADED)
 }
 
 /// Whether a line of modules-load.d names the module.
@@ -57,6 +83,11 @@ fn options_of(line: &str, name: &str) -> Option<String> {
     let mut words = line.split_whitespace();
     let ours = words.next() == Some("options") && words.next().map(canonical).as_deref() == Some(name);
     ours.then(|| words.collect::<Vec<_>>().join(" "))
+}
+
+/// Whether a line of modprobe.d is one with options of the module that was commented out.
+fn was_options(line: &str, name: &str) -> bool {
+    line.strip_prefix('#').is_some_and(|line| options_of(line, name).is_some())
 }
 
 fn commented(text: &str, ours: impl Fn(&str) -> bool) -> String {
@@ -109,16 +140,40 @@ impl Declaration for Modprobe {
                 return Err(FileError::new("read", path, missing).into());
             }
         };
-        let loaded = text.lines().any(|line| line.split(' ').next().map(canonical).as_deref() == Some(&name));
-        Ok(State {
+        let now = text.lines().any(|line| line.split(' ').next().map(canonical).as_deref() == Some(&name));
+        let load = files_with(node, LOAD, |line| loads(line, &name))?;
+        let (loaded, open) = match node.world.parameter(&assumption(&name)) {
+            Some(assumed) => (assumed == LOADED, false),
+            // Why open also where it is not there now: somebody may have unloaded what the hardware brings in.
+            None if node.world.rebooted() => (!load.is_empty(), load.is_empty()),
+            None => (now, false),
+        };
+        let built_in = !now && built_in(node, &name);
+        let mut state = State {
             loaded,
-            built_in: !loaded && built_in(node, &name),
-            modules: (path, text),
-            load: files_with(node, LOAD, |line| loads(line, &name))?,
+            open: open && !built_in,
+            built_in,
+            load,
             options: files_with(node, OPTIONS, |line| options_of(line, &name).is_some())?,
+            former: files_with(node, OPTIONS, |line| was_options(line, &name))?
+                .into_iter()
+                .map(|(path, _)| path)
+                .collect(),
             load_folder: node.roots.path(LOAD),
             options_folder: node.roots.path(OPTIONS),
-        })
+            initramfs: Initramfs::unasked(),
+        };
+        if self.declares_options(&state) {
+            let own = state.options_folder.join(format!("{}.conf", self.name));
+            let mut files: Vec<&Path> = state.options.iter().map(|(path, _)| path.as_path()).collect();
+            // Why those too: whoever commented the options out may have died before the images were built.
+            files.extend(state.former.iter().map(PathBuf::as_path));
+            if node.world.follow(&own)?.1 != Entry::Absent && !files.contains(&own.as_path()) {
+                files.push(&own);
+            }
+            state.initramfs = Initramfs::read(node, &self.name, &files, self.changes_options(&state))?;
+        }
+        Ok(state)
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -130,6 +185,13 @@ impl Declaration for Modprobe {
             |what: String, from: String, to: &str| Change::new(what, Some(from), to, Disruption::Live);
         let module = format!("module {}", self.name);
         match self.state {
+            wanted if state.open => {
+                let to = if wanted == ModuleState::Present { "loaded" } else { "not loaded" };
+                let mut open = Change::new(module.clone(), None, to, Disruption::Live)
+                    .with_note("whether something loads it at boot is known only in the run");
+                open.certainty = Certainty::Possible;
+                plan.changes.push(open);
+            }
             ModuleState::Present if !there => {
                 plan.push(Step::Load, change(module.clone(), shown(there, "loaded", "not loaded"), "loaded"));
             }
@@ -169,12 +231,19 @@ impl Declaration for Modprobe {
                 }
             }
         }
+        let writes =
+            |step: &Step| matches!(step, Step::File(path, _) if path.starts_with(&state.options_folder));
+        let written = plan.steps.iter().any(writes);
+        self.plan_initramfs(state, written, &mut plan);
         Ok(plan)
     }
 
     fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
         let name = canonical(&self.name);
-        let (modules, text) = &state.modules;
+        let assume = |there: bool| Effect::Parameter {
+            name: assumption(&name),
+            value: if there { LOADED } else { "" }.to_owned(),
+        };
         let file = |path: &PathBuf, text: String| Effect::Path {
             path: path.clone(),
             entry: Entry::File {
@@ -182,20 +251,24 @@ impl Declaration for Modprobe {
                 content: Content::Known(text.into_bytes().into()),
             },
         };
-        let effect = |step: &Step| match step {
-            Step::Load => file(modules, format!("{text}{name} 16384 0 - Live 0x0000000000000000\n")),
-            Step::Unload => {
-                let kept = text
-                    .lines()
-                    .filter(|line| line.split(' ').next().map(canonical).as_deref() != Some(&name));
-                file(modules, kept.map(|line| format!("{line}\n")).collect())
-            }
-            Step::File(path, text) => file(path, text.clone()),
+        let effect = |step: &Step| {
+            vec![match step {
+                Step::Load => assume(true),
+                Step::Unload => assume(false),
+                Step::File(path, text) => file(path, text.clone()),
+                Step::Initramfs => return state.initramfs.built(),
+            }]
         };
-        plan.steps.iter().map(effect).collect()
+        let opened = state.open.then(|| assume(self.state == ModuleState::Present));
+        plan.steps.iter().flat_map(effect).chain(opened).collect()
     }
 
-    fn apply(&self, node: &Node<'_>, _: &State, plan: &Plan<Step>) -> Result<Map<String, Value>, Trouble> {
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
         for step in &plan.steps {
             match step {
                 Step::Load | Step::Unload => {
@@ -212,10 +285,11 @@ impl Declaration for Modprobe {
                 }
                 Step::File(path, text) => {
                     if let Some(folder) = path.parent() {
-                        fs::create_dir_all(folder).at("make", folder)?;
+                        tree::make_dirs(folder)?;
                     }
                     files::replace(path, text.as_bytes(), Ownership::default())?;
                 }
+                Step::Initramfs => state.initramfs.build(node)?,
             }
         }
         Ok(Map::new())
@@ -234,10 +308,58 @@ impl Declaration for Modprobe {
 
 /// Options of a module at boot.
 trait BootOptions {
+    /// Whether the task says anything about options at boot.
+    fn declares_options(&self, state: &State) -> bool;
+    /// Whether the options at boot are others than declared.
+    fn changes_options(&self, state: &State) -> bool;
+    /// `written`: files of modprobe.d change.
+    fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>);
     fn plan_options(&self, state: &State, name: &str, what: String, plan: &mut Plan<Step>);
 }
 
 impl BootOptions for Modprobe {
+    fn declares_options(&self, state: &State) -> bool {
+        match self.persistent {
+            ModulePersistence::Disabled => false,
+            ModulePersistence::Present => !words(&self.params).is_empty(),
+            ModulePersistence::Absent => !state.options.is_empty() || !state.former.is_empty(),
+        }
+    }
+
+    fn changes_options(&self, state: &State) -> bool {
+        let name = canonical(&self.name);
+        let lines = state.options.iter().flat_map(|(_, text)| text.lines());
+        let now: Vec<String> = lines.filter_map(|line| options_of(line, &name)).collect();
+        match self.persistent {
+            ModulePersistence::Absent => !state.options.is_empty(),
+            _ => now != [words(&self.params)],
+        }
+    }
+
+    fn plan_initramfs(&self, state: &State, written: bool, plan: &mut Plan<Step>) {
+        let because = match &state.initramfs.holds {
+            Holds::Yes { stale } if written || *stale => "with older options",
+            Holds::Unknown(_) if written => "perhaps with older options",
+            _ => return,
+        };
+        let Some(program) = state.initramfs.program() else {
+            let why = match &state.initramfs.holds {
+                Holds::Unknown(why) => format!("may hold {} with its older options ({why})", self.name),
+                _ => format!("holds {} with its older options", self.name),
+            };
+            plan.warnings.push(format!(
+                "the initramfs {why}, and neither update-initramfs nor dracut nor mkinitcpio is there to build it again"
+            ));
+            return;
+        };
+        let what = format!("module {} in the initramfs", self.name);
+        let change = Change::new(what, Some(because.to_owned()), "as in modprobe.d", Disruption::Live);
+        plan.push(
+            Step::Initramfs,
+            change.with_note(format!("{program} builds it again, which takes a while")),
+        );
+    }
+
     fn plan_options(&self, state: &State, name: &str, what: String, plan: &mut Plan<Step>) {
         let wanted = words(&self.params);
         let own = state.options_folder.join(format!("{}.conf", self.name));
@@ -355,6 +477,118 @@ echo "$2 16384 0 - Live 0x0" | tr - _ >> $d/proc/modules
         assert_eq!(bench.read("etc/modprobe.d/other.conf"), "#options nvidia NVreg_A=1\n");
         assert_eq!(bench.read("etc/modprobe.d/nvidia.conf"), "options nvidia NVreg_A=2\n");
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    /// An initramfs with or without the module, as lsinitramfs of initramfs-tools lists it.
+    fn with_initramfs(listing: &str) -> Bench {
+        let bench = bench();
+        bench.write("boot/initrd.img-6.1", "old\n");
+        bench.write("boot/initrd.img-6.0", "old\n");
+        bench.write("lib/modules/6.0/modules.builtin", "");
+        bench.script("usr/bin/lsinitramfs", &format!("#!/bin/sh\n{listing}\n"));
+        bench.script(
+            "usr/sbin/update-initramfs",
+            "#!/bin/sh\nd=$(dirname \"$0\")/../..\necho update-initramfs $@ >> $d/log\nfor i in $d/boot/*; do echo new > $i; done\n",
+        );
+        bench
+    }
+
+    #[test]
+    fn options_of_a_module_in_the_initramfs_rebuild_it_once() {
+        let held = "echo usr/lib/modules/6.1/kernel/drivers/net/mlx5-core.ko.xz";
+        let bench = with_initramfs(held);
+        let task = module(json!({"name": "mlx5_core", "params": "a=1", "persistent": "present"}));
+        let before = bench.snapshot();
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(bench.snapshot(), before);
+        assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
+        bench.forget();
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        let last = shown(&done).pop();
+        assert_eq!(
+            last,
+            Some(("module mlx5_core in the initramfs", "with older options", "as in modprobe.d"))
+        );
+        assert!(bench.read("log").ends_with("update-initramfs -u -k all\n"), "{}", bench.read("log"));
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+        // A kernel that was built before the options, as when a run died in between.
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+        fs::File::options()
+            .write(true)
+            .open(bench.path("boot/initrd.img-6.0"))
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        assert_eq!(bench.run(&task, Mode::Apply).changes.len(), 1);
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    fn age(bench: &Bench, below: &str, hours: u64) {
+        let then = std::time::SystemTime::now() - std::time::Duration::from_secs(3600 * hours);
+        fs::File::options().write(true).open(bench.path(below)).unwrap().set_modified(then).unwrap();
+    }
+
+    #[test]
+    fn an_image_whose_kernel_is_gone_is_nobodys_matter() {
+        let bench = with_initramfs("echo usr/lib/modules/6.1/kernel/mlx5_core.ko");
+        bench.write("boot/initrd.img-5.10.0-x", "old\n");
+        bench.write("etc/modprobe.d/mlx5_core.conf", "options mlx5_core a=1\n");
+        age(&bench, "etc/modprobe.d/mlx5_core.conf", 2);
+        age(&bench, "boot/initrd.img-5.10.0-x", 9);
+        bench.write("etc/modules-load.d/mlx5_core.conf", "mlx5_core\n");
+        bench.write("proc/modules", "mlx5_core 16384 0 - Live 0x0\n");
+        let task = module(json!({"name": "mlx5_core", "params": "a=1", "persistent": "present"}));
+        assert_eq!(bench.run(&task, Mode::Apply).changes, []);
+        bench.write("boot/initramfs-linux.img", "old\n");
+        age(&bench, "boot/initramfs-linux.img", 9);
+        assert_eq!(bench.run(&task, Mode::Apply).changes.len(), 1, "this one is named after no release");
+    }
+
+    #[test]
+    fn images_are_built_by_the_next_run_where_the_last_one_failed_to() {
+        let bench = with_initramfs("echo usr/lib/modules/6.1/kernel/mlx5_core.ko");
+        for image in ["boot/initrd.img-6.1", "boot/initrd.img-6.0"] {
+            age(&bench, image, 2);
+        }
+        bench.write("etc/modprobe.d/site.conf", "options mlx5_core a=1\n");
+        let build = bench.read("usr/sbin/update-initramfs");
+        bench.script("usr/sbin/update-initramfs", "#!/bin/sh\necho no space >&2\nexit 1\n");
+        let task = module(json!({"name": "mlx5_core", "persistent": "absent", "state": "absent"}));
+        let failed = bench.run(&task, Mode::Apply);
+        assert!(matches!(failed.status, OpStatus::Failed { .. }), "{failed:?}");
+        assert_eq!(bench.read("etc/modprobe.d/site.conf"), "#options mlx5_core a=1\n");
+        bench.script("usr/sbin/update-initramfs", &build);
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok);
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        assert_eq!(done.changes[0].what, "module mlx5_core in the initramfs");
+        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
+    }
+
+    #[test]
+    fn an_initramfs_without_the_module_stays_and_one_that_nobody_can_read_is_built() {
+        let task = module(json!({"name": "nvidia-peermem", "params": "a=1", "persistent": "present"}));
+        let without = with_initramfs(
+            "echo usr/lib/modules/6.1/kernel/nvidia.ko; echo etc/modprobe.d/nvidia-peermem.conf",
+        );
+        assert_eq!(without.run(&task, Mode::Apply).changes.len(), 3);
+        assert!(!without.read("log").contains("update-initramfs"));
+        let unreadable = with_initramfs("echo broken >&2; exit 1");
+        let done = unreadable.run(&task, Mode::Apply);
+        assert_eq!(shown(&done).pop().unwrap().1, "perhaps with older options");
+        assert_eq!(unreadable.run(&task, Mode::Apply).status, OpStatus::Ok);
+        let nobody = with_initramfs("echo broken >&2; exit 1");
+        fs::remove_file(nobody.path("usr/sbin/update-initramfs")).unwrap();
+        let warned = nobody.run(&task, Mode::Apply);
+        assert_eq!(
+            warned.warnings,
+            [
+                "the initramfs may hold nvidia-peermem with its older options (lsinitramfs: exit status 1: broken), and neither \
+              update-initramfs nor dracut nor mkinitcpio is there to build it again"
+            ]
+        );
     }
 
     #[test]

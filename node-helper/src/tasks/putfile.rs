@@ -4,7 +4,6 @@
 //! destination, piece by piece, and is renamed when it is whole, checked and has its owner and mode.
 
 use std::{
-    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -23,7 +22,7 @@ use crate::{
         checksum::{self, Digests},
         civil, diff,
         files::{self, At, Fresh, Ownership},
-        mode,
+        mode, tree,
     },
     process::Run,
     tasks::ownership::{self, Wanted},
@@ -32,6 +31,8 @@ use crate::{
 
 /// The largest text that gets a diff, in bytes.
 const DIFF_LIMIT: usize = 64 * 1024;
+/// Larger files are not read to tell that they differ from one of another size, in bytes.
+const LARGE: u64 = 256 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct State {
@@ -60,7 +61,23 @@ pub enum Step {
 }
 
 fn brief(sha256: &str, size: u64) -> String {
+    if sha256.is_empty() {
+        return format!("{size} B");
+    }
     format!("{} ({size} B)", sha256.get(..12).unwrap_or(sha256))
+}
+
+/// What is known of the content there; of a large file with another size than the declared one only that.
+///
+/// Why not more: a user of the node may have made it as large as it likes, and it is another one whatever it holds.
+fn current(content: &Content, wanted: u64, node: &Node<'_>) -> Result<Digests, Trouble> {
+    if let Content::On(path) = content {
+        let size = tree::open(path)?.metadata().at("look at", path)?.len();
+        if size > LARGE && size != wanted {
+            return Ok(Digests { sha256: String::new(), sha1: None, md5: None, size });
+        }
+    }
+    Ok(node.world.digests(content, node.deadline)?)
 }
 
 impl State {
@@ -154,7 +171,7 @@ impl Declaration for PutFile {
                 match world.follow(&path)? {
                     (place, Entry::File { content, owned }) => {
                         preserved = Some(mode::octal(owned.mode));
-                        (Some(place), world.digest(&content)?)
+                        (Some(place), world.digest(&content, node.deadline)?)
                     }
                     (_, Entry::Absent) => {
                         return Err(Trouble::invalid(format!(
@@ -175,7 +192,7 @@ impl Declaration for PutFile {
             (None, None) => return Err(Trouble::invalid("neither content nor a file of the node is given")),
         };
         let now = match &entry {
-            Entry::File { content, .. } => Some(world.digests(content)?),
+            Entry::File { content, .. } => Some(current(content, wanted.1, node)?),
             _ => None,
         };
         let mut text = None;
@@ -285,12 +302,9 @@ impl Declaration for PutFile {
         let mut data = Map::new();
         for step in &plan.steps {
             match step {
-                Step::Folder(path) => match fs::create_dir(path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    done => done.at("make", path)?,
-                },
+                Step::Folder(path) => tree::spot(path)?.make_dir(0o777).at("make", path)?,
                 Step::Content => put(self, node, state, &mut data)?,
-                Step::Ownership(ownership) => files::set_ownership(&state.dest, *ownership)?,
+                Step::Ownership(ownership) => tree::own(&state.dest, *ownership)?,
             }
         }
         Ok(data)
@@ -352,7 +366,9 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
     }
     let got = files::hex(&digest.finalize());
     if let Some(wanted) = &task.checksum {
-        let sha1 = checksum::of_file(ChecksumAlgorithm::Sha1, fresh.temporary())?;
+        let content = fresh.content()?;
+        let sha1 = checksum::of(ChecksumAlgorithm::Sha1, node.deadline.reader(content))
+            .at("read", fresh.temporary())?;
         if !sha1.eq_ignore_ascii_case(wanted) {
             return Err(Trouble::invalid(format!(
                 "Copied file does not match the expected checksum: {sha1} instead of {wanted}; {} was left as it is",
@@ -370,11 +386,11 @@ fn put(task: &PutFile, node: &Node<'_>, state: &State, data: &mut Map<String, Va
         validate(node, command, &fresh, &state.shown)?;
     }
     if matches!(state.entry, Entry::File { .. }) {
-        fresh.adopt(&state.dest)?;
+        fresh.adopt()?;
     }
     fresh.own(Ownership { uid: state.ownership.uid, gid: state.ownership.gid, mode: Some(state.bits()) })?;
     if task.backup && matches!(state.entry, Entry::File { .. }) {
-        let copy = files::back_up(&state.dest, &civil::stamp(SystemTime::now()))?;
+        let copy = files::back_up(&state.dest, &civil::stamp(SystemTime::now()), node.deadline)?;
         data.insert("backup_file".to_owned(), json!(copy));
     }
     fresh.place()?;
@@ -390,7 +406,7 @@ fn copy_pieces(
     sink: &mut dyn FnMut(&[u8]) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     use std::io::Read as _;
-    let mut file = fs::File::open(source).at("read", source)?;
+    let mut file = tree::open(source)?;
     let mut buffer = vec![0u8; 256 * 1024];
     loop {
         node.check_time()?;
@@ -424,6 +440,8 @@ pub fn validate(node: &Node<'_>, command: &str, fresh: &Fresh, shown: &str) -> R
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use gpufleet_protocol::{OpStatus, message::Mode, tasks::FileMode};
 
     use super::*;
@@ -477,6 +495,29 @@ mod tests {
         let settled = bench.snapshot();
         assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
         assert_eq!(changed(&settled, &bench.snapshot()), Vec::<PathBuf>::new());
+    }
+
+    /// A user of the node may make such a file with one call.
+    #[test]
+    fn a_huge_file_of_another_size_is_not_read() {
+        let mut bench = Bench::new();
+        bench.write("home/ann/.bashrc", "");
+        fs::File::options()
+            .write(true)
+            .open(bench.path("home/ann/.bashrc"))
+            .and_then(|file| file.set_len(8 << 40))
+            .unwrap();
+        let mut task = put(&mut bench, "/home/ann/.bashrc", "hello\n");
+        let predicted = bench.run(&task, Mode::Predict);
+        assert_eq!(predicted.changes[0].from.as_deref(), Some("8796093022208 B"), "{predicted:?}");
+        bench.forget();
+        task.backup = true;
+        let full = bench.run(&task, Mode::Apply);
+        assert!(message(&full).contains("the disk has room for"), "{full:?}");
+        task.backup = false;
+        let done = bench.run(&task, Mode::Apply);
+        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+        assert_eq!(bench.read("home/ann/.bashrc"), "hello\n");
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::{
     declare::{Node, Trouble},
     os::{
         checksum::{self, base64},
-        files::At,
+        files::{At, FileError},
         glob,
+        tree::{self, Dir, Spot},
     },
     tasks::stat,
     world::Entry,
@@ -63,7 +64,7 @@ pub fn slurp(task: &Slurp, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     }
     if fs::metadata(&place).is_ok_and(|meta| meta.len() > SLURP_LIMIT) {
         return Err(Trouble::invalid(format!(
-            "{} has more than {} MiB; `fetch` brings files of any size",
+            "{} has more than {} MiB; `fetch` brings larger files",
             task.src,
             SLURP_LIMIT >> 20
         )));
@@ -90,11 +91,16 @@ pub fn piece(task: &ReadPiece, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
         }
         _ => {}
     }
-    let mut file = fs::File::open(&path).at("read", &path)?;
+    let mut file = tree::open(&path)?;
     let size = file.metadata().at("look at", &path)?.size();
     let mut data = map([("size", json!(size))]);
+    if size > task.max_size {
+        return Ok(ok(data));
+    }
     if task.offset == 0 {
-        let sha256 = checksum::of(ChecksumAlgorithm::Sha256, &file).at("read", &path)?;
+        // Why no further: it may grow meanwhile.
+        let content = node.deadline.reader((&file).take(size));
+        let sha256 = checksum::of(ChecksumAlgorithm::Sha256, content).at("read", &path)?;
         data.insert("sha256".to_owned(), json!(sha256));
     }
     file.seek(SeekFrom::Start(task.offset)).at("read", &path)?;
@@ -120,8 +126,10 @@ impl<'a> Filter<'a> {
                 .map(|text| pattern::compile(name, &format!("^(?:{text})")).map_err(Trouble::invalid))
                 .collect()
         };
-        let contains =
-            task.contains.as_deref().map(|text| pattern::compile("contains", &format!("^(?:{text})")));
+        let contains = task.contains.as_deref().map(|text| match task.read_whole_file {
+            true => pattern::compile("contains", text),
+            false => pattern::compile("contains", &format!("^(?:{text})")),
+        });
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Ok(Self {
             task,
@@ -144,7 +152,7 @@ impl<'a> Filter<'a> {
             && !any(&self.task.excludes, &self.excludes)
     }
 
-    fn fits(&self, path: &Path, meta: &fs::Metadata) -> bool {
+    fn fits(&self, spot: &Spot, meta: &fs::Metadata) -> bool {
         let kind = meta.file_type();
         let typed = match self.task.file_type {
             FindType::Any => true,
@@ -165,16 +173,42 @@ impl<'a> Filter<'a> {
         typed
             && within(self.task.age.as_ref(), AGES, self.now - stamp)
             && (!kind.is_file() || within(self.task.size.as_ref(), SIZES, size))
-            && self.contains.as_ref().is_none_or(|regexp| holds(path, regexp))
+            && self.contains.as_ref().is_none_or(|regexp| holds(spot, regexp, self.task.read_whole_file))
     }
 }
 
-/// Whether a line of the file matches.
-fn holds(path: &Path, regexp: &Regex) -> bool {
-    let Ok(file) = fs::File::open(path) else { return false };
+/// Whether a line of the file matches, or the file as a whole.
+fn holds(spot: &Spot, regexp: &Regex, whole: bool) -> bool {
+    let Ok(file) = spot.open() else { return false };
     let mut bytes = Vec::new();
     file.take(CONTAINS_LIMIT).read_to_end(&mut bytes).is_ok()
-        && bytes.split(|byte| *byte == b'\n').any(|line| regexp.is_match(line))
+        && match whole {
+            true => regexp.is_match(&bytes),
+            false => bytes.split(|byte| *byte == b'\n').any(|line| regexp.is_match(line)),
+        }
+}
+
+/// A directory that is still to be looked into.
+enum Folder {
+    /// By its path, links followed.
+    At(PathBuf),
+    /// In one that is open, and no link; with the path that people know.
+    In(Spot, PathBuf),
+}
+
+impl Folder {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::At(path) | Self::In(_, path) => path.clone(),
+        }
+    }
+
+    fn open(&self) -> Result<Dir, FileError> {
+        match self {
+            Self::At(path) => tree::dir(path),
+            Self::In(spot, _) => spot.enter(),
+        }
+    }
 }
 
 /// # Errors
@@ -182,38 +216,48 @@ fn holds(path: &Path, regexp: &Regex) -> bool {
 pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
     let filter = Filter::new(task)?;
     let (mut files, mut examined, mut skipped) = (Vec::new(), 0u64, Map::new());
-    let mut folders: Vec<(PathBuf, u32)> = Vec::new();
+    let mut folders: Vec<(Folder, u32)> = Vec::new();
     for path in task.paths.iter().rev() {
         let folder = node.roots.path(path);
         if folder.is_dir() {
-            folders.push((folder, 1));
+            folders.push((Folder::At(folder), 1));
         } else {
             skipped.insert(path.clone(), json!(format!("'{path}' is not a directory")));
         }
     }
     while let Some((folder, depth)) = folders.pop() {
         node.check_time()?;
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
+        let read = folder.open().and_then(|dir| Ok((dir.names()?, dir)));
+        let (names, dir) = match read {
+            Ok(read) => read,
             Err(error) => {
-                skipped.insert(shown(node, &folder), json!(error.to_string()));
+                skipped.insert(shown(node, &folder.path()), json!(error.source.to_string()));
                 continue;
             }
         };
-        let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-        names.sort();
         let mut below = Vec::new();
         for name in names {
-            let path = folder.join(&name);
+            node.check_time()?;
+            let spot = dir.spot(&name);
+            // Why by the given path: people know it under that, also where a link leads to the directory.
+            let path = folder.path().join(&name);
             let name = name.to_string_lossy();
             examined += 1;
-            let meta = if task.follow { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
-            let Ok(meta) = meta.or_else(|_| fs::symlink_metadata(&path)) else { continue };
+            let Ok(Some(mut meta)) = spot.look() else { continue };
+            let (mut end, mut through) = (spot.clone(), false);
+            if task.follow
+                && meta.is_symlink()
+                && let Ok(found) = tree::followed(&spot.path())
+                && let Ok(Some(there)) = found.look()
+            {
+                (meta, end, through) = (there, found, true);
+            }
             let deeper = task.depth.is_none_or(|most| depth < most);
             if meta.is_dir() && task.recurse && deeper && (task.hidden || !name.starts_with('.')) {
-                below.push((path.clone(), depth + 1));
+                let next = if through { Folder::At(path.clone()) } else { Folder::In(spot, path.clone()) };
+                below.push((next, depth + 1));
             }
-            if (name.starts_with('.') && !task.hidden) || !filter.named(&name) || !filter.fits(&path, &meta) {
+            if (name.starts_with('.') && !task.hidden) || !filter.named(&name) || !filter.fits(&end, &meta) {
                 continue;
             }
             if files.len() >= MOST_FOUND {
@@ -222,7 +266,8 @@ pub fn find(task: &Find, node: &Node<'_>) -> Result<OpOutcome, Trouble> {
             let mut found = map([("path", json!(shown(node, &path)))]);
             stat::brief(&mut found, &meta, node.users);
             if task.get_checksum && meta.is_file() {
-                let sha1 = checksum::of_file(ChecksumAlgorithm::Sha1, &path)?;
+                let sha1 = checksum::of(ChecksumAlgorithm::Sha1, node.deadline.reader(end.open()?))
+                    .at("read", &path)?;
                 found.insert("checksum".to_owned(), json!(sha1));
             }
             files.push(Value::Object(found));
@@ -283,6 +328,11 @@ mod tests {
         );
         assert_eq!(found(&bench, json!({"paths": "/srv", "file_type": "directory"})), ["/srv/sub"]);
         assert_eq!(found(&bench, json!({"paths": "/srv", "contains": "tw"})), ["/srv/a.log"]);
+        let inside = json!({"paths": "/srv", "contains": "wo"});
+        assert_eq!(found(&bench, inside.clone()), Vec::<String>::new());
+        let mut whole = inside;
+        whole["read_whole_file"] = json!(true);
+        assert_eq!(found(&bench, whole), ["/srv/a.log"]);
         assert_eq!(
             found(&bench, json!({"paths": "/srv", "size": "1", "recurse": true})),
             ["/srv/a.log", "/srv/sub/d.log"]
@@ -312,7 +362,7 @@ mod tests {
         let bench = Bench::new();
         bench.write("etc/x", "0123456789");
         let read = |offset, length| {
-            let task = ReadPiece { path: "/etc/x".into(), offset, length };
+            let task = ReadPiece { path: "/etc/x".into(), offset, length, max_size: 10 };
             bench.node(|node| piece(&task, node).unwrap()).data
         };
         let first = read(0, 4);
@@ -320,5 +370,8 @@ mod tests {
         assert_eq!(first["sha256"], json!(crate::os::files::sha256(b"0123456789")));
         assert_eq!(read(8, 4)["content"], json!("ODk="));
         assert_eq!(read(10, 4)["content"], json!(""));
+        let task = ReadPiece { path: "/etc/x".into(), offset: 0, length: 4, max_size: 9 };
+        let larger = bench.node(|node| piece(&task, node).unwrap()).data;
+        assert_eq!(larger, map([("size", json!(10))]), "it is not even read");
     }
 }

@@ -7,7 +7,7 @@ use std::{fs, path::Path, process::Command};
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
     message::Mode,
-    tasks::{Apt, Cron, Group, Hostname, Mount, User},
+    tasks::{Apt, Cron, Group, Hostname, KernelCmdline, Mount, User},
 };
 use serde_json::json;
 
@@ -161,4 +161,37 @@ fn host_names() {
     let Some(bench) = machine() else { return };
     converge(&bench, &task!(Hostname, {"name": "gf-node.cluster"}));
     assert_eq!(told("uname", &["-n"]), "gf-node.cluster\n");
+}
+
+/// Debian's own update-grub with two kernels, their recovery entries and memtest86+, with tuned's line and without.
+#[test]
+fn command_lines_of_the_kernel() {
+    let Some(bench) = machine() else { return };
+    fs::create_dir_all("/boot/grub").unwrap();
+    for version in ["6.1.0-9-amd64", "6.1.0-13-amd64"] {
+        fs::write(format!("/boot/vmlinuz-{version}"), [0x4d; 1000]).unwrap();
+        fs::write(format!("/boot/initrd.img-{version}"), "x").unwrap();
+        fs::write(format!("/boot/config-{version}"), "").unwrap();
+    }
+    let defaults = "GRUB_DISTRIBUTOR=`echo Debian`\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"console=tty0\"\n";
+    let tuned = "GRUB_CMDLINE_LINUX_DEFAULT=\"${GRUB_CMDLINE_LINUX_DEFAULT:+$GRUB_CMDLINE_LINUX_DEFAULT }\\$tuned_params\"\n";
+    for text in [defaults.to_owned(), format!("{defaults}{tuned}")] {
+        let _ = fs::remove_file("/etc/default/grub.d/99-gpufleet.cfg");
+        fs::write("/etc/default/grub", &text).unwrap();
+        assert!(Command::new("update-grub").status().unwrap().success());
+        converge(&bench, &task!(KernelCmdline, {"add": ["iommu=pt", "console=ttyS1"], "remove": ["quiet"]}));
+        converge(&bench, &task!(KernelCmdline, {"add": ["iommu=off", "hugepagesz=1G", "hugepages=8"]}));
+        let cfg = fs::read_to_string("/boot/grub/grub.cfg").unwrap();
+        let lines: Vec<&str> = cfg.lines().map(str::trim).filter(|line| line.starts_with("linux")).collect();
+        let whole =
+            |line: &&&str| line.contains("console=tty0 console=ttyS1 iommu=off hugepagesz=1G hugepages=8");
+        assert_eq!(lines.iter().filter(whole).count(), 5, "{lines:?}");
+        assert_eq!(lines.len(), 7, "memtest86+ has two: {lines:?}");
+    }
+    // What a shell computes is unknown; update-grub itself can read it.
+    fs::write("/etc/default/grub", "GRUB_CMDLINE_LINUX=\"$(echo iommu=pt)\"\n").unwrap();
+    assert!(Command::new("update-grub").status().unwrap().success());
+    bench.forget();
+    let predicted = bench.run(&task!(KernelCmdline, {"add": ["iommu=pt"]}), Mode::Predict);
+    assert!(matches!(predicted.status, OpStatus::Unknown { .. }), "{predicted:?}");
 }

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use gpufleet_protocol::{
-    Change, Disruption, FailureKind,
+    Certainty, Change, Disruption, FailureKind,
     tasks::{Service, ServiceState},
 };
 use serde_json::{Map, Value, json};
@@ -13,14 +13,18 @@ use serde_json::{Map, Value, json};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     process::{Finished, Run},
-    tasks::nearest::nearest,
-    world::{Effect, Entry, UnitView},
+    tasks::{
+        nearest::nearest,
+        unit_files::{self, DropIns},
+    },
+    world::{BootView, Effect, Entry, UnitView},
 };
 
 /// How long systemd may take to tell something.
 const ANSWER: Duration = Duration::from_secs(25);
-const PROPERTIES: &str = "Id,LoadState,ActiveState,SubState,UnitFileState,Type,RemainAfterExit,Result,CanReload,\
-                          NeedDaemonReload,FragmentPath,MainPID,LoadError";
+const PROPERTIES: &str = "Id,Names,LoadState,ActiveState,SubState,UnitFileState,Type,RemainAfterExit,Result,CanReload,\
+                          NeedDaemonReload,FragmentPath,DropInPaths,MainPID,LoadError,TriggeredBy,WantedBy,RequiredBy,BoundBy,\
+                          UpheldBy,ConditionResult,ConditionTimestampMonotonic";
 
 #[derive(Debug)]
 pub struct State {
@@ -30,6 +34,8 @@ pub struct State {
     view: UnitView,
     /// Whether systemd has read older unit files than there are.
     stale: bool,
+    /// What the state of its file is without a mask.
+    unmasked: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +52,20 @@ impl State {
 
     /// A unit that does something once and is inactive afterwards.
     fn runs_once(&self) -> bool {
-        self.property("Type") == "oneshot" && self.property("RemainAfterExit") != "yes"
+        self.view.boot.once
+    }
+}
+
+/// What decides, beside the state of its file, whether a unit runs after a boot.
+fn boot_view(get: impl Fn(&str) -> String) -> BootView {
+    let tried = !matches!(get("ConditionTimestampMonotonic").as_str(), "" | "0");
+    let idle = get("ActiveState") == "inactive";
+    BootView {
+        once: get("Type") == "oneshot" && get("RemainAfterExit") != "yes",
+        pulled: ["TriggeredBy", "WantedBy", "RequiredBy", "BoundBy", "UpheldBy"]
+            .iter()
+            .any(|name| !get(name).is_empty()),
+        fails: get("ActiveState") == "failed" || idle && tried && get("ConditionResult") == "no",
     }
 }
 
@@ -102,13 +121,28 @@ fn not_found(node: &Node<'_>, systemctl: &PathBuf, unit: &str) -> Trouble {
     Trouble::missing(format!("there is no unit `{unit}` on this node{hint}"))
 }
 
+/// Whether systemd has read older files than there are for any unit that it has loaded, or that has drop-ins.
+fn any_stale(node: &Node<'_>, systemctl: &PathBuf) -> Result<bool, Trouble> {
+    let drop_ins = DropIns::read(node, None);
+    let wanted = format!("--property={}", unit_files::PROPERTIES);
+    let mut arguments = vec!["show", &wanted, "--", "*"];
+    arguments.extend(drop_ins.units());
+    let done = ask(node, systemctl, &arguments)?;
+    if !done.exit.success() {
+        return Err(Trouble::io(done.complaint("systemctl show")));
+    }
+    let text = done.stdout();
+    let mut units = text.split("\n\n").map(parse);
+    Ok(units.any(|unit| drop_ins.are_newer(node, &unit_files::names_of(&unit), &unit)))
+}
+
 /// Whether an earlier task of a prediction brings the file of a unit.
 fn foreseen(node: &Node<'_>, unit: &str) -> bool {
     ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system"]
         .iter()
         .any(|folder| {
             let path = node.roots.path(folder).join(unit);
-            matches!(node.world.follow(&path), Ok((_, Entry::File { .. })))
+            matches!(node.world.follow_anywhere(&path), Ok((_, Entry::File { .. })))
         })
 }
 
@@ -119,13 +153,9 @@ impl Declaration for Service {
     fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
         let systemctl = systemctl(node)?;
         if self.name.is_empty() {
-            let done = ask(node, &systemctl, &["show", "--property=NeedDaemonReload", "*"])?;
-            if !done.exit.success() {
-                return Err(Trouble::io(done.complaint("systemctl show")));
-            }
-            let stale = done.stdout().lines().any(|line| line == "NeedDaemonReload=yes");
-            let view = UnitView { active: false, file_state: String::new() };
-            return Ok(State { systemctl, properties: HashMap::new(), view, stale });
+            let stale = any_stale(node, &systemctl)?;
+            let view = UnitView { active: Some(false), ..UnitView::default() };
+            return Ok(State { systemctl, properties: HashMap::new(), view, stale, unmasked: "disabled" });
         }
         let unit = unit(&self.name);
         let wanted = format!("--property={PROPERTIES}");
@@ -140,7 +170,11 @@ impl Declaration for Service {
             "activating" => get("SubState") != "auto-restart",
             _ => false,
         };
-        let mut view = UnitView { active, file_state: get("UnitFileState").to_owned() };
+        let mut view = UnitView {
+            active: Some(active),
+            file_state: get("UnitFileState").to_owned(),
+            boot: boot_view(|name| get(name).to_owned()),
+        };
         match get("LoadState") {
             "not-found" if foreseen(node, &unit) => view.file_state = "disabled".to_owned(),
             "not-found" => return Err(not_found(node, &systemctl, &unit)),
@@ -155,14 +189,21 @@ impl Declaration for Service {
         if let Some(assumed) = node.world.unit(&unit) {
             view = assumed;
         } else if node.world.rebooted() {
-            match view.file_state.as_str() {
-                "enabled" => view.active = true,
-                "disabled" | "masked" => view.active = false,
-                _ => {}
-            }
+            view = view.booted();
         }
-        let stale = get("NeedDaemonReload") == "yes";
-        Ok(State { systemctl, properties, view, stale })
+        // Why only then: a task that starts and reads nothing anew needs no list of files.
+        let stale = (self.daemon_reload || starts(self, &view, true)) && {
+            let mut names = unit_files::names_of(&properties);
+            names.insert(unit.clone());
+            DropIns::read(node, Some(&names)).are_newer(node, &names, &properties)
+        };
+        // Why the links: a mask hides them from systemd, and they count again once it is gone.
+        let linked = |kind: &str| {
+            node.world.any_match(&node.roots.etc(&format!("systemd/system/*.{kind}")).join(&unit))
+        };
+        let masked = view.file_state.starts_with("masked");
+        let unmasked = if masked && (linked("wants") || linked("requires")) { "enabled" } else { "disabled" };
+        Ok(State { systemctl, properties, view, stale, unmasked })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -182,18 +223,28 @@ impl Declaration for Service {
         let mut view = state.view.clone();
         for step in &plan.steps {
             match step {
-                Step::Do("start" | "restart") => view.active = !state.runs_once(),
-                Step::Do("stop") => view.active = false,
+                Step::Do("start" | "restart") => view.active = Some(!state.runs_once()),
+                Step::Do("stop") => view.active = Some(false),
                 Step::Do("enable") => view.file_state = "enabled".to_owned(),
-                Step::Do("disable" | "unmask") => view.file_state = "disabled".to_owned(),
+                Step::Do("disable") => view.file_state = "disabled".to_owned(),
+                Step::Do("unmask") => view.file_state = state.unmasked.to_owned(),
                 Step::Do("mask") => view.file_state = "masked".to_owned(),
                 _ => {}
             }
         }
-        if view == state.view || self.name.is_empty() {
-            return Vec::new();
+        if state.view.active.is_none() {
+            view.active = match self.state {
+                None => None,
+                Some(ServiceState::Stopped) => Some(false),
+                Some(_) => Some(!state.runs_once()),
+            };
         }
-        vec![Effect::Unit { name: unit(&self.name), view }]
+        let reads = |step: &Step| matches!(step, Step::DaemonReload | Step::DaemonReexec);
+        let read = plan.steps.iter().any(reads).then_some(Effect::UnitFilesRead);
+        if view == state.view || self.name.is_empty() {
+            return read.into_iter().collect();
+        }
+        read.into_iter().chain([Effect::Unit { name: unit(&self.name), view }]).collect()
     }
 
     fn apply(
@@ -239,16 +290,29 @@ impl Declaration for Service {
         data.insert("name".to_owned(), json!(self.name));
         if !self.name.is_empty() {
             data.insert("status".to_owned(), json!(state.properties));
-            data.insert("state".to_owned(), json!(if state.view.active { "started" } else { "stopped" }));
+            data.insert("state".to_owned(), json!(state.view.active.map(running)));
             data.insert("enabled".to_owned(), json!(starts_at_boot(&state.view.file_state)));
         }
         data
     }
 }
 
+const fn running(active: bool) -> &'static str {
+    if active { "started" } else { "stopped" }
+}
+
 /// Whether a unit file state means that the unit starts by itself, or cannot be told to.
 fn starts_at_boot(file_state: &str) -> bool {
     matches!(file_state, "enabled" | "alias" | "static" | "indirect" | "generated" | "transient")
+}
+
+/// Whether the task has the unit read its settings.
+fn starts(task: &Service, view: &UnitView, acts: bool) -> bool {
+    match task.state {
+        Some(ServiceState::Restarted | ServiceState::Reloaded) => acts,
+        Some(ServiceState::Started) => view.active != Some(true),
+        Some(ServiceState::Stopped) | None => false,
+    }
 }
 
 /// `acts` leaves out what is asked for each time, such as a restart.
@@ -259,7 +323,9 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
     if task.daemon_reexec && acts {
         plan.push(Step::DaemonReexec, change("systemd".to_owned(), "running", "started anew"));
     }
-    if task.daemon_reload && state.stale {
+    // Why without being asked too: a start with older settings than those on disk is not the declared unit.
+    let starts_now = starts(task, &state.view, acts);
+    if (task.daemon_reload || (starts_now && !task.daemon_reexec)) && state.stale {
         plan.push(
             Step::DaemonReload,
             change("systemd".to_owned(), "with older unit files", "unit files read again"),
@@ -277,14 +343,17 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
         }
         (Some(false), "masked" | "masked-runtime") => {
             plan.push(Step::Do("unmask"), change(format!("{unit} at boot"), file_state, "unmasked"));
-            file_state = "disabled";
+            file_state = state.unmasked;
         }
         _ => {}
     }
     let starts =
         matches!(task.state, Some(ServiceState::Started | ServiceState::Restarted | ServiceState::Reloaded));
-    if file_state == "masked" && (task.enabled == Some(true) || (starts && !state.view.active)) {
+    if file_state == "masked" && (task.enabled == Some(true) || (starts && state.view.active != Some(true))) {
         return Err(Trouble::invalid(format!("{unit} is masked; `masked: false` would unmask it first")));
+    }
+    if file_state == "unknown" && (task.enabled.is_some() || task.masked.is_some()) {
+        return Err(Trouble::Possible);
     }
     match task.enabled {
         Some(true) if !starts_at_boot(file_state) => {
@@ -305,19 +374,23 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
         }
         _ => {}
     }
-    let now = if state.view.active { "started" } else { "stopped" };
     let settled_once = !acts && state.runs_once() && state.property("Result") == "success";
+    let Some(active) = state.view.active else {
+        plan.changes.extend(after_boot(task, unit, &state.view));
+        return Ok(plan);
+    };
+    let now = running(active);
     match task.state {
-        Some(ServiceState::Started) if !state.view.active && !settled_once => {
+        Some(ServiceState::Started) if !active && !settled_once => {
             plan.push(Step::Do("start"), change(unit, now, "started"));
         }
-        Some(ServiceState::Stopped) if state.view.active => {
+        Some(ServiceState::Stopped) if active => {
             plan.push(Step::Do("stop"), change(unit, now, "stopped"));
         }
         Some(ServiceState::Restarted) if acts => {
             plan.push(Step::Do("restart"), change(unit, now, "restarted"));
         }
-        Some(ServiceState::Reloaded) if acts && !state.view.active => {
+        Some(ServiceState::Reloaded) if acts && !active => {
             plan.push(Step::Do("start"), change(unit, now, "started"));
         }
         Some(ServiceState::Reloaded) if acts => {
@@ -328,12 +401,31 @@ fn plan_as(task: &Service, state: &State, acts: bool) -> Result<Plan<Step>, Trou
             }
             plan.push(Step::Do("reload"), change(unit, now, "reloaded"));
         }
-        Some(ServiceState::Restarted | ServiceState::Reloaded) if !state.view.active && !settled_once => {
+        Some(ServiceState::Restarted | ServiceState::Reloaded) if !active && !settled_once => {
             plan.push(Step::Do("start"), change(unit, now, "started"));
         }
         _ => {}
     }
     Ok(plan)
+}
+
+/// What a prediction says of a unit that a boot may have started or not.
+fn after_boot(task: &Service, unit: String, view: &UnitView) -> Option<Change> {
+    let (to, certainty) = match task.state? {
+        ServiceState::Started => ("started", Certainty::Possible),
+        ServiceState::Stopped => ("stopped", Certainty::Possible),
+        ServiceState::Restarted => ("restarted", Certainty::Sure),
+        ServiceState::Reloaded => ("reloaded", Certainty::Possible),
+    };
+    let why = match view.file_state.as_str() {
+        "enabled" => "it is enabled, and did not run the last time that it was tried".to_owned(),
+        "disabled" | "linked" => format!("it is {}, and another unit may start it", view.file_state),
+        other => format!("it is {}", shown(other)),
+    };
+    let mut change = Change::new(unit, None, to, Disruption::Live)
+        .with_note(format!("whether it runs after the boot is known only in the run: {why}"));
+    change.certainty = certainty;
+    Some(change)
 }
 
 fn shown(file_state: &str) -> &str {
@@ -354,11 +446,12 @@ while case "$1" in --no-*) true;; *) false;; esac; do shift; done
 case "$1" in
 show)
   for last; do :; done
-  if [ "$last" = '*' ]; then echo "NeedDaemonReload=$(cat $d/stale)"; exit 0; fi
+  if [ "$4" = '*' ]; then last=chrony.service; fi
   if [ "$last" != chrony.service ]; then echo LoadState=not-found; echo ActiveState=inactive; exit 0; fi
   echo Id=chrony.service; echo LoadState=loaded; echo "ActiveState=$(cat $d/active)"; echo "UnitFileState=$(cat $d/enabled)"
   echo "Type=$(cat $d/type)"; echo RemainAfterExit=no; echo Result=success; echo "CanReload=no"; echo "NeedDaemonReload=$(cat $d/stale)"
-  exit 0;;
+  echo "DropInPaths=$(cat $d/read)"
+  cat $d/more 2>/dev/null; exit 0;;
 list-unit-files) echo "chrony.service enabled enabled"; exit 0;;
 esac
 echo "$1 $3" >> $d/log
@@ -369,16 +462,20 @@ stop) echo inactive > $d/active;;
 enable) echo enabled > $d/enabled;;
 disable|unmask) echo disabled > $d/enabled;;
 mask) echo masked > $d/enabled;;
-daemon-reload) echo no > $d/stale;;
+daemon-reload) echo no > $d/stale; echo $d/etc/systemd/system/*.d/*.conf > $d/read;;
 esac
 "#;
 
     fn bench() -> Bench {
         let bench = Bench::new();
         bench.script("usr/bin/systemctl", FAKE);
-        for (name, value) in
-            [("active", "inactive"), ("enabled", "disabled"), ("type", "notify"), ("stale", "no")]
-        {
+        for (name, value) in [
+            ("active", "inactive"),
+            ("enabled", "disabled"),
+            ("type", "notify"),
+            ("stale", "no"),
+            ("read", ""),
+        ] {
             bench.write(name, value);
         }
         bench.write("log", "");
@@ -455,6 +552,113 @@ esac
     }
 
     #[test]
+    fn odd_drop_ins_end_no_task() {
+        use std::os::unix::fs::{lchown, symlink};
+        let bench = bench();
+        bench.write("srv/settings", "[Service]\n");
+        for (folder, name, target) in [
+            ("other", "circle.conf", "circle.conf"),
+            ("chrony", "circle.conf", "circle.conf"),
+            ("chrony", "nowhere.conf", "nowhere"),
+            ("chrony", ".hidden.conf", "../../../../srv/settings"),
+        ] {
+            let link = bench.path("etc/systemd/system").join(format!("{folder}.service.d/{name}"));
+            std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+            symlink(target, &link).unwrap();
+            lchown(&link, Some(4711), Some(4711)).unwrap();
+        }
+        for task in [json!({"daemon_reload": true}), json!({"name": "chrony", "daemon_reload": true})] {
+            assert_eq!(bench.run(&service(task.clone()), Mode::Apply).status, OpStatus::Ok, "{task}");
+        }
+        let folder = bench.path("etc/systemd/system/chrony.service.d");
+        symlink("../../../../srv/settings", folder.join("ours.conf")).unwrap();
+        lchown(folder.join("ours.conf"), Some(4711), Some(4711)).unwrap();
+        for task in [json!({"daemon_reload": true}), json!({"name": "chrony", "state": "restarted"})] {
+            assert_eq!(planned(&bench, task)[0], "systemd with older unit files -> unit files read again");
+            bench.forget();
+        }
+    }
+
+    #[test]
+    fn a_first_drop_in_of_any_name_of_a_unit_counts() {
+        for folder in ["chrony.service.d", "chronyd.service.d"] {
+            for task in [json!({"daemon_reload": true}), json!({"name": "chrony", "state": "restarted"})] {
+                let bench = bench();
+                bench.write("more", "Names=chronyd.service chrony.service\n");
+                bench.write(&format!("etc/systemd/system/{folder}/x.conf"), "[Service]\n");
+                let changes = planned(&bench, task);
+                assert_eq!(
+                    changes[0], "systemd with older unit files -> unit files read again",
+                    "{folder} {changes:?}"
+                );
+            }
+        }
+        // A settled task looks for none.
+        let bench = bench();
+        bench.write("active", "active");
+        bench.write("etc/systemd/system/chrony.service.d/x.conf", "[Service]\n");
+        let task = service(json!({"name": "chrony", "state": "started"}));
+        let state = bench.node(|node| task.observe(node)).unwrap();
+        assert!(!state.stale);
+    }
+
+    /// As measured with systemd 252: NeedDaemonReload stays `no`, and a restart uses the old settings.
+    #[test]
+    fn a_first_drop_in_is_read_although_systemd_does_not_ask_for_it() {
+        for task in [
+            json!({"daemon_reload": true}),
+            json!({"name": "chrony", "state": "restarted"}),
+            json!({"name": "chrony", "state": "started", "daemon_reload": true}),
+        ] {
+            let bench = bench();
+            bench.write(
+                "etc/systemd/system/chrony.service.d/limits.conf",
+                "[Service]\nLimitMEMLOCK=infinity\n",
+            );
+            let task = service(task);
+            let predicted = bench.run(&task, Mode::Predict);
+            let done = bench.run(&task, Mode::Apply);
+            assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
+            assert!(bench.read("log").starts_with("daemon-reload \n"), "{}", bench.read("log"));
+            let only_reload = service(json!({"daemon_reload": true}));
+            assert_eq!(bench.run(&only_reload, Mode::Apply).status, OpStatus::Ok);
+            // The second one lies in a folder that systemd knows, and another unit's is none of this one's.
+            bench.write("etc/systemd/system/other.service.d/x.conf", "");
+            std::os::unix::fs::symlink(
+                "/dev/null",
+                bench.path("etc/systemd/system/chrony.service.d/masked.conf"),
+            )
+            .unwrap();
+            bench.write("active", "active");
+            let started = service(json!({"name": "chrony", "state": "started", "daemon_reload": true}));
+            assert_eq!(bench.run(&started, Mode::Apply).status, OpStatus::Ok);
+        }
+    }
+
+    #[test]
+    fn a_prediction_reads_the_files_that_earlier_tasks_write_once() {
+        let bench = bench();
+        bench.write("etc/systemd/system/chrony.service.d/a.conf", "[Service]\n");
+        bench.write("read", "/etc/systemd/system/chrony.service.d/a.conf");
+        let reload = service(json!({"name": "chrony", "enabled": false, "daemon_reload": true}));
+        assert_eq!(bench.run(&reload, Mode::Predict).status, OpStatus::Ok);
+        let write = |text: &str| {
+            let owned = crate::world::Owned { uid: 0, gid: 0, mode: 0o644 };
+            let content = crate::world::Content::Known(text.as_bytes().into());
+            let path = bench.path("etc/systemd/system/chrony.service.d/a.conf");
+            bench.overlay.assume([Effect::Path { path, entry: Entry::File { owned, content } }]);
+        };
+        for text in ["[Service]\nNice=1\n", "[Service]\nNice=2\n"] {
+            write(text);
+            assert_eq!(bench.run(&reload, Mode::Predict).changes.len(), 1);
+            assert_eq!(bench.run(&reload, Mode::Predict).status, OpStatus::Ok);
+        }
+        write("[Service]\nNice=3\n");
+        bench.activate(Disruption::Reboot);
+        assert_eq!(bench.run(&reload, Mode::Predict).status, OpStatus::Ok, "the boot reads them");
+    }
+
+    #[test]
     fn a_unit_that_runs_once_counts_as_started_after_it_ran() {
         let bench = bench();
         bench.write("type", "oneshot");
@@ -496,12 +700,84 @@ esac
         bench.write("active", "active");
         let started = service(json!({"name": "chrony", "state": "started"}));
         assert_eq!(bench.run(&started, Mode::Predict).status, OpStatus::Ok);
-        bench.overlay.activate(Disruption::Reboot);
+        bench.activate(Disruption::Reboot);
         assert_eq!(bench.run(&started, Mode::Predict).status, OpStatus::Changed);
         bench.forget();
         bench.write("enabled", "enabled");
-        bench.overlay.activate(Disruption::Reboot);
+        bench.activate(Disruption::Reboot);
         assert_eq!(bench.run(&started, Mode::Predict).status, OpStatus::Ok);
+    }
+
+    /// What a prediction says that a task changes.
+    fn planned(bench: &Bench, task: Value) -> Vec<String> {
+        let outcome = bench.run(&service(task), Mode::Predict);
+        let line = |change: &Change| {
+            let from = change.from.as_deref().unwrap_or("-");
+            let open = if change.certainty == Certainty::Possible { " possible" } else { "" };
+            format!("{} {from} -> {}{open}", change.what, change.to)
+        };
+        outcome.changes.iter().map(line).collect()
+    }
+
+    #[test]
+    fn an_assumed_reboot_keeps_what_the_play_enabled_and_starts_that() {
+        let bench = bench();
+        let both = json!({"name": "chrony", "state": "started", "enabled": true});
+        assert_eq!(planned(&bench, both.clone()).len(), 2);
+        bench.activate(Disruption::Reboot);
+        assert_eq!(planned(&bench, both), Vec::<String>::new(), "the boot has started what was enabled");
+
+        let bench = self::bench();
+        bench.write("active", "active");
+        bench.write("enabled", "enabled");
+        assert_eq!(
+            planned(&bench, json!({"name": "chrony", "enabled": false})),
+            ["chrony.service at boot enabled -> disabled"]
+        );
+        bench.activate(Disruption::Reboot);
+        assert_eq!(planned(&bench, json!({"name": "chrony", "enabled": false})), Vec::<String>::new());
+        assert_eq!(planned(&bench, json!({"name": "chrony", "state": "stopped"})), Vec::<String>::new());
+        assert_eq!(
+            planned(&bench, json!({"name": "chrony", "state": "started"})),
+            ["chrony.service stopped -> started"]
+        );
+    }
+
+    #[test]
+    fn whether_others_start_a_unit_at_boot_is_left_open() {
+        for (file_state, more) in
+            [("static", ""), ("indirect", ""), ("disabled", "TriggeredBy=chrony.socket")]
+        {
+            let bench = bench();
+            bench.write("enabled", file_state);
+            bench.write("more", more);
+            bench.write("active", "active");
+            bench.activate(Disruption::Reboot);
+            let task = service(json!({"name": "chrony", "state": "started"}));
+            let outcome = bench.run(&task, Mode::Predict);
+            assert_eq!(outcome.status, OpStatus::Possible, "{file_state}: {outcome:?}");
+            assert_eq!(outcome.changes[0].certainty, Certainty::Possible, "{file_state}");
+            assert_eq!(bench.run(&task, Mode::Predict).status, OpStatus::Ok, "it is asserted by then");
+        }
+        let bench = bench();
+        bench.write("enabled", "static");
+        bench.activate(Disruption::Reboot);
+        assert_eq!(
+            planned(&bench, json!({"name": "chrony", "state": "stopped"})),
+            ["chrony.service - -> stopped possible"]
+        );
+    }
+
+    #[test]
+    fn links_below_run_do_not_outlive_a_boot() {
+        let bench = bench();
+        bench.write("enabled", "enabled-runtime");
+        bench.write("active", "active");
+        bench.activate(Disruption::Reboot);
+        assert_eq!(
+            planned(&bench, json!({"name": "chrony", "state": "started", "enabled": true})),
+            ["chrony.service at boot disabled -> enabled", "chrony.service stopped -> started"]
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     os::{
         checksum,
         files::{At, FileError},
-        mode,
+        mode, tree,
         users::Users,
     },
     world::{Content, Effect, Entry},
@@ -27,7 +27,7 @@ impl Declaration for Stat {
     fn observe(&self, node: &Node<'_>) -> Result<Self::State, Trouble> {
         let given = node.roots.path(&self.path);
         let (path, entry) = if self.follow {
-            node.world.follow(&given)?
+            node.world.follow_anywhere(&given)?
         } else {
             let entry = node.world.entry(&given)?;
             (given, entry)
@@ -58,15 +58,15 @@ impl Declaration for Stat {
         match &entry {
             Entry::Link { target, .. } => {
                 stat.insert("lnk_target".to_owned(), json!(target));
-                let source = node.world.follow(&path).map(|(end, _)| end);
+                let source = node.world.follow_anywhere(&path).map(|(end, _)| end);
                 stat.insert("lnk_source".to_owned(), json!(source.unwrap_or_else(|_| target.clone())));
             }
             Entry::File { content, .. } if self.get_checksum => {
                 let algorithm = self.checksum_algorithm;
                 let sum = match content {
                     Content::On(place) => {
-                        let file = fs::File::open(place).at("read", place)?;
-                        Some(checksum::of(algorithm, Interruptible { file, node }).at("read", place)?)
+                        let file = tree::open(place)?;
+                        Some(checksum::of(algorithm, node.deadline.reader(file)).at("read", place)?)
                     }
                     Content::Known(bytes) => Some(checksum::of(algorithm, &**bytes).at("read", &path)?),
                     Content::Digest { sha256, .. } => {
@@ -98,21 +98,6 @@ impl Declaration for Stat {
         let mut data = Map::new();
         data.insert("stat".to_owned(), Value::Object(state.clone()));
         data
-    }
-}
-
-/// A file that stops being read when the operation has to stop.
-struct Interruptible<'a, 'b> {
-    file: fs::File,
-    node: &'a Node<'b>,
-}
-
-impl io::Read for Interruptible<'_, '_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.node.deadline.stop().is_some() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.file.read(buffer)
     }
 }
 

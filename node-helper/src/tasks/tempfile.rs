@@ -1,10 +1,6 @@
 //! `tempfile`: a file or directory with a name that nobody has.
 
-use std::{
-    fs, io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::io;
 
 use gpufleet_protocol::{
     Change, Disruption, OpOutcome, OpStatus,
@@ -15,24 +11,8 @@ use serde_json::json;
 
 use crate::{
     declare::{Gate, Node, Trouble},
-    os::{attributes, files::At},
+    os::{attributes, files::At, tree},
 };
-
-const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789_";
-
-/// Letters that differ each time.
-fn name() -> String {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let mut state = time ^ (u64::from(std::process::id()) << 32) ^ crate::os::files::unique().rotate_left(17);
-    (0..8)
-        .map(|_| {
-            // Why no better randomness: the name must only be new, and making it fails when it is not.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (state >> 33) as usize % LETTERS.len();
-            LETTERS.get(at).copied().unwrap_or(b'x') as char
-        })
-        .collect()
-}
 
 /// # Errors
 /// The directory is missing or cannot be written.
@@ -41,16 +21,16 @@ pub fn run(task: &TempFile, node: &Node<'_>, mode: Mode, gate: Gate<'_>) -> Resu
         return Ok(OpOutcome::new(OpStatus::Possible));
     }
     let given = task.path.as_deref().unwrap_or("/tmp");
-    let folder = node.roots.path(given);
     gate(Disruption::Live)?;
+    let folder = tree::dir(&node.roots.path(given))?;
     for _ in 0..100 {
-        let name = format!("{}{}{}", task.prefix, name(), task.suffix);
-        let path = folder.join(&name);
+        let letters = tree::random_letters::<8>().at("make a name in", folder.path())?;
+        let name = format!("{}{letters}{}", task.prefix, task.suffix);
+        let spot = folder.spot(&name);
+        let path = spot.path();
         let made = match task.state {
-            TempState::Directory => fs::DirBuilder::new().mode(0o700).create(&path),
-            TempState::File => {
-                fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map(|_| ())
-            }
+            TempState::Directory => spot.make_new_dir(0o700),
+            TempState::File => spot.create(0o600).map(drop),
         };
         match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -70,6 +50,8 @@ pub fn run(task: &TempFile, node: &Node<'_>, mode: Mode, gate: Gate<'_>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::tasks::testing::Bench;
 

@@ -82,6 +82,11 @@ impl Bench {
         blob
     }
 
+    /// In predictions from here on, this happened to the node.
+    pub fn activate(&self, class: Disruption) {
+        self.overlay.activate(class, &self.roots);
+    }
+
     pub fn forget(&self) {
         self.overlay.forget();
     }

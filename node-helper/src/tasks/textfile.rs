@@ -1,6 +1,6 @@
 //! What `lineinfile`, `blockinfile` and `replace` have in common: a text file of which a part is declared.
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use std::{path::PathBuf, time::SystemTime};
 
 use gpufleet_protocol::{Change, Disruption, tasks::FileMode};
 use serde_json::{Map, Value, json};
@@ -9,7 +9,8 @@ use crate::{
     declare::{Node, Plan, Trouble},
     os::{
         civil, diff,
-        files::{self, At, Fresh, Ownership},
+        files::{self, Fresh, Ownership},
+        tree,
     },
     tasks::{
         ownership::{self, Wanted},
@@ -140,7 +141,7 @@ pub fn apply(
     for step in &plan.steps {
         match step {
             Step::Text(text) => write(frame, node, state, text, &mut data)?,
-            Step::Own(set) => files::set_ownership(&state.path, *set)?,
+            Step::Own(set) => tree::own(&state.path, *set)?,
         }
     }
     Ok(data)
@@ -156,7 +157,7 @@ fn write(
     if state.text.is_none()
         && let Some(folder) = state.path.parent()
     {
-        fs::create_dir_all(folder).at("make", folder)?;
+        tree::make_dirs(folder)?;
     }
     let mut fresh = Fresh::beside(&state.path)?;
     fresh.write_all(text)?;
@@ -165,11 +166,11 @@ fn write(
     }
     if state.text.is_some() {
         if frame.backup {
-            let copy = files::back_up(&state.path, &civil::stamp(SystemTime::now()))?;
+            let copy = files::back_up(&state.path, &civil::stamp(SystemTime::now()), node.deadline)?;
             data.insert("backup".to_owned(), json!(copy));
             data.insert("backup_file".to_owned(), json!(copy));
         }
-        fresh.adopt(&state.path)?;
+        fresh.adopt()?;
     } else {
         let new = new_file(&state.wanted);
         fresh.own(Ownership { uid: state.wanted.uid, gid: state.wanted.gid, mode: Some(new.mode) })?;

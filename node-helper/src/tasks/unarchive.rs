@@ -4,11 +4,11 @@
 //! directory is refused before anything is unpacked.
 
 use std::{
-    fs,
-    io::Read,
-    os::unix::fs::DirBuilderExt,
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{Read, Seek, Write},
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use gpufleet_protocol::{
@@ -16,10 +16,15 @@ use gpufleet_protocol::{
     op::{Blob, UnpackArchive},
 };
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
+use self::merging::{Existing, Merge, Rules};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::files::{self, At, Fresh, Ownership},
+    os::{
+        files::{self, At, FileError, Ownership},
+        tree::{self, Dir},
+    },
     process::{Finished, Run},
     tasks::{
         download::{Request, download},
@@ -27,6 +32,8 @@ use crate::{
     },
     world::{Content, Effect, Entry},
 };
+
+mod merging;
 
 /// The longest list of an archive, in bytes.
 const LIST_LIMIT: usize = 64 * 1024 * 1024;
@@ -37,20 +44,11 @@ enum Format {
     Zip,
 }
 
-/// An archive at hand, in a folder of its own unless the node had it.
+/// An archive at hand: an open file, so that nobody can put another one in its place.
 #[derive(Debug)]
 struct Staged {
-    path: PathBuf,
-    folder: Option<PathBuf>,
+    file: Arc<File>,
     format: Format,
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Some(folder) = &self.folder {
-            let _ = fs::remove_dir_all(folder);
-        }
-    }
 }
 
 /// The task with its archive, which is brought once.
@@ -68,60 +66,56 @@ impl<'a> Unpacking<'a> {
         if let Some(staged) = self.staged.get() {
             return Ok(staged);
         }
-        let mut staged = match &self.op.blob {
+        let file = match &self.op.blob {
             Some(blob) => pushed(blob, node)?,
             None if self.op.task.src.contains("://") => downloaded(self.op, node)?,
             None => {
                 let (path, entry) = node.world.follow(&node.roots.path(&self.op.task.src))?;
                 match entry {
-                    Entry::File { content: Content::On(path), .. } => {
-                        Staged { path, folder: None, format: Format::Tar }
-                    }
+                    Entry::File { content: Content::On(path), .. } => tree::open(&path)?,
                     // Why: an earlier task of a prediction brings it.
                     Entry::File { .. } => return Err(Trouble::Possible),
                     _ => return Err(Trouble::invalid(format!("Source '{}' does not exist", path.display()))),
                 }
             }
         };
-        staged.format = format(&staged.path)?;
-        Ok(self.staged.get_or_init(|| staged))
+        let format = format(&file).at("read", &self.op.task.src)?;
+        Ok(self.staged.get_or_init(|| Staged { file: Arc::new(file), format }))
     }
 }
 
-fn format(path: &Path) -> Result<Format, Trouble> {
+fn format(mut file: &File) -> std::io::Result<Format> {
     let mut head = [0u8; 4];
-    let mut file = fs::File::open(path).at("read", path)?;
-    let count = file.read(&mut head).at("read", path)?;
+    file.rewind()?;
+    let count = file.read(&mut head)?;
     let zip = count == 4 && (head == *b"PK\x03\x04" || head == *b"PK\x05\x06");
     Ok(if zip { Format::Zip } else { Format::Tar })
 }
 
-/// A new folder that only the task's user can enter.
-fn folder() -> Result<PathBuf, Trouble> {
-    let path =
-        Path::new("/var/tmp").join(format!("gpufleet-archive-{}-{}", std::process::id(), files::unique()));
-    fs::DirBuilder::new().mode(0o700).create(&path).at("make", &path)?;
-    Ok(path)
+/// An open file that has no name any more: nobody else can open it, and nothing is left behind.
+fn unnamed() -> Result<File, Trouble> {
+    let place = Path::new("/var/tmp");
+    let (spot, file) = tree::dir(place)?.temporary("archive").at("write to", place)?;
+    spot.remove().at("remove", spot.path())?;
+    Ok(file)
 }
 
-fn pushed(blob: &Blob, node: &Node<'_>) -> Result<Staged, Trouble> {
-    let folder = folder()?;
-    let staged = Staged { path: folder.join("archive"), folder: Some(folder), format: Format::Tar };
-    let mut fresh = Fresh::beside(&staged.path)?;
-    node.fetch.fetch(blob, node.deadline, &mut |piece| Ok(fresh.write_all(piece)?))?;
-    fresh.place()?;
-    let file = fs::File::open(&staged.path).at("read", &staged.path)?;
-    let (got, _) = files::sha256_of(file).at("read", &staged.path)?;
+fn pushed(blob: &Blob, node: &Node<'_>) -> Result<File, Trouble> {
+    let mut file = unnamed()?;
+    let mut digest = Sha256::new();
+    node.fetch.fetch(blob, node.deadline, &mut |piece| {
+        digest.update(piece);
+        Ok(file.write_all(piece).at("write to", "/var/tmp")?)
+    })?;
+    let got = files::hex(&digest.finalize());
     if got != blob.sha256 {
         return Err(Trouble::io(format!("the archive has SHA-256 {got} instead of {}", blob.sha256)));
     }
-    Ok(staged)
+    Ok(file)
 }
 
-fn downloaded(op: &UnpackArchive, node: &Node<'_>) -> Result<Staged, Trouble> {
-    let folder = folder()?;
-    let staged = Staged { path: folder.join("archive"), folder: Some(folder), format: Format::Tar };
-    fs::write(&staged.path, b"").at("write", &staged.path)?;
+fn downloaded(op: &UnpackArchive, node: &Node<'_>) -> Result<File, Trouble> {
+    let file = unnamed()?;
     let request = Request {
         url: &op.task.src,
         headers: &Map::new(),
@@ -131,8 +125,8 @@ fn downloaded(op: &UnpackArchive, node: &Node<'_>) -> Result<Staged, Trouble> {
         use_proxy: true,
         agent: "gpufleet",
     };
-    download(&request, &staged.path, node)?;
-    Ok(staged)
+    download(&request, &file, node)?;
+    Ok(file)
 }
 
 #[derive(Debug)]
@@ -145,9 +139,24 @@ pub struct State {
     differs: Vec<String>,
     /// Members that are not there.
     missing: usize,
+    /// Whether the task lets something that is there differ from the archive.
+    protects: bool,
     /// Paths whose owner or mode differs.
-    own: Vec<(PathBuf, Ownership)>,
+    own: Vec<Differs>,
     wanted: Wanted,
+}
+
+/// A path whose owner or mode differs.
+#[derive(Debug)]
+struct Differs {
+    path: PathBuf,
+    directory: bool,
+    link: bool,
+    set: Ownership,
+}
+
+fn own(paths: &[Differs]) -> Result<(), FileError> {
+    paths.iter().try_for_each(|one| tree::spot(&one.path)?.own_as(one.directory, one.link, one.set))
 }
 
 #[derive(Debug)]
@@ -193,13 +202,13 @@ impl Unpacking<'_> {
                 if !self.op.task.extra_opts.is_empty() {
                     run = run.arg("--show-transformed-names").args(&self.op.task.extra_opts);
                 }
-                self.chosen(run.arg("-f").arg(&staged.path), Format::Tar)
+                self.chosen(run.arg("-f").arg(Run::INPUT), Format::Tar)
             }
             Format::Zip => {
-                self.chosen(Run::new(program(node, "unzip")?).arg("-Z1").arg(&staged.path), Format::Zip)
+                self.chosen(Run::new(program(node, "unzip")?).arg("-Z1").arg(Run::INPUT), Format::Zip)
             }
         };
-        let done = finish(run, node)?;
+        let done = finish(run.stdin_file(Arc::clone(&staged.file)), node)?;
         if !done.exit.success() {
             return Err(Trouble::invalid(format!(
                 "Failed to find handler for \"{}\". Make sure the required command to extract the file is installed: {}",
@@ -224,11 +233,13 @@ impl Unpacking<'_> {
         node: &Node<'_>,
     ) -> Result<(Vec<String>, usize), Trouble> {
         let task = &self.op.task;
-        let mut run = Run::new(program(node, "tar")?).arg("--diff").arg("-C").arg(dest);
+        let dest = tree::dir(dest)?;
+        let mut run = Run::new(program(node, "tar")?).arg("--diff").directory(dest.held_path());
         if !task.extra_opts.is_empty() {
             run = run.arg("--show-transformed-names").args(&task.extra_opts);
         }
-        let done = finish(self.chosen(run.arg("-f").arg(&staged.path), Format::Tar), node)?;
+        let run = run.arg("-f").arg(Run::INPUT).stdin_file(Arc::clone(&staged.file));
+        let done = finish(self.chosen(run, Format::Tar), node)?;
         let root =
             node.user.as_ref().map_or_else(|| rustix::process::geteuid().is_root(), |user| user.uid == 0);
         let (out, err) = (done.stdout(), done.stderr());
@@ -271,7 +282,8 @@ impl Unpacking<'_> {
         dest: &Path,
         node: &Node<'_>,
     ) -> Result<(Vec<String>, usize), Trouble> {
-        let run = Run::new(program(node, "unzip")?).arg("-v").arg(&staged.path);
+        let run = Run::new(program(node, "unzip")?).arg("-v").arg(Run::INPUT);
+        let run = run.stdin_file(Arc::clone(&staged.file));
         let done = finish(self.chosen(run, Format::Zip), node)?;
         if !done.exit.success() {
             return Err(Trouble::io(format!("the archive cannot be compared: {}", done.stderr().trim())));
@@ -294,7 +306,7 @@ impl Unpacking<'_> {
                 }
                 Ok(meta) if meta.is_dir() && name.ends_with('/') => {}
                 Ok(meta) if meta.len() != length => found.push(format!("{name}: Size differs")),
-                Ok(_) if crc32(&path).at("read", &path)? != crc => {
+                Ok(_) if crc32(node.deadline.reader(tree::open(&path)?)).at("read", &path)? != crc => {
                     found.push(format!("{name}: Contents differ"))
                 }
                 Ok(_) => {}
@@ -305,8 +317,7 @@ impl Unpacking<'_> {
 }
 
 /// The checksum that zip archives use.
-fn crc32(path: &Path) -> std::io::Result<u32> {
-    let mut file = fs::File::open(path)?;
+fn crc32(mut file: impl Read) -> std::io::Result<u32> {
     let mut buffer = vec![0u8; 64 * 1024];
     let mut crc = !0u32;
     loop {
@@ -320,6 +331,97 @@ fn crc32(path: &Path) -> std::io::Result<u32> {
                 crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
             }
         }
+    }
+}
+
+impl Unpacking<'_> {
+    /// Whether nobody else can change a directory into which something is unpacked.
+    fn only_ours(&self, dest: &Dir, members: &[String]) -> bool {
+        let mut folders: BTreeSet<&Path> = BTreeSet::new();
+        for member in members {
+            let path = Path::new(member.trim_start_matches('/'));
+            // Why itself too: a directory of the archive may be there already.
+            folders.extend(path.ancestors().filter(|folder| !folder.as_os_str().is_empty()));
+        }
+        dest.is_ours()
+            && folders.into_iter().all(|folder| {
+                let path = dest.path().join(folder);
+                match fs::symlink_metadata(&path) {
+                    Ok(meta) if meta.is_dir() || meta.is_symlink() => {
+                        tree::dir_if_any(&path).is_ok_and(|found| found.is_none_or(|dir| dir.is_ours()))
+                    }
+                    _ => true,
+                }
+            })
+    }
+
+    fn unpack(&self, staged: &Staged, into: &Dir, node: &Node<'_>) -> Result<Finished, Trouble> {
+        let task = &self.op.task;
+        let run = match staged.format {
+            Format::Tar => {
+                let mut run = Run::new(program(node, "tar")?).arg("--extract");
+                if task.keep_newer {
+                    run = run.arg("--keep-newer-files");
+                }
+                self.chosen(run.args(&task.extra_opts).arg("-f").arg(Run::INPUT), Format::Tar)
+            }
+            Format::Zip => {
+                let overwrite = if task.keep_newer { "-uo" } else { "-o" };
+                let run = Run::new(program(node, "unzip")?).arg("-q").arg(overwrite);
+                self.chosen(run.args(&task.extra_opts).arg(Run::INPUT), Format::Zip)
+            }
+        };
+        finish(run.directory(into.held_path()).stdin_file(Arc::clone(&staged.file)), node)
+    }
+
+    fn rules(&self, format: Format) -> Rules {
+        Rules::read(format, self.op.task.keep_newer, &self.op.task.extra_opts)
+    }
+
+    /// Unpacks into a closed directory beside, and moves each file from there to its place.
+    ///
+    /// Why: the program goes by names, and whoever may write a directory below the destination could lead it elsewhere.
+    fn unpack_aside(
+        &self,
+        staged: &Staged,
+        dest: &Dir,
+        members: &[String],
+        node: &Node<'_>,
+    ) -> Result<Finished, Trouble> {
+        let (spot, closed) = dest.private(".gpufleet-unpack")?;
+        let work = || -> Result<Finished, Trouble> {
+            // Why one more: the archive may give the directory itself another owner and mode.
+            let inner = closed.spot("all");
+            inner.make_new_dir(0o700).at("make", inner.path())?;
+            let unpacked = inner.enter()?;
+            let done = self.unpack(staged, &unpacked, node)?;
+            if done.exit.success() {
+                let rules = self.rules(staged.format);
+                let directories = merging::directories(staged.format, members);
+                let mut merge = Merge { existing: rules.existing, directories, node, kept: Vec::new() };
+                merge.merge(&unpacked, dest, Path::new(""))?;
+                merge.settle(&inner, &dest.spot("."), Path::new(""))?;
+                if rules.existing == Existing::Refuse
+                    && let Some(kept) = merge.kept.first()
+                {
+                    return Err(Trouble::failed(
+                        FailureKind::Exit,
+                        format!(
+                            "failed to unpack {}: {} is there already, and an option of `extra_opts` keeps it; the \
+                             rest was unpacked",
+                            self.op.task.src,
+                            dest.path().join(kept).display()
+                        ),
+                    ));
+                }
+            }
+            Ok(done)
+        };
+        let done = work();
+        let removed = spot.remove_all(&|| true);
+        let done = done?;
+        removed?;
+        Ok(done)
     }
 }
 
@@ -338,6 +440,7 @@ impl Declaration for Unpacking<'_> {
             members: Vec::new(),
             differs: Vec::new(),
             missing: 0,
+            protects: task.keep_newer,
             own: Vec::new(),
             wanted,
         };
@@ -355,6 +458,17 @@ impl Declaration for Unpacking<'_> {
         }
         let staged = self.staged(node)?;
         state.members = self.members(staged, node)?;
+        let rules = self.rules(staged.format);
+        state.protects = rules.protects();
+        if let Some(option) = rules.in_place
+            && !self.only_ours(&tree::dir(&state.dest)?, &state.members)
+        {
+            return Err(Trouble::invalid(format!(
+                "`{option}` of `extra_opts` works only where the archive is unpacked in place, and other users may \
+                 write in {} or below it; leave it out, or unpack as that user with `become_user`",
+                task.dest
+            )));
+        }
         (state.differs, state.missing) = match staged.format {
             Format::Tar => self.tar_differences(staged, &state.dest, node)?,
             Format::Zip => self.zip_differences(staged, &state.dest, node)?,
@@ -370,7 +484,7 @@ impl Declaration for Unpacking<'_> {
                     if link { Wanted { mode: None, ..state.wanted.clone() } } else { state.wanted.clone() };
                 let (set, changes) = ownership::differences("", owned, &wanted, directory)?;
                 if !changes.is_empty() {
-                    state.own.push((path, set));
+                    state.own.push(Differs { path, directory, link, set });
                 }
             }
         }
@@ -400,8 +514,8 @@ impl Declaration for Unpacking<'_> {
     }
 
     fn left(&self, state: &State) -> Result<Plan<Step>, Trouble> {
-        // Why: files that are newer than the archive's stay, and differ for ever.
-        if self.op.task.keep_newer && state.missing == 0 {
+        // Why: what stays although the archive has something else differs for ever.
+        if state.protects && state.missing == 0 {
             return Ok(Plan::default());
         }
         self.plan(state)
@@ -445,27 +559,12 @@ impl Declaration for Unpacking<'_> {
                 Step::Unpack => {
                     let staged = self.staged(node)?;
                     (node.progress)(format!("unpacking into {}", task.dest));
-                    let run = match staged.format {
-                        Format::Tar => {
-                            let mut run =
-                                Run::new(program(node, "tar")?).arg("--extract").arg("-C").arg(&state.dest);
-                            if task.keep_newer {
-                                run = run.arg("--keep-newer-files");
-                            }
-                            run = run.args(&task.extra_opts).arg("-f").arg(&staged.path);
-                            self.chosen(run, Format::Tar)
-                        }
-                        Format::Zip => {
-                            let overwrite = if task.keep_newer { "-uo" } else { "-o" };
-                            let run = Run::new(program(node, "unzip")?).arg("-q").arg(overwrite);
-                            let run = run.args(&task.extra_opts).arg(&staged.path);
-                            let run = run.args(&task.include);
-                            let run =
-                                if task.exclude.is_empty() { run } else { run.arg("-x").args(&task.exclude) };
-                            run.arg("-d").arg(&state.dest)
-                        }
+                    let dest = tree::dir(&state.dest)?;
+                    let done = if self.only_ours(&dest, &state.members) {
+                        self.unpack(staged, &dest, node)?
+                    } else {
+                        self.unpack_aside(staged, &dest, &state.members, node)?
                     };
-                    let done = finish(run, node)?;
                     let results =
                         json!({"rc": done.exit.shell_code(), "out": done.stdout(), "err": done.stderr()});
                     if !done.exit.success() {
@@ -476,15 +575,9 @@ impl Declaration for Unpacking<'_> {
                     }
                     data.insert("extract_results".to_owned(), results);
                     // Why read again: only now the new files have an owner and a mode.
-                    for (path, set) in &self.observe(node)?.own {
-                        files::set_ownership(path, *set)?;
-                    }
+                    own(&self.observe(node)?.own)?;
                 }
-                Step::Own => {
-                    for (path, set) in &state.own {
-                        files::set_ownership(path, *set)?;
-                    }
-                }
+                Step::Own => own(&state.own)?,
             }
         }
         Ok(data)
@@ -510,127 +603,4 @@ impl Declaration for Unpacking<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{os::unix::fs::PermissionsExt, process::Command};
-
-    use gpufleet_protocol::{OpOutcome, OpStatus, message::Mode};
-
-    use super::*;
-    use crate::tasks::testing::{Bench, changed};
-
-    /// A bench with an archive at /srv/a.tgz, of `one` and `sub/two`, and the machine's own tar.
-    fn bench() -> Bench {
-        let bench = Bench::new();
-        bench.write("srv/d/one", "1\n");
-        bench.write("srv/d/sub/two", "2\n");
-        let tar = |arguments: &[&str]| {
-            let done = Command::new("tar").current_dir(bench.path("srv")).args(arguments).status().unwrap();
-            assert!(done.success());
-        };
-        tar(&["czf", "a.tgz", "-C", "d", "."]);
-        bench.write("opt/keep", "");
-        for name in ["tar", "unzip"] {
-            bench.script(
-                &format!("usr/bin/{name}"),
-                &format!("#!/bin/sh\nexec /usr/bin/env PATH=/usr/bin:/bin {name} \"$@\"\n"),
-            );
-        }
-        bench
-    }
-
-    fn op(value: Value) -> UnpackArchive {
-        let mut value = value;
-        value["dest"] = json!("/opt");
-        if value["src"].is_null() {
-            value["src"] = json!("/srv/a.tgz");
-        }
-        value["remote_src"] = json!(true);
-        UnpackArchive { task: serde_json::from_value(value).unwrap(), blob: None }
-    }
-
-    fn run(bench: &Bench, op: &UnpackArchive, mode: Mode) -> OpOutcome {
-        bench.run(&Unpacking::new(op), mode)
-    }
-
-    #[test]
-    fn an_archive_is_unpacked_once() {
-        let bench = bench();
-        let op = op(json!({"list_files": true}));
-        let before = bench.snapshot();
-        assert_eq!(run(&bench, &op, Mode::Predict).status, OpStatus::Changed);
-        assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
-        bench.forget();
-        let done = run(&bench, &op, Mode::Apply);
-        assert_eq!(done.status, OpStatus::Changed, "{done:?}");
-        assert_eq!(
-            (done.data["files"].as_array().unwrap().len(), &done.data["extract_results"]["rc"]),
-            (4, &json!(0))
-        );
-        assert_eq!((bench.read("opt/one"), bench.read("opt/sub/two")), ("1\n".into(), "2\n".into()));
-        let again = run(&bench, &op, Mode::Apply);
-        assert_eq!(again.status, OpStatus::Ok, "{again:?}");
-        bench.write("opt/one", "changed\n");
-        assert_eq!(run(&bench, &op, Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(bench.read("opt/one"), "1\n");
-    }
-
-    #[test]
-    fn members_are_chosen_and_modes_set() {
-        let bench = bench();
-        let excluded = op(json!({"exclude": ["./sub"], "mode": "u=rwX,go="}));
-        assert_eq!(run(&bench, &excluded, Mode::Apply).status, OpStatus::Changed);
-        assert!(!bench.path("opt/sub").exists());
-        assert_eq!(fs::metadata(bench.path("opt/one")).unwrap().permissions().mode() & 0o7777, 0o600);
-        assert_eq!(run(&bench, &excluded, Mode::Apply).status, OpStatus::Ok);
-        let stripped = op(json!({"extra_opts": ["--strip-components=2"], "include": ["./sub/two"]}));
-        assert_eq!(run(&bench, &stripped, Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(bench.read("opt/two"), "2\n");
-        assert_eq!(run(&bench, &stripped, Mode::Apply).status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn creates_skips_without_looking_at_the_archive() {
-        let bench = bench();
-        let skipped = run(&bench, &op(json!({"creates": "/opt/keep", "src": "/none"})), Mode::Apply);
-        assert_eq!(
-            (&skipped.status, &skipped.data["msg"]),
-            (&OpStatus::Ok, &json!("skipped, since /opt/keep exists"))
-        );
-    }
-
-    #[test]
-    fn a_member_that_leads_out_is_refused() {
-        let bench = bench();
-        let done = Command::new("tar")
-            .current_dir(bench.path("srv"))
-            .args(["cPf", "bad.tar", "--transform", "s,^,../,", "d/one"])
-            .status()
-            .unwrap();
-        assert!(done.success());
-        let bad = run(&bench, &op(json!({"src": "/srv/bad.tar"})), Mode::Apply);
-        let OpStatus::Failed { message, .. } = &bad.status else { panic!("{bad:?}") };
-        assert!(message.contains("leads out of /opt"), "{message}");
-        let none = run(&bench, &op(json!({"src": "/srv/d/one"})), Mode::Apply);
-        assert!(matches!(none.status, OpStatus::Failed { .. }));
-    }
-
-    #[test]
-    fn a_pushed_archive_leaves_nothing_else() {
-        let mut bench = bench();
-        let bytes = fs::read(bench.path("srv/a.tgz")).unwrap();
-        let blob = Blob { sha256: files::sha256(&bytes), size: bytes.len() as u64 };
-        bench.store.0.insert(blob.sha256.clone(), bytes);
-        let mut op = op(json!({}));
-        op.blob = Some(blob);
-        op.task.remote_src = false;
-        assert_eq!(run(&bench, &op, Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(run(&bench, &op, Mode::Apply).status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn checksums_of_zip_are_right() {
-        let bench = Bench::new();
-        bench.write("x", "123456789");
-        assert_eq!(crc32(&bench.path("x")).unwrap(), 0xCBF4_3926);
-    }
-}
+mod tests;

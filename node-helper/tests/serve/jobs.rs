@@ -147,3 +147,57 @@ fn other_kinds_go_on_by_themselves_and_some_may_not() {
     let unknown = helper.look("../../etc", 0);
     assert!(matches!(unknown.status, OpStatus::Failed { kind: FailureKind::Missing, .. }), "{unknown:?}");
 }
+
+#[test]
+fn what_a_secret_job_said_does_not_stay_on_the_disk() {
+    let place = Place::new();
+    let mut helper = Helper::opened(&place.state(), "run", 1);
+    let begin = |helper: &mut Helper, op_id: &str| {
+        let op = job(shell("echo hunter2; exit 3"), 60);
+        let id = helper.run_as_op(op, op_id, |request| request.secret = true);
+        jid(&helper.outcome(id))
+    };
+    let on_disk = || {
+        let mut folders = vec![place.state()];
+        let mut text = String::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten() {
+                match entry.file_type().unwrap().is_dir() {
+                    true => folders.push(entry.path()),
+                    false => text += &String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()),
+                }
+            }
+        }
+        text.contains("hunter2")
+    };
+    let asked = begin(&mut helper, "asked");
+    let done = helper.look(&asked, 20);
+    assert_eq!((&done.data["stdout"], &done.data["rc"]), (&"hunter2".into(), &3.into()));
+    let again = helper.look(&asked, 0);
+    assert_eq!(again.data, done.data, "the first answer may not have arrived");
+    helper.kill();
+    let mut helper = Helper::opened(&place.state(), "run", 2);
+    assert_eq!(helper.look(&asked, 0).data, done.data, "nor the second one");
+    let next = helper.run_as_op(shell("true"), "next", |_| {});
+    helper.outcome(next);
+    assert!(!on_disk(), "the next task comes when the controller has heard");
+    let again = helper.look(&asked, 0);
+    assert_eq!((&again.data["rc"], finished(&again)), (&3.into(), true), "how it ended stays");
+
+    let other = begin(&mut helper, "other");
+    let results = place.state().join("jobs").join(&other).join("result.json");
+    wait_for("its end", || results.exists());
+    assert!(on_disk());
+    assert_eq!(helper.ask(Request::Close), Reply::Done);
+    assert!(!on_disk(), "the run is over");
+
+    let mut helper = Helper::opened(&place.state(), "run", 3);
+    let third = begin(&mut helper, "third");
+    wait_for("its end", || results.with_file_name("..").join(&third).join("result.json").exists());
+    helper.kill();
+    let helper = Helper::opened(&place.state(), "run", 4);
+    assert!(on_disk(), "the same run may still ask");
+    helper.kill();
+    drop(Helper::opened(&place.state(), "next", 1));
+    assert!(!on_disk(), "nobody asks any more");
+}

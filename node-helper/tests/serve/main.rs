@@ -1,6 +1,7 @@
 //! The real binary over pipes: what a controller sees.
 
 mod jobs;
+mod racing;
 
 use std::{
     collections::VecDeque,

@@ -39,7 +39,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task, is_conditional):
         role = f"{task._role.get_name()} : " if task._role else ""
-        self.names[task._uuid] = task.get_name().strip() if task.name else role + task.action.rsplit(".", 1)[-1]
+        self.names[task._uuid] = task.get_name().strip() if task.name else role + task.action
 
     def v2_playbook_on_handler_task_start(self, task):
         self.v2_playbook_on_task_start(task, False)

@@ -1,6 +1,7 @@
 //! Real systems for tests: what is started here runs on loopback or in namespaces, in a folder of its own, and ends with its
 //! value.
 
+mod browser;
 mod cluster;
 mod login;
 mod machines;
@@ -9,6 +10,7 @@ mod power;
 mod service;
 mod slurm_fleet;
 
+pub use browser::{Browser, sheets};
 pub use cluster::{Cluster, ClusterOptions, Drains};
 pub use login::LoginNode;
 pub use machines::Machines;

@@ -51,4 +51,7 @@ pub struct HostsArgs {
     pub pattern: String,
     #[command(flatten)]
     pub inventory: InventorySource,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
 }

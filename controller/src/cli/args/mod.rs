@@ -9,6 +9,7 @@ mod sources;
 mod vault;
 
 use super::check::{CheckArgs, ImportArgs};
+use super::complete::CompleteArgs;
 use super::doc::{ManArgs, SchemaArgs};
 use std::path::PathBuf;
 
@@ -33,7 +34,8 @@ pub use self::{
 #[command(name = "gpufleet", version, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 done, 1 wrong input (nothing was touched), 2 nodes failed, 3 not compliant or \
-                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 130 interrupted."
+                        unknown, 4 only unreachable nodes, 5 stopped by a safety gate, 6 a report of a run \
+                        that is not over, 130 interrupted."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -138,6 +140,9 @@ pub enum Command {
         /// Shell to complete for.
         shell: clap_complete::Shell,
     },
+    /// Names hosts, groups or runs for the word that is being typed; the scripts of `completion` call it.
+    #[command(hide = true)]
+    Complete(CompleteArgs),
     /// Prints a manual page, or writes all of them.
     Man(ManArgs),
 }

@@ -13,6 +13,9 @@ pub struct FactsArgs {
     pub inventory: InventorySource,
     #[command(flatten)]
     pub escalation: Escalation,
+    /// Variables that win over all others: `name=value`, JSON, or `@FILE` (YAML or JSON).
+    #[arg(short, long = "extra-vars", value_name = "VARS")]
+    pub extra_vars: Vec<String>,
     /// What goes to standard output.
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub format: Option<Format>,

@@ -4,6 +4,7 @@
 //! drains, held nodes) gets lines of the same form. A reading (`--check`) tells task by task too, although each node
 //! is read as a whole.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
@@ -11,7 +12,8 @@ use serde_json::{Map, Value, json};
 use super::{Role, Style, clean, figures::clean_block};
 use crate::{
     event::{Event, Level, NodeState, Position, TaskReport, TaskStatus, Verb, What},
-    report::{RunModel, values},
+    report::{RunModel, fold_changes, fold_gpus},
+    visible::{visible_json, visible_lines},
 };
 
 /// Columns of a banner, as of Ansible without a terminal.
@@ -92,7 +94,7 @@ impl AnsibleLines {
                 self.ended(host, outcome.state, outcome.message.as_deref(), &mut out);
             }
             What::RebootIssued { host, why, .. } => {
-                let why = clean(&why.join(", "));
+                let why = clean(&fold_gpus(why.iter().map(String::as_str)).join(", "));
                 out.push_str(&self.line(Role::Warning, &format!("rebooting: [{host}] => {why}")));
             }
             What::Rebooted { host, seconds, .. } => {
@@ -189,8 +191,8 @@ impl AnsibleLines {
             let failed = item_failed || report.status == TaskStatus::Failed;
             self.looping.insert(host.to_owned(), (key(report), failed));
         }
-        for warning in &report.warnings {
-            out.push_str(&self.line(Role::Warning, &format!("[WARNING]: {}", clean(warning))));
+        for warning in fold_gpus(report.warnings.iter().map(String::as_str)) {
+            out.push_str(&self.line(Role::Warning, &format!("[WARNING]: {}", clean(&warning))));
         }
         let changed = report.status == TaskStatus::Changed;
         if self.diff && !whole && (changed || report.status == TaskStatus::Held) {
@@ -275,23 +277,29 @@ impl AnsibleLines {
 
     /// `--diff`: texts of files as unified differences, everything else as `from -> to`.
     fn differences(&self, report: &TaskReport, out: &mut String) {
-        for change in &report.changes {
+        for change in fold_changes(report.changes.iter().map(|change| (report, change))) {
             match &change.diff {
                 Some(diff) => {
-                    for line in clean_block(diff).lines() {
+                    for line in visible_lines(diff).lines() {
+                        // Why: every line of a difference begins with one of these, and ours with none.
+                        let line = match line.starts_with([' ', '+', '-', '@', '\\']) {
+                            true => Cow::Borrowed(line),
+                            false => Cow::Owned(format!(" {line}")),
+                        };
                         let role = match line.bytes().next() {
                             Some(b'+') => Role::Good,
                             Some(b'-') => Role::Bad,
                             Some(b'@') => Role::Busy,
                             _ => Role::Muted,
                         };
-                        out.push_str(&self.line(role, line));
+                        out.push_str(&self.line(role, &line));
                     }
                     out.push('\n');
                 }
                 None => {
-                    let text = format!("{}: {}", change.what, values(change.from.as_deref(), &change.to));
-                    out.push_str(&format!("{}\n", clean(&text)));
+                    let text = format!("{} {}: {}", change.gpu_label(), change.what, change.values());
+                    let text = clean_block(&clean(&text));
+                    out.push_str(&format!("{}\n", text.trim_end()));
                 }
             }
         }
@@ -328,6 +336,17 @@ fn banner(text: &str) -> String {
     format!("\n{text} {}\n", "*".repeat(stars))
 }
 
+/// A message of ours that Ansible's users look for in its words.
+fn as_ansible_says(message: &str) -> Cow<'_, str> {
+    match message.strip_prefix("no handler is called `").and_then(|rest| rest.strip_suffix('`')) {
+        Some(name) => Cow::Owned(format!(
+            "The requested handler '{name}' was not found in either the main handlers list nor in the listening handlers \
+             list"
+        )),
+        None => Cow::Borrowed(message),
+    }
+}
+
 /// What `register` got, with what Ansible adds for people.
 fn result(report: &TaskReport) -> Value {
     let changed = report.status == TaskStatus::Changed || report.data.get("changed") == Some(&json!(true));
@@ -346,8 +365,7 @@ fn result(report: &TaskReport) -> Value {
         }
     }
     if let Some(message) = &report.message {
-        let message = clean_block(message);
-        let message = message.trim_end();
+        let message = as_ansible_says(message.trim_end());
         if result.get("msg").is_none_or(|msg| msg.as_str() == Some("")) {
             result.insert("msg".to_owned(), json!(message));
         }
@@ -387,7 +405,9 @@ fn json_line(value: &Value) -> String {
             let sorted: BTreeMap<&String, &Value> = map.iter().collect();
             let entries: Vec<String> = sorted
                 .into_iter()
-                .map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), json_line(value)))
+                .map(|(name, value)| {
+                    format!("{}: {}", json_text(&Value::from(name.as_str())), json_line(value))
+                })
                 .collect();
             format!("{{{}}}", entries.join(", "))
         }
@@ -395,8 +415,13 @@ fn json_line(value: &Value) -> String {
             let items: Vec<String> = items.iter().map(json_line).collect();
             format!("[{}]", items.join(", "))
         }
-        other => other.to_string(),
+        other => json_text(other),
     }
+}
+
+/// A value, with escapes for what would not be seen.
+fn json_text(value: &Value) -> String {
+    visible_json(&value.to_string()).into_owned()
 }
 
 /// The same in lines, with an indentation of 4.
@@ -412,7 +437,7 @@ fn json_block(value: &Value) -> String {
                     if at > 0 {
                         out.push_str(",\n");
                     }
-                    out.push_str(&format!("{pad}{}: ", Value::from(name.as_str())));
+                    out.push_str(&format!("{pad}{}: ", json_text(&Value::from(name.as_str()))));
                     write(value, depth + 1, out);
                 }
                 out.push_str(&format!("\n{end}}}"));
@@ -428,7 +453,7 @@ fn json_block(value: &Value) -> String {
                 }
                 out.push_str(&format!("\n{end}]"));
             }
-            other => out.push_str(&other.to_string()),
+            other => out.push_str(&json_text(other)),
         }
     }
     let mut out = String::new();
@@ -463,13 +488,12 @@ pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style
     let text = |name: &str| report.data.get(name).and_then(Value::as_str).unwrap_or_default();
     if is_command && report.data.contains_key("rc") {
         let rc = report.data.get("rc").map(ToString::to_string).unwrap_or_default();
-        let (stdout, stderr) = (clean_block(text("stdout")), clean_block(text("stderr")));
-        let (stdout, stderr) = (stdout.trim_end_matches('\n'), stderr.trim_end_matches('\n'));
         if one_line {
-            let escaped = |text: &str| text.replace('\n', "\\n").replace('\r', "\\r");
-            let mut line = format!("{host} | {word} | rc={rc} | (stdout) {}", escaped(stdout));
+            let escaped = |text: &str| visible_lines(text).trim_end_matches('\n').replace('\n', "\\n");
+            let mut line = format!("{host} | {word} | rc={rc} | (stdout) {}", escaped(text("stdout")));
+            let stderr = escaped(text("stderr"));
             if !stderr.is_empty() {
-                line.push_str(&format!(" (stderr) {}", escaped(stderr)));
+                line.push_str(&format!(" (stderr) {stderr}"));
             }
             out.push_str(&format!("{}\n", style.paint(role, line)));
             return out;
@@ -477,7 +501,9 @@ pub fn ad_hoc(host: &str, report: &TaskReport, one_line: bool, diff: bool, style
         out.push_str(&format!("{}\n", style.paint(role, format!("{host} | {word} | rc={rc} >>"))));
         let failed = report.status == TaskStatus::Failed;
         let message = report.message.as_deref().filter(|_| failed).map(clean_block);
-        for part in [stdout, stderr, message.as_deref().unwrap_or_default()] {
+        let (stdout, stderr) = (clean_block(text("stdout")), clean_block(text("stderr")));
+        for part in [stdout, stderr, message.unwrap_or_default()] {
+            let part = part.trim_end_matches('\n');
             if !part.is_empty() {
                 out.push_str(&format!("{part}\n"));
             }

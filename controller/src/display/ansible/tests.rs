@@ -215,7 +215,7 @@ fn a_loop_that_fails_behind_its_items_is_told_too() {
     s.task("a", TaskReport { item: Some("1".to_owned()), ..command(7, TaskStatus::Changed) });
     s.task("a", sample::failed("command", 7, "no handler is called `h1`"));
     let text = told(&s.events, 0, false);
-    let line = r#"fatal: [a]: FAILED! => {"changed": false, "msg": "no handler is called `h1`"}"#;
+    let line = r#"fatal: [a]: FAILED! => {"changed": false, "msg": "The requested handler 'h1' was not found in either the main handlers list nor in the listening handlers list"}"#;
     assert!(text.ends_with(line), "{text}");
 }
 

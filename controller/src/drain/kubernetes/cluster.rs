@@ -138,6 +138,20 @@ impl Cluster {
         })
     }
 
+    /// What makes pods from a template of its own; `kind` is its plural in the group `apps`.
+    pub(super) async fn owner(
+        &self,
+        namespace: &str,
+        kind: &str,
+        name: &str,
+    ) -> Result<Option<DaemonSet>, DrainError> {
+        let path = format!("/apis/apps/v1/namespaces/{}/{kind}/{}", escaped(namespace), escaped(name));
+        Ok(match self.ask(Request::get(path)).await? {
+            Got::Here(owner) => Some(owner),
+            Got::Missing | Got::Raced => None,
+        })
+    }
+
     pub(super) async fn lease(&self, lock: &super::Lock) -> Result<Got<Lease>, DrainError> {
         self.ask(Request::get(format!("{}/{}", leases(lock), escaped(&lock.name)))).await
     }

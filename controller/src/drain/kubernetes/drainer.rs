@@ -1,6 +1,6 @@
 //! The trait by which the engine drains, over what the parent module does.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
@@ -88,6 +88,14 @@ impl Drainer for KubernetesDrainer {
         rebooted_after: Option<Timestamp>,
     ) -> BoxFuture<'a, Result<Ownership, DrainError>> {
         self.give_back(target, marker, rebooted_after).boxed()
+    }
+
+    fn waits_for(&self, target: &Target) -> Option<String> {
+        self.waiting().get(&target.node).cloned()
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(self.options.ready_timeout)
     }
 
     fn lays_out<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Option<String>, DrainError>> {

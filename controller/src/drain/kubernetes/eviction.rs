@@ -14,6 +14,9 @@ use super::{
     objects::{Pod, Status},
 };
 
+/// How much of a server's word is kept, in characters.
+const SAID: usize = 600;
+
 /// What an answer to an eviction means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Evicted {
@@ -33,10 +36,19 @@ pub(super) enum Evicted {
     },
     /// The namespace is being deleted, and its pods with it.
     NamespaceEnds,
-    /// Something in the cluster, or the server itself, says no for now.
+    /// Something in the cluster says no for now.
     NotNow(String),
+    /// The server could not answer: nobody knows whether the pod may go.
+    Unanswered(String),
     /// Asking again cannot help.
     Never(String),
+}
+
+impl Evicted {
+    /// Whether the server said what it thinks of the eviction.
+    pub(super) const fn is_answer(&self) -> bool {
+        !matches!(self, Self::Overload { .. } | Self::Unanswered(_))
+    }
 }
 
 /// The request for one pod. `grace` overrides the pod's own; with `dry` nothing happens.
@@ -89,7 +101,7 @@ pub(super) fn read(reply: &Reply) -> Evicted {
         500 if status.message.contains("more than one PodDisruptionBudget") => Evicted::Never(
             "more than one PodDisruptionBudget selects it, which evictions do not support".to_owned(),
         ),
-        401 | 408 | 500..=599 => Evicted::NotNow(said()),
+        401 | 408 | 500..=599 => Evicted::Unanswered(said()),
         _ => Evicted::Never(said()),
     }
 }
@@ -103,11 +115,33 @@ fn budget(message: &str) -> String {
 /// What a server said, on one line of bounded length.
 pub(super) fn said(code: u16, status: &Status, body: &[u8]) -> String {
     let text = if status.message.is_empty() {
-        String::from_utf8_lossy(body.get(..body.len().min(300)).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(body.get(..body.len().min(SAID)).unwrap_or_default()).into_owned()
     } else {
         status.message.clone()
     };
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let line: String = words.join(" ").chars().take(300).collect();
+    let line = shortened(&text, SAID);
     if line.is_empty() { format!("status {code}") } else { format!("{line} (status {code})") }
+}
+
+/// One line of so many characters at most; what is longer ends behind a whole word.
+pub(super) fn shortened(text: &str, limit: usize) -> String {
+    let mut line = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let more = word.chars().count() + usize::from(!line.is_empty());
+        if length + more > limit {
+            // Why also a part of it: a single word may be all there is.
+            if line.is_empty() {
+                line.extend(word.chars().take(limit));
+            }
+            line.push_str(" …");
+            break;
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        length += more;
+    }
+    line
 }

@@ -28,17 +28,19 @@ impl Held {
 
     /// Whether this process may change something: it took no lock, or has it still.
     pub(super) async fn proof(&self, cluster: &Cluster, lock: &Lock) -> Result<(), DrainError> {
-        let Some(run) = self.get() else { return Ok(()) };
-        match holder(cluster, lock).await? {
-            Some(holder) if holder == run => Ok(()),
-            Some(holder) => Err(DrainError(format!(
-                "{} is held by run {holder} now; nothing was changed",
-                shown(cluster, lock)
-            ))),
-            None => {
-                Err(DrainError(format!("{} is nobody's any more; nothing was changed", shown(cluster, lock))))
+        self.lost(cluster, lock).await?.map_or(Ok(()), |why| Err(DrainError(why)))
+    }
+
+    /// That the lock which this process took is not its any more, in words; `None` where it took none, or has it still.
+    pub(super) async fn lost(&self, cluster: &Cluster, lock: &Lock) -> Result<Option<String>, DrainError> {
+        let Some(run) = self.get() else { return Ok(None) };
+        Ok(match holder(cluster, lock).await? {
+            Some(holder) if holder == run => None,
+            Some(holder) => {
+                Some(format!("{} is held by run {holder} now; nothing was changed", shown(cluster, lock)))
             }
-        }
+            None => Some(format!("{} is nobody's any more; nothing was changed", shown(cluster, lock))),
+        })
     }
 
     /// `None`: this run holds it; else the run that does.

@@ -43,6 +43,14 @@ impl KubernetesDrainer {
         if !ours || (!look.refused.is_empty() && !self.options.forced) {
             return Ok(Vec::new());
         }
+        let trial = self.tried_out(&look.evict).await?;
+        if !trial.never.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Why an error: whoever is told to go may have to stay, so it is asked again first.
+        if !trial.unknown.is_empty() {
+            return Err(DrainError(format!("nobody was told to go yet: {}", trial.unknown.join(", "))));
+        }
         self.give_notice(target, marker, &look).await
     }
 

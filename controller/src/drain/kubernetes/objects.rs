@@ -182,6 +182,7 @@ pub(super) struct Template {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct TemplateSpec {
+    pub(super) node_name: String,
     pub(super) node_selector: BTreeMap<String, String>,
 }
 

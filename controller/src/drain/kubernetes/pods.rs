@@ -111,6 +111,28 @@ fn ending(pod: &Pod, until: Timestamp, silent: bool, now: Timestamp) -> String {
     text
 }
 
+/// What keeps a pod from ending once it is asked to, where nothing in Kubernetes itself takes it off, ready to show.
+pub(super) fn held_by_finalizers(pod: &Pod) -> Option<String> {
+    // Why not those: Kubernetes' own controllers take them off when the pod ends, as of every Job.
+    let own = |name: &&str| name.split('/').next().is_some_and(|domain| domain.ends_with("kubernetes.io"));
+    let finalizers = pod.metadata.finalizers.iter().map(String::as_str).filter(|name| !own(name));
+    let named_ones: Vec<&str> = finalizers.take(NAMED).collect();
+    (!named_ones.is_empty()).then(|| {
+        format!("{} ends only when its finalizers are taken off: {}", named(pod), named_ones.join(", "))
+    })
+}
+
+/// The controller whose template makes a pod: namespace, plural of its kind, name.
+pub(super) fn template_of(pod: &Pod) -> Option<(&str, &'static str, &str)> {
+    let owner = pod.controller().filter(|owner| !is_foreign(owner))?;
+    let kind = match owner.kind.as_str() {
+        "ReplicaSet" => "replicasets",
+        "StatefulSet" => "statefulsets",
+        _ => return None,
+    };
+    Some((&pod.metadata.namespace, kind, &owner.name))
+}
+
 /// `pod default/web-0`.
 pub(super) fn named(pod: &Pod) -> String {
     format!("pod {}/{}", pod.metadata.namespace, pod.metadata.name)

@@ -17,14 +17,14 @@ use crate::{
     rollout::Amount,
 };
 
-struct Ended {
-    result: RunResult,
-    events: Vec<What>,
-    log: Vec<String>,
+pub(super) struct Ended {
+    pub(super) result: RunResult,
+    pub(super) events: Vec<What>,
+    pub(super) log: Vec<String>,
 }
 
 impl Ended {
-    fn state(&self, host: &str) -> (NodeState, String) {
+    pub(super) fn state(&self, host: &str) -> (NodeState, String) {
         let outcome = self.events.iter().find_map(|what| match what {
             What::NodeFinished { host: name, outcome } if name == host => Some(outcome),
             _ => None,
@@ -33,7 +33,7 @@ impl Ended {
         (outcome.state, outcome.message.clone().unwrap_or_default())
     }
 
-    fn steps(&self, host: &str) -> Vec<&DrainStep> {
+    pub(super) fn steps(&self, host: &str) -> Vec<&DrainStep> {
         let of = self.events.iter().filter_map(|what| match what {
             What::Drain { host: name, step } if name == host => Some(step),
             _ => None,
@@ -43,7 +43,7 @@ impl Ended {
 }
 
 /// A run over three nodes, two of which may be out at once; interrupted once the scheduler was asked for this.
-async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Option<&'static str>) -> Ended {
+pub(super) async fn run(world: &Arc<World>, overrules: Overrules, interrupt: Option<&'static str>) -> Ended {
     let (hosts, state) = (hosts(3), tempfile::tempdir().unwrap());
     let dir = RunDir::new(state.path(), &RunId::generate());
     let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
@@ -77,7 +77,7 @@ async fn asked(world: &World, entry: &str) {
     tokio::time::sleep(Duration::from_secs(20)).await;
 }
 
-fn world() -> Arc<World> {
+pub(super) fn world() -> Arc<World> {
     World::new(&hosts(3), true)
 }
 
@@ -257,6 +257,92 @@ fn a_node_that_a_person_took_over_in_mid_reboot_is_left_to_them() {
         assert!(message.contains("not disturbed any further: somebody took it over"), "{message}");
         assert_eq!(world.queue.holder("gpu001"), Some(Holder::Person("alice")));
         assert_eq!(ended.result.out_of_service, ["gpu001"]);
+    });
+}
+
+/// Gives a node back by hand while it reboots, with or without work that comes at once.
+pub(super) fn given_back_in_mid_reboot(world: &Arc<World>, works: bool) {
+    let other = Arc::clone(world);
+    tokio::spawn(async move {
+        while !other.with("gpu001", |machine| machine.down) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        lock(&other.queue.held).remove("gpu001");
+        lock(&other.queue.given_back).insert("gpu001".to_owned());
+        other.with("gpu001", |machine| machine.works = works);
+    });
+}
+
+#[test]
+fn what_a_reboot_took_is_asserted_on_an_idle_node_that_a_person_gave_back_meanwhile() {
+    virtual_time(async {
+        let world = world();
+        given_back_in_mid_reboot(&world, false);
+        let ended = run(&world, Overrules::default(), None).await;
+        let (state, message) = ended.state("gpu001");
+        assert_eq!(state, NodeState::Done, "{message}");
+        assert_eq!(ended.result.out_of_service, Vec::<String>::new());
+        assert_eq!(world.queue.holder("gpu001"), None);
+        assert_eq!(ended.log.iter().filter(|entry| *entry == "cordon gpu001").count(), 1);
+        let told = ended.events.iter().any(|what| {
+            matches!(what, What::Notice { text, .. } if text.starts_with(
+                "gpu001: somebody gave it back to queue while this run worked on it: it takes work"
+            ))
+        });
+        assert!(told);
+        assert_eq!(ended.steps("gpu001").last(), Some(&&DrainStep::GivenBack));
+    });
+}
+
+#[test]
+fn a_node_that_serves_again_is_told_as_it_is_and_a_resume_ends_it() {
+    virtual_time(async {
+        let (hosts, world, state) = (hosts(2), world(), tempfile::tempdir().unwrap());
+        let dir = RunDir::new(state.path(), &RunId::generate());
+        given_back_in_mid_reboot(&world, true);
+        let result = process(&world, &hosts, &dir, 1).await.unwrap();
+        assert!(result.held && result.out_of_service.is_empty(), "{result:?}");
+        let events = read_for_resume(&dir).unwrap();
+        let message = events.iter().find_map(|event| match &event.what {
+            What::NodeFinished { host, outcome } if host == "gpu001" => outcome.message.clone(),
+            _ => None,
+        });
+        let message = message.unwrap();
+        assert!(
+            message.contains(
+                "somebody gave it back to queue, and it takes work: what its reboot took is not asserted"
+            ),
+            "{message}"
+        );
+        lock(&world.queue.given_back).clear();
+        world.with("gpu001", |machine| machine.works = false);
+        let result = process(&world, &hosts, &dir, 2).await.unwrap();
+        assert_eq!((result.stop, result.held, result.out_of_service), (None, false, Vec::new()));
+        let reboots = |host: &str| world.with(host, |machine| machine.node.reboots);
+        assert_eq!((reboots("gpu001"), reboots("gpu002")), (1, 1));
+        assert!(world.with("gpu001", |machine| machine.node.real.mig), "what the reboot took is there again");
+    });
+}
+
+#[test]
+fn a_drain_has_all_of_its_time() {
+    virtual_time(async {
+        let world = world();
+        works(&world, "gpu002", 600 * MINUTE);
+        let seen = Arc::clone(&world);
+        let lasted = tokio::spawn(async move {
+            let when = async |entry: &str| {
+                while !lock(&seen.queue.log).iter().any(|found| found == entry) {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Instant::now()
+            };
+            let begin = when("cordon gpu002").await;
+            when("resume gpu002").await - begin
+        });
+        run(&world, Overrules::default(), None).await;
+        let lasted = lasted.await.unwrap().as_secs_f64();
+        assert!((3599.0..3604.0).contains(&lasted), "{lasted} s");
     });
 }
 

@@ -13,6 +13,8 @@ mod places;
 mod plays;
 mod queue;
 mod reboots;
+mod returns;
+mod silence;
 mod steps;
 mod world;
 
@@ -31,7 +33,7 @@ use self::{
     queue::{FakeScheduler, Holder},
     world::{Switches, Wires, World},
 };
-use super::{Confirm, Engine, Forecast, Options, Past, Recorder, Refusal, RunResult, Stop};
+use super::{Confirm, Engine, Forecast, Kept, Options, Past, Recorder, Refusal, RunResult, Stop};
 use crate::{
     event::{DrainStep, EVENT_VERSION, Event, RunStarted, Verb, What},
     interpreter::{CachedFiles, HostContext},
@@ -121,6 +123,7 @@ fn engine(playbook: &str, world: &Arc<World>, hosts: &[String], epoch: u64) -> E
     };
     Engine {
         delegates: Arc::default(),
+        kept: Arc::new(Kept::of(hosts.len())),
         play_hosts: program.plays.iter().map(|_| hosts.to_vec()).collect(),
         neighbours: vec![world::lock(&world.neighbours).clone(); program.plays.len()],
         program,

@@ -52,6 +52,16 @@ pub(super) struct Queue {
     pub(super) refused: Mutex<BTreeSet<String>>,
     /// Boots that it was told of, by node: with those that count no more.
     pub(super) boots: Mutex<BTreeMap<String, Vec<Option<String>>>>,
+    /// Nodes that a person gave back while they were being worked on.
+    pub(super) given_back: Mutex<BTreeSet<String>>,
+    /// Whether what a drain changed besides cannot be put back.
+    pub(super) keeps_marks: Mutex<bool>,
+    /// Nodes that a person gives back in the moment in which they are told to reboot.
+    pub(super) slips: Mutex<BTreeSet<String>>,
+    /// What a node waits for that is being given back, and how long.
+    pub(super) waits: Mutex<Option<(Duration, String)>>,
+    /// Why nodes were taken, by node.
+    pub(super) reasons: Mutex<BTreeMap<String, String>>,
     /// Whether nobody can leave word there.
     pub(super) takes_no_word: Mutex<bool>,
 }
@@ -68,6 +78,10 @@ impl Queue {
     /// What a disruptive act must find.
     pub(super) fn check(&self, node: &str) {
         let holder = self.holder(node);
+        // Why not: only whether anything works there counts then.
+        if lock(&self.given_back).contains(node) {
+            return;
+        }
         assert!(matches!(holder, Some(Holder::Run(_))), "{node} is disturbed, held by {holder:?}");
         let busy = lock(&self.busy).get(node).copied();
         assert!(busy.is_none_or(|until| until <= Instant::now()), "{node} is disturbed while it works");
@@ -126,8 +140,9 @@ impl Drainer for FakeScheduler {
         &'a self,
         target: &'a Target,
         marker: &'a Marker,
-        _why: &'a str,
+        why: &'a str,
     ) -> BoxFuture<'a, Result<Cordon, DrainError>> {
+        lock(&self.0.queue.reasons).insert(target.node.clone(), why.to_owned());
         Box::pin(async move {
             self.answers()?;
             self.0.step().await;
@@ -252,6 +267,10 @@ impl Drainer for FakeScheduler {
             if owner != Ownership::Ours {
                 return Ok(owner);
             }
+            let waits = lock(&self.0.queue.waits).clone();
+            if let Some((span, _)) = waits {
+                tokio::time::sleep(span).await;
+            }
             if rebooted_after.is_some() && self.0.with(&target.host, |machine| machine.boot) == 1 {
                 tokio::time::sleep(REGISTERS).await;
                 return Err(DrainError(format!("{} has not registered since its reboot", target.node)));
@@ -261,6 +280,20 @@ impl Drainer for FakeScheduler {
             self.0.step().await;
             Ok(Ownership::NotDrained)
         })
+    }
+
+    fn waits_for(&self, _target: &Target) -> Option<String> {
+        lock(&self.0.queue.waits).clone().map(|(_, why)| why)
+    }
+
+    fn let_go<'a>(
+        &'a self,
+        _target: &'a Target,
+        _marker: &'a Marker,
+    ) -> BoxFuture<'a, Result<(), DrainError>> {
+        let keeps = *lock(&self.0.queue.keeps_marks);
+        let answer = if keeps { Err(DrainError("no answer to the patch".to_owned())) } else { Ok(()) };
+        Box::pin(std::future::ready(answer))
     }
 
     fn survey<'a>(&'a self, targets: &'a [Target]) -> BoxFuture<'a, Result<Vec<Outage>, DrainError>> {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::queue::Queue;
 use crate::{
     drain::{Call, NoticePlan, Output, RunError, Runner},
-    engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose},
+    engine::{ConnectFailure, Connector, Link, LinkError, Progress, Purpose, Way},
     interpreter::{BlobNeed, tests::fake::FakeNode},
 };
 
@@ -65,6 +65,8 @@ pub(super) struct Machine {
     pub(super) down: bool,
     /// How long it takes to answer a connection.
     pub(super) slow: Duration,
+    /// Connections that were tried.
+    pub(super) tried: u32,
     /// Whether it answers at once, and only the rest of a connection is slow.
     pub(super) greets: bool,
     /// Processes use its GPUs.
@@ -76,6 +78,10 @@ pub(super) struct Machine {
     pub(super) cycled: u32,
     /// Whether its power state can be told.
     pub(super) power_known: bool,
+    /// Whether its BMC says that it is hung.
+    pub(super) hung: bool,
+    /// Whether its address refuses connections while it is down; else nothing answers there.
+    pub(super) refuses: bool,
     /// GPUs that its facts have; none where it tells none.
     pub(super) gpus: Option<u32>,
     shutting_down: bool,
@@ -106,6 +112,27 @@ pub(super) struct World {
     pub(super) neighbours: Mutex<Vec<String>>,
     /// Whether the queue is asked before anything is disturbed.
     pub(super) drains: bool,
+    pub(super) network: Mutex<Network>,
+}
+
+/// What lies between the controller and the machines.
+#[derive(Default)]
+pub(super) struct Network {
+    /// All machines are behind one jump host.
+    pub(super) jump_host: bool,
+    frozen: bool,
+    /// What gets to nowhere is refused on the way.
+    pub(super) rejects: bool,
+    /// Machines that nothing gets to, nor from.
+    cut: std::collections::BTreeSet<String>,
+    /// Connections that are older than the last break are broken.
+    breaks: u32,
+}
+
+impl Network {
+    fn is_mute(&self, host: &str) -> bool {
+        self.frozen || self.cut.contains(host)
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -119,12 +146,15 @@ impl World {
             boot: 1,
             down: false,
             slow: Duration::from_millis(50),
+            tried: 0,
             greets: false,
             works: false,
             fault: Fault::None,
             asked: 0,
             cycled: 0,
             power_known: true,
+            hung: false,
+            refuses: true,
             gpus: None,
             shutting_down: false,
             hesitates: None,
@@ -144,11 +174,26 @@ impl World {
             own_boot: Mutex::new(None),
             neighbours: Mutex::default(),
             drains,
+            network: Mutex::default(),
         })
     }
 
     pub(super) fn with<T>(&self, host: &str, act: impl FnOnce(&mut Machine) -> T) -> T {
         act(lock(&self.machines).get_mut(host).expect("a host of the world"))
+    }
+
+    /// The jump host accepts connections from now on, and says nothing.
+    pub(super) fn freeze(&self, frozen: bool) {
+        let mut network = lock(&self.network);
+        network.frozen = frozen;
+        network.breaks += u32::from(frozen);
+    }
+
+    /// Nothing gets to these machines from now on; to all others it does.
+    pub(super) fn cut(&self, hosts: &[String]) {
+        let mut network = lock(&self.network);
+        network.cut = hosts.iter().cloned().collect();
+        network.breaks += u32::from(!hosts.is_empty());
     }
 
     /// Counts down to the crash; two steps a call, one on each side of its act.
@@ -242,6 +287,10 @@ pub(super) fn boot_id(host: &str, boot: u32) -> String {
 impl World {
     /// What a request to reboot does.
     fn reboot(self: &Arc<Self>, host: &str, how: Reboot) {
+        if lock(&self.queue.slips).remove(host) {
+            lock(&self.queue.held).remove(host);
+            lock(&self.queue.given_back).insert(host.to_owned());
+        }
         let fault = self.with(host, |machine| {
             machine.asked += 1;
             machine.fault
@@ -320,6 +369,7 @@ impl Runner for Switches {
             let known = self.0.with(&host, |machine| machine.power_known);
             let status = match call.argv.last().map(String::as_str) {
                 Some("power status") => i32::from(!known),
+                Some("power hung") => i32::from(!self.0.with(&host, |machine| machine.hung)),
                 Some("power cycle") => {
                     self.0.with(&host, |machine| {
                         assert!(machine.down, "power cycled while it runs");
@@ -350,15 +400,63 @@ impl Connector for Wires {
         _purpose: Purpose,
     ) -> BoxFuture<'a, Result<Arc<dyn Link>, ConnectFailure>> {
         Box::pin(async move {
-            sleep(self.0.with(host, |machine| machine.slow)).await;
-            let (boot, down) = self.0.with(host, |machine| (machine.boot, machine.down));
+            let slow = self.0.with(host, |machine| {
+                machine.tried += 1;
+                machine.slow
+            });
+            sleep(slow).await;
+            let (mute, rejects) = {
+                let network = lock(&self.0.network);
+                (network.is_mute(host), network.rejects)
+            };
+            if mute && rejects {
+                return Err(ConnectFailure::Refused("connection refused".to_owned()));
+            }
+            if mute {
+                sleep(Duration::from_secs(30)).await;
+                return Err(ConnectFailure::Silent("connecting took longer than 30 s".to_owned()));
+            }
+            let (boot, down, refuses) =
+                self.0.with(host, |machine| (machine.boot, machine.down, machine.refuses));
+            if down && refuses {
+                return Err(ConnectFailure::Refused("connection refused".to_owned()));
+            }
             if down {
-                return Err(ConnectFailure::Silent("connection refused".to_owned()));
+                sleep(Duration::from_secs(30)).await;
+                return Err(ConnectFailure::Silent("connecting took longer than 30 s".to_owned()));
             }
             if self.0.with(host, |machine| machine.fault == Fault::NoLogin && machine.boot > 1) {
                 return Err(ConnectFailure::Unreachable("user `root` was not let in".to_owned()));
             }
-            Ok(Arc::new(Wire { world: Arc::clone(&self.0), host: host.to_owned(), boot }) as Arc<dyn Link>)
+            let breaks = lock(&self.0.network).breaks;
+            let (world, host) = (Arc::clone(&self.0), host.to_owned());
+            Ok(Arc::new(Wire { world, host, boot, breaks }) as Arc<dyn Link>)
+        })
+    }
+
+    fn way<'a>(&'a self, _host: &'a str, _purpose: Purpose) -> BoxFuture<'a, Way> {
+        Box::pin(async move {
+            match lock(&self.0.network).jump_host {
+                true => Way::Through("the jump host bastion1".to_owned()),
+                false => Way::Direct,
+            }
+        })
+    }
+
+    fn ask_way<'a>(&'a self, _host: &'a str, _purpose: Purpose) -> BoxFuture<'a, Option<Result<(), String>>> {
+        Box::pin(async move {
+            let (jump_host, frozen) = {
+                let network = lock(&self.0.network);
+                (network.jump_host, network.frozen)
+            };
+            if !jump_host {
+                return None;
+            }
+            if frozen {
+                sleep(Duration::from_secs(20)).await;
+                return Some(Err("the SSH handshake took longer than 20 s".to_owned()));
+            }
+            Some(Ok(()))
         })
     }
 
@@ -371,11 +469,17 @@ struct Wire {
     world: Arc<World>,
     host: String,
     boot: u32,
+    breaks: u32,
 }
 
 impl Wire {
     fn alive(&self) -> bool {
-        self.world.with(&self.host, |machine| machine.boot == self.boot && !machine.down)
+        let is_cut = {
+            let network = lock(&self.world.network);
+            network.is_mute(&self.host)
+                || (network.breaks != self.breaks && (network.jump_host || network.cut.contains(&self.host)))
+        };
+        !is_cut && self.world.with(&self.host, |machine| machine.boot == self.boot && !machine.down)
     }
 
     /// What the machine's fault does to a command.

@@ -13,6 +13,7 @@ use super::{Copied, Cursor, EndState, Fed, Given};
 use crate::glob::Glob;
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::facts::fact_vars;
+use crate::interpreter::intervening::Intervener;
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::report::{Status, TaskReport};
 use crate::template::{Dict, Value};
@@ -137,6 +138,7 @@ impl Cursor {
             message,
             changes: outcome.changes,
             awaiting: outcome.awaiting,
+            blockers: outcome.blockers,
             warnings: outcome.warnings,
             data: outcome.data,
         }
@@ -182,12 +184,14 @@ impl Cursor {
         let owner = self.owner();
         let placed = outcome.data.get("dest").and_then(Json::as_str).map(str::to_owned);
         let command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        let told = outcome.status.clone();
         let raw = if command && outcome.status == OpStatus::Possible {
             self.commands_ahead = true;
             self.not_run()
         } else {
             self.raw_of(outcome)
         };
+        self.intervene(&action, &told);
         let mut place = None;
         // Why not one that another host did for this one, or that was only predicted: nothing of it is on this node.
         // Nor one that nobody waits for: when it is done is not known.
@@ -206,11 +210,29 @@ impl Cursor {
                 environment: action.environment,
                 timeout_s: action.timeout_s,
                 awaiting,
+                notes: Vec::new(),
+                after: Vec::new(),
+                overruled: false,
             });
         }
         self.item_done(raw);
         if let Some(class) = activated {
             self.activate(class, place);
+        }
+    }
+
+    /// Notes what an operation may have done to what earlier tasks declared.
+    pub(super) fn intervene(&mut self, action: &Action, status: &OpStatus) {
+        let Work::Node { op, .. } = &action.work else { return };
+        // Why a failure too: what failed may have done a part of it.
+        let acted = match status {
+            OpStatus::Changed => true,
+            OpStatus::Failed { kind, .. } => *kind != FailureKind::Refused,
+            _ => false,
+        };
+        if acted && action.mode == Mode::Apply && action.delegate.is_none() {
+            let unwatched = action.job.is_some_and(|job| job.poll_s == 0);
+            self.ledger.intervened(op, &Intervener::of(action), unwatched);
         }
     }
 
@@ -312,8 +334,7 @@ impl Cursor {
         };
         let mut reports = Vec::new();
         for (index, owner) in owners.iter().enumerate() {
-            let part = outcome.members.get(index).or((index == 0).then_some(outcome));
-            let Some(part) = part else { continue };
+            let Some(part) = part_of(outcome, index) else { continue };
             let raw = self.raw_of(part.clone());
             let mut report = blank(action, raw.status.unwrap_or(Status::Failed));
             report.op_id.task = Arc::clone(&owner.task.path);
@@ -326,6 +347,7 @@ impl Cursor {
             report.message = raw.message;
             report.changes = raw.changes;
             report.awaiting = raw.awaiting;
+            report.blockers = raw.blockers;
             report.warnings = raw.warnings;
             if owner.task.no_log {
                 hide(&mut report);
@@ -343,6 +365,10 @@ impl Cursor {
             outcome.members.iter().flat_map(|m| m.awaiting.iter()).chain(&outcome.awaiting).cloned();
         if let Some(known) = self.ledger.entries.get_mut(entry) {
             known.awaiting = awaiting.collect();
+            if !reports.iter().any(|report| matches!(report.status, Status::Failed | Status::Unknown)) {
+                // Why: it holds anew, so what others did before is over.
+                known.after.clear();
+            }
         }
         let failed = reports.iter().find(|report| report.status == Status::Failed);
         let failure = failed.map(|report| {
@@ -373,14 +399,23 @@ impl Cursor {
         let reports = self.entry_reports(action, entry, &outcome);
         // Why: a verification changes nothing, whatever the plan says.
         self.touched = touched;
-        let mut failure = None;
-        for mut report in reports {
+        let others = Intervener::named(&self.ledger.interveners(entry));
+        let notes = self.ledger.entries.get(entry).map(|entry| entry.notes.clone()).unwrap_or_default();
+        let (mut failure, mut overruled, mut unseen) = (None, Vec::new(), false);
+        for (owner, mut report) in reports.into_iter().enumerate() {
+            let blind = part_of(&outcome, owner).is_some_and(is_blind);
+            unseen |= blind;
             let differs: Vec<String> = report
                 .changes
                 .iter()
                 .map(|change| {
                     let from = change.from.as_deref().unwrap_or("nothing");
-                    format!("{} is {from}, declared {}", change.what, change.to)
+                    let before = notes.iter().find(|(what, _)| *what == change.what).map(|(_, note)| note);
+                    let why = change.note.as_ref().map(|note| format!(" ({note})"));
+                    let why = why
+                        .or_else(|| before.map(|note| format!(" (when it was set: {note})")))
+                        .unwrap_or_default();
+                    format!("{} is {from}, declared {}{why}", change.what, change.to)
                 })
                 .collect();
             match report.status {
@@ -390,6 +425,28 @@ impl Cursor {
                         report.task,
                         report.message.clone().unwrap_or_default()
                     ));
+                    self.queue.push(report);
+                    continue;
+                }
+                Status::Failed | Status::Changed | Status::Ok
+                    if !blind
+                        && !others.is_empty()
+                        && (report.status != Status::Ok || !differs.is_empty()) =>
+                {
+                    let found = match (differs.is_empty(), &report.message) {
+                        (false, _) => differs.join("; "),
+                        (true, Some(message)) => message.clone(),
+                        (true, None) => "it would change again".to_owned(),
+                    };
+                    report.warnings.push(format!(
+                        "{found}; declared by \"{}\" ({}:{}); {others} came after it and may have done that, so it is \
+                         left as it is",
+                        report.task, report.file, report.line
+                    ));
+                    report.status = Status::Ok;
+                    (report.item, report.message) = (None, None);
+                    report.changes.clear();
+                    overruled.push(owner);
                     self.queue.push(report);
                     continue;
                 }
@@ -407,6 +464,13 @@ impl Cursor {
             let message = report.message.clone().unwrap_or_default();
             failure.get_or_insert_with(|| Failure::of(report.task.clone(), message));
             self.queue.push(report);
+        }
+        if !overruled.is_empty() {
+            self.ledger.overrule(entry, &overruled);
+        }
+        if let Some(entry) = self.ledger.entries.get_mut(entry).filter(|_| !unseen) {
+            // Why: they have been looked at, and what differs later was somebody else's doing.
+            entry.after.clear();
         }
         if let Some(failure) = failure {
             self.fail(failure);
@@ -478,4 +542,15 @@ fn ran_into(period: u64, kind: &str, outcome: &mut OpOutcome) {
     outcome.data.remove("rc");
     outcome.data.insert("msg".to_owned(), Json::from(message.as_str()));
     outcome.data.insert("timedout".to_owned(), json!({ "period": period }));
+}
+
+/// What an outcome says of the owner of this index.
+fn part_of(outcome: &OpOutcome, owner: usize) -> Option<&OpOutcome> {
+    outcome.members.get(owner).or((owner == 0).then_some(outcome))
+}
+
+/// Whether a verification failed in a way that tells nothing of what is on the node.
+fn is_blind(outcome: &OpOutcome) -> bool {
+    use FailureKind::{Invalid, Missing, Unconverged};
+    matches!(&outcome.status, OpStatus::Failed { kind, .. } if !matches!(kind, Missing | Invalid | Unconverged))
 }

@@ -8,7 +8,7 @@ use gpufleet_protocol::{NodeOp, OpOutcome, OpStatus};
 use super::Cursor;
 use super::state::{ActiveGroup, Frame, Pending, Purpose, Slot, SlotState};
 use super::task::{Items, LOOP_UNKNOWN, Raw};
-use crate::interpreter::action::{Action, Phase, RunAs, Work};
+use crate::interpreter::action::{Action, Mode, Phase, RunAs, Work};
 use crate::interpreter::ledger::{Entry, Owner};
 use crate::interpreter::prepare::{Deed, Prepared};
 use crate::interpreter::report::Status;
@@ -33,6 +33,9 @@ impl Cursor {
             return;
         }
         let tasks = Arc::clone(&group.tasks);
+        if self.mode == Mode::Apply && self.settles(|op| matches!(op, NodeOp::GpuGroup(_))) {
+            return;
+        }
         let mut slots = Vec::new();
         let mut members = Vec::new();
         let mut terms: Option<(RunAs, Vec<(String, String)>)> = None;
@@ -134,6 +137,7 @@ impl Cursor {
                 throttle: None,
                 forgives_loss: tasks.iter().all(|task| task.ignore_unreachable),
                 job: None,
+                keeps: tasks.iter().any(|task| task.register.is_some()),
             };
             self.pending = Some(Pending { action, purpose: Purpose::Group });
         } else if broken {
@@ -178,6 +182,11 @@ impl Cursor {
             parts = std::mem::take(&mut outcome.members).into_iter().map(Some).collect();
             whole = Some(outcome);
         }
+        if let (Some(whole), Some(action)) = (&whole, &action) {
+            self.intervene(action, &whole.status);
+        }
+        let made = whole.iter().chain(parts.iter().flatten()).flat_map(|outcome| &outcome.changes);
+        let notes = made.filter_map(|change| Some((change.what.clone(), change.note.clone()?))).collect();
         let mut kept = Vec::new();
         let mut owners = Vec::new();
         let mut awaiting = Vec::new();
@@ -246,6 +255,9 @@ impl Cursor {
                 environment: action.environment,
                 timeout_s: action.timeout_s,
                 awaiting,
+                notes,
+                after: Vec::new(),
+                overruled: false,
             });
         }
         if let Some(failure) = failure {

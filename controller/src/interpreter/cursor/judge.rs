@@ -105,6 +105,7 @@ impl Cursor {
             message,
             changes: raw.changes,
             awaiting: raw.awaiting,
+            blockers: raw.blockers,
             item: item.map(|(_, label)| label),
             warnings: raw.warnings.into_iter().chain(self.warnings_of_templates()).collect(),
             data: raw.data,
@@ -373,19 +374,9 @@ fn result_of(status: Status, message: Option<&str>, data: &Map<String, Json>) ->
     {
         result.insert("msg", Value::str(message));
     }
-    for stream in ["stdout", "stderr"] {
-        let lines = format!("{stream}_lines");
-        if let Some(Value::Str(text)) = result.get(stream)
-            && !result.contains(&lines)
-        {
-            let split = Value::list(text.lines().map(Value::str).collect());
-            result.insert(lines, split);
-        }
-    }
     Value::Map(Arc::new(result))
 }
 
-/// Takes everything out of a report that `no_log` forbids.
 /// The message of a command that failed, with the last line that it printed: there it mostly says why.
 fn with_output(message: String, data: &Map<String, Json>) -> String {
     const LONGEST: usize = 200;
@@ -400,6 +391,7 @@ fn with_output(message: String, data: &Map<String, Json>) -> String {
     }
 }
 
+/// Takes everything out of a report that `no_log` forbids.
 pub(super) fn hide(report: &mut TaskReport) {
     report.data.retain(|name, _| name == "changed");
     report.warnings.clear();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::task::Items;
 use crate::playbook::{Condition, Loop, Task};
-use crate::template::{self, Scope, TemplateError, Truth, Value};
+use crate::template::{self, Scope, TemplateError, Truth, Value, inert};
 
 /// The items of the loop `with_name` of a task.
 pub(super) fn items(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) -> Items {
-    match terms(name, &looped.items, scope).and_then(|terms| {
+    match checked_terms(name, &looped.items, scope).and_then(|terms| {
         terms.map_or(Ok(None), |terms| template::loop_over(name, terms, task.kind.name, scope))
     }) {
         Ok(None) => Items::Possible,
@@ -20,6 +20,20 @@ pub(super) fn items(name: &str, looped: &Loop, task: &Task, scope: &Arc<Scope>) 
             _ => Items::Fail(format!("`with_{name}`: {error}")),
         },
     }
+}
+
+/// The same as [`terms`], where a shell reads nothing in them that a node said.
+fn checked_terms(
+    name: &str,
+    written: &Value,
+    scope: &Arc<Scope>,
+) -> Result<Option<Vec<Value>>, TemplateError> {
+    let masked = template::runs_a_shell(name).then(|| scope.masked()).flatten();
+    let Some(masked) = masked else { return terms(name, written, scope) };
+    let Some(asked) = inert::line(|| terms(name, written, scope))? else { return Ok(None) };
+    let shown = inert::masked_line(|| terms(name, written, &masked)).ok().flatten().unwrap_or_default();
+    template::check_lines(&asked, &shown)?;
+    Ok(Some(asked))
 }
 
 /// What the lookup is asked, rendered; none when it is not known yet.

@@ -7,6 +7,7 @@ mod judge;
 mod looping;
 mod position;
 mod retry;
+mod scope;
 mod state;
 mod steer;
 mod task;
@@ -227,6 +228,8 @@ pub struct Cursor {
     /// Ledger entries still to be verified.
     verify: std::collections::VecDeque<usize>,
     verifications: u32,
+    /// Entries that later tasks may have changed, to be looked at before a reboot mixes that with what it takes.
+    unsettled: std::collections::VecDeque<usize>,
     /// A prediction met a command that only the run will carry out.
     commands_ahead: bool,
     /// Results of tasks that a prediction says would change something: only the run will tell all of them.
@@ -332,6 +335,7 @@ impl Cursor {
             activations: 0,
             verify: std::collections::VecDeque::new(),
             verifications: 0,
+            unsettled: std::collections::VecDeque::new(),
             commands_ahead: false,
             foretold: std::collections::HashSet::new(),
             touched: false,

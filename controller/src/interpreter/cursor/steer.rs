@@ -29,7 +29,8 @@ impl Cursor {
                     // Why: a check tries once, and that says nothing of what a later try would find.
                     && task.retry.is_none()
                     // Why: in a check no host tells another what such a task gave, so that each would run it.
-                    && !task.run_once =>
+                    && !task.run_once
+                    && task.once_when.is_none() =>
             {
                 Ok(Mode::Apply)
             }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::lenient::parse_seconds;
 use gpufleet_protocol::tasks::{Class, RebootWhen};
-use gpufleet_protocol::{Awaiting, Change, NodeOp};
+use gpufleet_protocol::{Awaiting, Blocker, Change, NodeOp};
 use serde_json::{Map, Value as Json};
 
 use super::judge::handlers_of;
@@ -23,6 +24,7 @@ pub(super) struct Raw {
     pub message: Option<String>,
     pub changes: Vec<Change>,
     pub awaiting: Vec<Awaiting>,
+    pub blockers: Vec<Blocker>,
     pub warnings: Vec<String>,
     pub data: Map<String, Json>,
 }
@@ -62,6 +64,7 @@ impl Cursor {
         let Some(active) = self.active() else { return };
         let task = Arc::clone(&active.task);
         if !active.started {
+            let task = self.decided(&task);
             if task.run_once && self.decided_latch.as_ref() != Some(&task.path) {
                 self.open_latch = Some(Arc::clone(&task.path));
                 return;
@@ -79,8 +82,55 @@ impl Cursor {
         self.item(&task);
     }
 
+    /// The task on top with what its host's variables decide of its keys; what cannot be told its beginning fails of.
+    fn decided(&mut self, task: &Arc<Task>) -> Arc<Task> {
+        let Some(flag) = &task.once_when else { return Arc::clone(task) };
+        // Why it stays where it is unknown: what hosts share is nothing that each of them may do in a check.
+        let once = match flag.holds(&self.scope(task, None)) {
+            Ok(Truth::Unknown) | Err(_) => return Arc::clone(task),
+            Ok(once) => once == Truth::True,
+        };
+        self.replaced(task, |own| (own.run_once, own.once_when) = (once, None))
+    }
+
+    /// The task on top with one thing changed.
+    fn replaced(&mut self, task: &Task, change: impl FnOnce(&mut Task)) -> Arc<Task> {
+        let mut own = task.clone();
+        change(&mut own);
+        let own = Arc::new(own);
+        if let Some(active) = self.active() {
+            active.task = Arc::clone(&own);
+        }
+        own
+    }
+
+    /// Why nobody can tell whether a task is done once for all hosts.
+    fn undecidable(&mut self, task: &Arc<Task>) -> Option<String> {
+        let once = task.once_when.as_ref()?.holds(&self.scope(task, None));
+        once.err().map(|error| format!("`run_once`: {error}"))
+    }
+
+    /// The task on top with the time that the variables of its item give it.
+    fn timed(&mut self, task: &Arc<Task>, scope: &Arc<Scope>) -> Result<Arc<Task>, String> {
+        let Some(value) = &task.late_timeout else { return Ok(Arc::clone(task)) };
+        let seconds = match template::resolve(value, scope).map_err(|error| format!("`timeout`: {error}"))? {
+            Value::Null | Value::Omit | Value::Unknown => None,
+            other => match parse_seconds(&other.to_text()) {
+                Some(seconds) => Some(seconds),
+                None => {
+                    let kind = other.kind();
+                    return Err(format!("`timeout` is a duration such as 90, 90s, 20m or 2h, not {kind}"));
+                }
+            },
+        };
+        Ok(self.replaced(task, |own| own.timeout_s = seconds))
+    }
+
     fn begin(&mut self, task: &Arc<Task>) {
-        let (items, secret) = template::watch(|| self.loop_items(task));
+        let (items, secret) = template::watch(|| match self.undecidable(task) {
+            Some(message) => Items::Fail(message),
+            None => self.loop_items(task),
+        });
         let task = &if secret { self.seal(task) } else { self.veiled(task) };
         let undecided = self.undecided(LOOP_UNKNOWN.to_owned());
         let Some(active) = self.active() else { return };
@@ -109,13 +159,7 @@ impl Cursor {
         if !self.hides(task) {
             return Arc::clone(task);
         }
-        let mut hidden = (**task).clone();
-        hidden.no_log = true;
-        let hidden = Arc::new(hidden);
-        if let Some(active) = self.active() {
-            active.task = Arc::clone(&hidden);
-        }
-        hidden
+        self.replaced(task, |own| own.no_log = true)
     }
 
     /// Whether a template says that a task is hidden; one that cannot be decided hides it.
@@ -250,12 +294,13 @@ impl Cursor {
         if let Some(hidden) = sealed.as_ref().filter(|_| !task.no_log) {
             prepared = self.surroundings(hidden).prepare(hidden, &scope).0;
         }
-        let task = sealed.as_ref().unwrap_or(task);
+        let mut task = Arc::clone(sealed.as_ref().unwrap_or(task));
         // Why before it is done: as in Ansible, a name without a value fails the item that is not done yet.
-        if matches!(prepared, Prepared::Do(_))
-            && let Err(message) = handlers_of(task, &scope)
-        {
-            prepared = Prepared::Fail(message);
+        if matches!(prepared, Prepared::Do(_)) {
+            match handlers_of(&task, &scope).and_then(|_| self.timed(&task, &scope)) {
+                Ok(timed) => task = timed,
+                Err(message) => prepared = Prepared::Fail(message),
+            }
         }
         let raw = match prepared {
             // Why: as in Ansible, steering the play counts nowhere.
@@ -276,7 +321,7 @@ impl Cursor {
             Prepared::Fail(message) => Raw::because(Status::Failed, message),
             Prepared::Possible(reason) => self.undecided(reason),
             Prepared::Do(_) if possible => Raw::because(Status::Possible, "may be notified"),
-            Prepared::Do(ready) => match self.act(task, &scope, *ready, round, item) {
+            Prepared::Do(ready) => match self.act(&task, &scope, *ready, round, item) {
                 Some(raw) => raw,
                 None => return,
             },
@@ -376,6 +421,9 @@ impl Cursor {
                 if when == RebootWhen::Required && reasons.is_empty() {
                     return Some(Raw::because(Status::Ok, "nothing waits for a reboot"));
                 }
+                if self.mode == Mode::Apply && mode == Mode::Apply && self.settles(|_| true) {
+                    return None;
+                }
                 Work::Reboot { when, timeout_s, reasons }
             }
             Deed::WaitForConnection { .. } if self.mode == Mode::Predict => {
@@ -385,6 +433,15 @@ impl Cursor {
         };
         self.ask(task, scope, work, ready.run_as, ready.environment, round, item);
         None
+    }
+
+    /// Whether something of these kinds has to be looked at before the node reboots or its GPUs are reset: after it nobody could
+    /// tell what a command changed from what the reboot took. The task on top begins anew afterwards.
+    pub(super) fn settles(&mut self, kinds: impl Fn(&NodeOp) -> bool) -> bool {
+        let touched = self.ledger.touched().filter(|(_, entry)| kinds(&entry.op));
+        self.unsettled = touched.map(|(index, _)| index).collect();
+        self.verifications += u32::from(!self.unsettled.is_empty());
+        !self.unsettled.is_empty()
     }
 
     /// What becomes of a command that is not run.
@@ -452,6 +509,7 @@ impl Cursor {
             throttle,
             forgives_loss: task.ignore_unreachable,
             job,
+            keeps: task.register.is_some() || item.is_some(),
         };
         self.pending = Some(Pending { action, purpose });
     }

@@ -3,18 +3,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use gpufleet_protocol::op::FactsRequest;
+use gpufleet_protocol::op::{FactsRequest, GpuTask};
 use gpufleet_protocol::{Disruption, NodeOp};
 
 use super::position::Position;
 use super::state::{Active, Failure, Frame, Notice, Part, Pending, Purpose, Reach, Stage};
 use super::{Cursor, End, EndState, Step};
 use crate::interpreter::action::{Action, Mode, OpId, Phase, RunAs, Work};
-use crate::playbook::{Flag, Item, Items, Role, Strategy, Task};
+use crate::playbook::{Flag, Item, Items, Strategy, Task};
 use crate::template::{self, Dict, Scope, Truth, Value};
 
 /// How many activations one play may see on one host before it is called hopeless.
 const MAX_ACTIVATIONS: u32 = 8;
+
+/// Whether an operation keeps the driver of GPUs in memory.
+fn keeps_awake(op: &NodeOp) -> bool {
+    let NodeOp::GpuGroup(group) = op else { return false };
+    group.members.iter().any(|member| matches!(member.task, GpuTask::GpuPersistence(_)))
+}
 
 impl Cursor {
     /// What comes next.
@@ -57,6 +63,10 @@ impl Cursor {
             }
             if let Some(entry) = self.reassert.pop_front() {
                 self.ask_again(entry, Phase::Reassert);
+                continue;
+            }
+            if let Some(entry) = self.unsettled.pop_front() {
+                self.ask_again(entry, Phase::Verify);
                 continue;
             }
             if let Some(step) = self.advance() {
@@ -267,6 +277,7 @@ impl Cursor {
     /// Unwinds to whatever takes care of the failure; nothing does: the host failed.
     pub(super) fn fail(&mut self, mut failure: Failure) {
         self.reassert.clear();
+        self.unsettled.clear();
         if failure.reach == Reach::Raised {
             self.raised = Some(self.end_of_caught());
             // Why: the others hear of it when it comes to a barrier itself, and before it does anything else.
@@ -544,7 +555,7 @@ impl Cursor {
                 if self.mode == Mode::Apply && self.touched {
                     self.touched = false;
                     self.verifications += 1;
-                    self.verify = (0..self.ledger.entries.len()).collect();
+                    self.verify = self.ledger.standing().map(|(index, _)| index).collect();
                 }
             }
             Stage::Verify(section) => match self.verify.pop_front() {
@@ -617,6 +628,7 @@ impl Cursor {
             throttle: None,
             forgives_loss: self.play.ignore_unreachable,
             job: None,
+            keeps: true,
         };
         self.pending = Some(Pending { action, purpose: Purpose::Facts });
     }
@@ -653,6 +665,7 @@ impl Cursor {
             throttle: None,
             forgives_loss: false,
             job: None,
+            keeps: false,
         };
         self.pending = Some(Pending { action, purpose });
     }
@@ -672,12 +685,16 @@ impl Cursor {
             self.fail(Failure::of("assert again".to_owned(), message));
             return;
         }
-        for (index, entry) in self.ledger.entries.iter().enumerate() {
+        let mut lost_again = Vec::new();
+        for (index, entry) in self.ledger.standing() {
             let lost = class == Disruption::Reboot || matches!(entry.op, NodeOp::GpuGroup(_));
             if lost && Some(index) != except && !self.reassert.contains(&index) {
-                self.reassert.push_back(index);
+                lost_again.push((!keeps_awake(&entry.op), index));
             }
         }
+        // Why first: what comes before persistence is forgotten as soon as it is set.
+        lost_again.sort_by_key(|(late, _)| *late);
+        self.reassert.extend(lost_again.into_iter().map(|(_, index)| index));
     }
 
     pub(super) fn op_id(&self, task: &str, item: Option<u32>, phase: Phase, round: u32) -> OpId {
@@ -692,62 +709,6 @@ impl Cursor {
         }
     }
 
-    /// The variables that a task sees; `top` holds the loop's.
-    ///
-    /// Source of the order: "Understanding variable precedence" of Ansible's documentation, and `get_vars` of
-    /// ansible-core 2.19's variable manager.
-    pub(super) fn scope(&self, task: &Task, top: Option<Arc<Dict>>) -> Arc<Scope> {
-        let mut layers: Vec<Arc<Dict>> = Vec::with_capacity(20 + task.vars.len() + task.given.len());
-        layers.extend(top);
-        layers.extend(self.frames.iter().rev().filter_map(|frame| match frame {
-            Frame::Include { layer, .. } => layer.clone(),
-            _ => None,
-        }));
-        layers.push(Arc::clone(&self.run_vars));
-        layers.push(Arc::clone(&self.host.extra));
-        layers.extend(task.given.iter().rev().cloned());
-        layers.extend(task.role.iter().map(|role| Arc::clone(&role.params)));
-        layers.push(Arc::clone(&self.vars.set));
-        layers.push(Arc::clone(&self.vars.included));
-        layers.extend(task.vars.iter().rev().cloned());
-        layers.extend(task.role.iter().map(|role| Arc::clone(&role.vars)));
-        let folders = task.search.iter().map(|folder| Value::str(self.files.playbook_dir(folder)));
-        let own = [
-            ("ansible_search_path", Value::list(folders.collect())),
-            ("environment", Value::list(task.environment.clone())),
-        ];
-        layers.push(Arc::new(own.into_iter().collect()));
-        self.below(task.role.as_deref(), layers)
-    }
-
-    /// What is seen before any task.
-    pub(super) fn base_scope(&self) -> Arc<Scope> {
-        let layers =
-            vec![Arc::clone(&self.run_vars), Arc::clone(&self.host.extra), Arc::clone(&self.vars.set)];
-        self.below(None, layers)
-    }
-
-    fn below(&self, role: Option<&Role>, mut layers: Vec<Arc<Dict>>) -> Arc<Scope> {
-        layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_vars)));
-        layers.push(Arc::clone(&self.late_vars));
-        layers.push(Arc::clone(&self.play.file_vars));
-        layers.push(Arc::clone(&self.play.vars));
-        layers.push(Arc::clone(&self.vars.facts));
-        layers.push(Arc::clone(&self.host.vars));
-        layers.extend(role.map(|role| Arc::clone(&role.defaults)));
-        layers.extend(self.roles.iter().rev().map(|role| Arc::clone(&role.exported_defaults)));
-        layers.extend(role.map(|role| {
-            let mut magic = (*role.magic).clone();
-            magic.insert("role_path", Value::str(self.files.playbook_dir(&role.path)));
-            Arc::new(magic)
-        }));
-        layers.push(Arc::clone(&self.peers));
-        layers.push(Arc::clone(&self.host.magic));
-        layers.push(Arc::clone(&self.floor));
-        layers.retain(|layer| !layer.is_empty());
-        Scope::looking(layers, Arc::clone(&self.files) as Arc<dyn crate::template::Outside>)
-    }
-
     /// The name of a task with its templates rendered, as far as that goes.
     pub(super) fn title(&self, task: &Task, scope: &Arc<Scope>) -> String {
         let title = self.plain_title(task, scope);
@@ -759,11 +720,11 @@ impl Cursor {
 
     fn plain_title(&self, task: &Task, scope: &Arc<Scope>) -> String {
         match &task.name {
-            None => task.word.to_owned(),
+            None => task.word.to_string(),
             // Why not with a secret: names stand on every screen.
             Some(name) => match template::watch(|| template::resolve(name, scope)) {
                 (Ok(Value::Unknown) | Err(_), _) | (_, true) => match name {
-                    Value::Secret(_) => task.word.to_owned(),
+                    Value::Secret(_) => task.word.to_string(),
                     name => name.to_text(),
                 },
                 (Ok(name), false) => name.to_text(),

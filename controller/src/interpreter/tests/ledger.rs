@@ -341,7 +341,7 @@ fn members_of_later_groups_replace_those_of_their_kind() {
 
 #[test]
 fn owners_go_with_their_members() {
-    let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: 5}}\n    - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: between, command: a}\n    - {name: less, gpu_power: {limit_watts: 4}}\n";
+    let text = "- hosts: all\n  tasks:\n    - {name: ecc, gpu_ecc: {mode: enabled}}\n    - {name: power, gpu_power: {limit_watts: 5}}\n    - {name: mig, gpu_mig: {mode: enabled}}\n    - {name: between, sysctl: {name: a, value: 1}}\n    - {name: less, gpu_power: {limit_watts: 4}}\n";
     let mut verified = Vec::new();
     let story = run(&mut cursor(text, json!({}), Mode::Apply), |action| {
         if action.phase == Phase::Verify {

@@ -150,6 +150,22 @@ fn loops_over_what_is_not_known_yet_are_possible() {
 }
 
 #[test]
+fn no_shell_loops_over_what_a_node_said() {
+    let tasks = "
+    - {set_fact: {said: 'a; id'}}
+    - {name: quoted, debug: {msg: '{{ item }}'}, with_lines: 'echo {{ said | quote }}'}
+    - {name: written, debug: {msg: \"{{ lookup('pipe', item) }}\"}, loop: ['a; b']}
+    - {name: bare, debug: {msg: '{{ item }}'}, with_lines: 'echo {{ said }}'}
+";
+    let lines = story(tasks, Mode::Apply).lines();
+    assert!(lines.contains("quoted: ok") && lines.contains("written: ok"), "{lines}");
+    assert!(
+        lines.contains("bare: failed \"`with_lines`: something that a node said goes into it"),
+        "{lines}"
+    );
+}
+
+#[test]
 fn the_machine_is_asked_once() {
     let machine = Arc::new(Counting::default());
     let files =

@@ -5,7 +5,9 @@ mod failures;
 pub(crate) mod fake;
 mod files;
 mod files_of_tasks;
+mod interventions;
 mod jobs;
+mod late_keys;
 mod ledger;
 mod looping;
 mod order;
@@ -152,7 +154,7 @@ enum OpOutcomeSketch {
 
 impl OpOutcomeSketch {
     fn fed(&self, action: &Action) -> Fed {
-        use gpufleet_protocol::{FailureKind, OpOutcome, OpStatus};
+        use gpufleet_protocol::{FailureKind, OpOutcome, OpStatus, message::streams};
         let outcome = |status| Fed::Outcome(Box::new(OpOutcome::new(status)));
         if !matches!(action.work, Work::Node { .. }) {
             return match (&action.work, self) {
@@ -170,7 +172,8 @@ impl OpOutcomeSketch {
                     0 => OpOutcome::new(OpStatus::Changed),
                     rc => OpOutcome::failed(FailureKind::Exit, format!("non-zero return code {rc}")),
                 };
-                result.data = json!({"rc": rc, "stdout": stdout}).as_object().expect("map").clone();
+                result.data = json!({"rc": rc}).as_object().expect("map").clone();
+                result.data.extend(streams(stdout, ""));
                 Fed::Outcome(Box::new(result))
             }
             Self::Unreachable => Fed::Unreachable { reason: "no route".to_owned() },

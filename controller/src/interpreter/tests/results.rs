@@ -79,10 +79,10 @@ fn conditions_on_results_are_told_with_them() {
     };
     let story = run(&mut cursor(&text, json!({}), Mode::Apply), answer);
     insta::assert_snapshot!(data(&story), @r#"
-    plain: changed {"rc":0,"stdout":""}
-    accepted: changed {"rc":7,"stdout":"","failed_when_result":false}
-    refused: failed {"rc":0,"stdout":"","failed_when_result":true,"changed":true}
-    quiet: failed {"rc":0,"stdout":"","failed_when_result":true}
+    plain: changed {"rc":0,"stdout":"","stdout_lines":[],"stderr":"","stderr_lines":[]}
+    accepted: changed {"rc":7,"stdout":"","stdout_lines":[],"stderr":"","stderr_lines":[],"failed_when_result":false}
+    refused: failed {"rc":0,"stdout":"","stdout_lines":[],"stderr":"","stderr_lines":[],"failed_when_result":true,"changed":true}
+    quiet: failed {"rc":0,"stdout":"","stdout_lines":[],"stderr":"","stderr_lines":[],"failed_when_result":true}
     same: failed {"failed_when_result":true}
     unread: failed {"failed_when_result":true}
     own word: ok {}

@@ -368,14 +368,6 @@ fn patterns_that_match_nothing_have_a_next_step() {
        | ^^^^^^^^^^^ selects nothing
     help: in a pattern with a comma, `:` separates nothing: write `rack1,rack2`
     ");
-    insta::assert_snapshot!(no_match("all:!gpu00[1-4]"), @r"
-    error: `gpu00[1-4]` matches no host and no group
-      --> host pattern:1:5
-       |
-     1 | all:!gpu00[1-4]
-       |     ^^^^^^^^^^^ excludes nothing
-    help: `[…]` at the end is a position in a group, not a set of characters: write `gpu00[1-4]*` or `~gpu00[1-4]$`
-    ");
     insta::assert_snapshot!(no_match("gpu[:2]"), @r"
     error: `gpu[:2]` matches no host and no group
       --> host pattern:1:1
@@ -384,13 +376,33 @@ fn patterns_that_match_nothing_have_a_next_step() {
        | ^^^^^^^ selects nothing
     help: a position is `gpu[2]` or `gpu[-1]`, a slice `gpu[0:3]` or `gpu[2:]`
     ");
-    insta::assert_snapshot!(no_match("gpu0[01:03]"), @r"
-    error: `gpu0[01:03]` matches no host and no group
+    insta::assert_snapshot!(no_match("login[a:c]"), @r"
+    error: `login[a:c]` matches no host and no group
       --> host pattern:1:1
        |
-     1 | gpu0[01:03]
-       | ^^^^^^^^^^^ selects nothing
-    help: `[…:…]` is a slice of a group here; it is a range of names only in an inventory
+     1 | login[a:c]
+       | ^^^^^^^^^^ selects nothing
+    help: a range of names has two numbers here, `gpu[01:16]`; letters and steps count only in an inventory
+    ");
+    insta::assert_snapshot!(no_match("gpu[001,002,0…"), @r"
+    error: `gpu[001` matches no host and no group
+      --> host pattern:1:1
+       |
+     1 | gpu[001,002,0…
+       | ^^^^^^^ selects nothing
+    help: did you mean `gpu001`?
+    error: `002` matches no host and no group
+      --> host pattern:1:9
+       |
+     1 | gpu[001,002,0…
+       |         ^^^ selects nothing
+    help: `gpufleet inventory --graph` shows all groups and hosts
+    error: `0…` matches no host and no group
+      --> host pattern:1:13
+       |
+     1 | gpu[001,002,0…
+       |             ^^ selects nothing
+    help: a list that ends in `…` was cut to fit; `--format json` has all names
     ");
     insta::assert_snapshot!(no_match("gpu[4]"), @r"
     error: `gpu[4]` selects nothing
@@ -424,4 +436,154 @@ fn patterns_that_match_nothing_have_a_next_step() {
     error: no host is left of `gpu:!all`
     help: `gpufleet hosts PATTERN` shows what a pattern selects; `--allow-empty` makes this no error
     ");
+}
+
+#[test]
+fn numbers_in_brackets_are_names_or_positions_and_never_both() {
+    let unpadded = load("hosts.ini", "[gpu]\ngpu[1:8]\n[n]\nm1\nm2\n");
+    let select = |pattern: &str| {
+        unpadded
+            .select(pattern, None)
+            .map(|hosts| names(&hosts).join(" "))
+            .map_err(|errors| errors.to_string())
+    };
+    insta::assert_snapshot!(select("gpu[1-4]").unwrap_err(), @r"
+    error: `gpu[1-4]` may mean two things, and they are not the same hosts
+      --> host pattern:1:1
+       |
+     1 | gpu[1-4]
+       | ^^^^^^^^ hosts called `gpu` and a number, or positions (from 0) in `gpu`
+    note: hosts by name: `gpu[1-3,4]`
+    note: positions (from 0) in `gpu`: `gpu[2-4,5]`
+    help: write the one that is meant, as it stands here; numbers with a comma are always names
+    ");
+    insta::assert_snapshot!(select("gpu[1:4]").unwrap_err(), @r"
+    error: `gpu[1:4]` may mean two things, and they are not the same hosts
+      --> host pattern:1:1
+       |
+     1 | gpu[1:4]
+       | ^^^^^^^^ hosts called `gpu` and a number, or positions (from 0) in `gpu`
+    note: hosts by name: `gpu[1-3,4]`
+    note: positions (from 0) in `gpu`: `gpu[2-4,5]`
+    help: write the one that is meant, as it stands here; numbers with a comma are always names
+    ");
+    insta::assert_snapshot!(select("gpu[7-12]").unwrap_err(), @r"
+    error: `gpu[7-12]` may mean two things, and they are not the same hosts
+      --> host pattern:1:1
+       |
+     1 | gpu[7-12]
+       | ^^^^^^^^^ hosts called `gpu` and a number, or positions (from 0) in `gpu`
+    note: hosts by name: `gpu[7,8]`
+    note: positions (from 0) in `gpu`: `gpu8`
+    help: write the one that is meant, as it stands here; numbers with a comma are always names
+    ");
+    insta::assert_snapshot!(select("gpu[1-3,9]").unwrap_err(), @r"
+    error: gpu9 is no host
+      --> host pattern:1:1
+       |
+     1 | gpu[1-3,9]
+       | ^^^^^^^^^^ names 3 hosts of the inventory
+    help: the hosts that there are: `gpu[1,2,3]`
+    ");
+    insta::assert_snapshot!(select("gpu[01-03]").unwrap_err(), @r"
+    error: gpu[01-03] are no hosts
+      --> host pattern:1:1
+       |
+     1 | gpu[01-03]
+       | ^^^^^^^^^^ names no host of the inventory
+    help: numbers with leading zeros or commas are names; positions in the group `gpu` are `gpu[0:3]`
+    ");
+    insta::assert_snapshot!(select("m[1-3]").unwrap_err(), @r"
+    error: m3 is no host
+      --> host pattern:1:1
+       |
+     1 | m[1-3]
+       | ^^^^^^ names 2 hosts of the inventory
+    help: the hosts that there are: `m[1,2]`
+    ");
+    assert_eq!(select("gpu[1-3,4]").unwrap(), "gpu1 gpu2 gpu3 gpu4");
+    assert_eq!(
+        select("gpu[0:3]").unwrap(),
+        "gpu1 gpu2 gpu3 gpu4",
+        "there is no gpu0, so these are positions"
+    );
+    assert_eq!(select("gpu[2:]").unwrap(), "gpu3 gpu4 gpu5 gpu6 gpu7 gpu8");
+    assert_eq!(select("m[1-2]").unwrap(), "m1 m2");
+    assert_eq!(select("n[0-1]").unwrap(), "m1 m2");
+    assert_eq!(select("gpu[1,3]:m2:!gpu[3,4]").unwrap(), "gpu1 m2");
+    assert_eq!(select("all,&gpu[2,7],!gpu7").unwrap(), "gpu2");
+    let padded = fleet();
+    for pattern in ["gpu[001-003]", "gpu[001:003]", "gpu00[1-3]", "gpu[001-002,003]", "gpu[001,002],gpu003"] {
+        assert_eq!(
+            names(&padded.select(pattern, None).unwrap()),
+            ["gpu001", "gpu002", "gpu003"],
+            "{pattern}"
+        );
+    }
+    assert_eq!(names(&padded.select("gpu[1-2]", None).unwrap()), ["gpu002", "gpu003"], "as in Ansible");
+    insta::assert_snapshot!(padded.positions(&[("gpu[1-2]", None)], Some("all:!gpu[3:4]")), @r"
+    warning: `gpu[1-2]` takes hosts by their positions in `gpu`, from 0: gpu[002,003]
+      --> host pattern:1:1
+       |
+     1 | gpu[1-2]
+       | ^^^^^^^^
+    note: hosts with these numbers in their names: gpu[001,002]
+    help: write `gpu[001,002]` if those are meant, and `gpu[002,003]` if not
+    warning: `gpu[3:4]` takes hosts by their positions in `gpu`, from 0: gpu004
+      --> --limit:1:5
+       |
+     1 | all:!gpu[3:4]
+       |     ^^^^^^^^^
+    note: hosts with these numbers in their names: gpu[003,004]
+    help: write `gpu[003,004]` if those are meant, and `gpu004` if not
+    ");
+    for quiet in ["gpu[0:3]", "gpu[001-004]", "gpu[1]", "gpu[2:]", "gpu[1,2]", "all"] {
+        assert_eq!(padded.positions(&[(quiet, None)], None).to_string(), "", "{quiet}");
+    }
+    let zero = load("hosts.ini", "[gpu]\ngpu[0:7]\n");
+    assert_eq!(zero.select("gpu[0:3]", None).unwrap().len(), 4, "both are the same hosts");
+}
+
+#[test]
+fn hosts_that_no_pattern_could_select_are_refused() {
+    let text = "all:\n  hosts:\n    \"a b\":\n    \"a,b\":\n    \"@a\":\n    \"a\\e[2Jb\":\n    \"a\\u202eb\":\n    \"x:y\":\n    fine:\n";
+    let errors = Files::new(&[("h.yaml", text)]).load(&["h.yaml"]).unwrap_err();
+    assert!(errors.contains("--> h.yaml:3:5"), "{errors}");
+    let lines: Vec<&str> = errors.lines().filter(|line| line.starts_with("error")).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    error: a range needs its closing `]`
+    error: `a b` is no name for a host: it has a blank
+    error: `a,b` is no name for a host: to a pattern, commas and brackets separate and number names
+    error: `@a` is no name for a host: to a pattern or a command line, its first character means something
+    error: `a\u202eb` is no name for a host: it has characters that are not seen, or that change how others are
+    error: `x:y` is no name for a host: to a pattern, `:` separates names
+    ");
+}
+
+#[test]
+fn the_place_of_a_variable_is_that_of_the_value_that_counts() {
+    let files = Files::new(&[
+        (
+            "inv/hosts.ini",
+            "[gpu]\ngpu1\n[all:vars]\nansible_port=1\n[gpu:vars]\nansible_port=2\nansible_host=b\n",
+        ),
+        ("inv/group_vars/gpu.yml", "ansible_user: a b\n"),
+        ("inv/group_vars/all.yml", "ansible_user: x\nansible_host: c\nansible_timeout: 1\n"),
+        ("pl/group_vars/all.yml", "ansible_user: ops\nansible_timeout: 2\n"),
+    ]);
+    let options = LoadOptions {
+        playbook_dir: Some(files.folder.path().join("pl")),
+        ..files.options(&["inv/hosts.ini"])
+    };
+    let inventory = Inventory::load(&options).unwrap();
+    for (name, value, place) in [
+        ("ansible_user", json!("a b"), "inv/group_vars/gpu.yml:1"),
+        ("ansible_host", json!("c"), "inv/group_vars/all.yml:2"),
+        ("ansible_timeout", json!(2), "pl/group_vars/all.yml:2"),
+        ("ansible_port", json!(2), "inv/hosts.ini:6"),
+    ] {
+        assert_eq!(inventory.host_vars("gpu1").unwrap().get(name), Some(&value), "{name}");
+        let found = inventory.place_of("gpu1", name).unwrap();
+        assert_eq!(files.plain(&format!("{}:{}", found.file(), found.line)), place, "{name}");
+    }
 }

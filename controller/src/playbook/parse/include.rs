@@ -111,7 +111,7 @@ impl Parser<'_> {
             let node = value.get(key)?;
             parser.literal_file(node, key, &seen)
         };
-        let Some(name) = text(self, "name").or_else(|| text(self, "role")) else {
+        let Some(naming) = ["name", "role"].into_iter().find(|key| value.get(key).is_some()) else {
             self.error(
                 Diagnostic::error("`import_role` needs `name`")
                     .at(&value.span)
@@ -119,6 +119,7 @@ impl Parser<'_> {
             );
             return None;
         };
+        let name = text(self, naming)?;
         let parts = RoleParts {
             tasks: text(self, "tasks_from"),
             vars: text(self, "vars_from"),
@@ -226,7 +227,12 @@ impl Parser<'_> {
             // Why: a condition may be about that very file, and a failure may be forgiven.
             let guarded = !own.when.is_empty() || own.ignore_errors.is_some();
             let named = looped.task.map(files_named).unwrap_or_default();
+            let forgiven = own.ignore_errors.is_some();
             self.look_ahead(&mut site, &name, is_role, guarded, params, &named);
+            if site.known.is_empty() && !site.complete && !forgiven && !self.doubtful {
+                let warning = unseen(&name, is_role).at(&value.span);
+                self.warnings.push(warning);
+            }
             if site.known.is_empty() && !site.complete {
                 // Why: its tasks, which nobody knows yet, may set whatever later ones read.
                 self.open_names |= !guarded || template::is_template(&name);
@@ -564,6 +570,19 @@ impl Parser<'_> {
             }
         }
         found
+    }
+}
+
+/// What is said of an include whose tasks nobody has looked at.
+fn unseen(name: &str, is_role: bool) -> Diagnostic {
+    let what = if is_role { "role" } else { "file of tasks" };
+    match template::is_template(name) {
+        true => Diagnostic::warning(format!("which {what} this is is not known before the run"))
+            .label("none that is there fits")
+            .note("its tasks are checked when their turn comes; where it is not there, the task fails"),
+        false => Diagnostic::warning(format!("there is no {what} `{name}`"))
+            .label("nothing of this name is there")
+            .note("a condition may keep this from being done; where it holds, the task fails"),
     }
 }
 

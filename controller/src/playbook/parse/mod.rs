@@ -3,6 +3,7 @@
 mod include;
 mod job;
 mod keys;
+mod kind;
 mod looping;
 mod parameters;
 mod play;
@@ -69,6 +70,15 @@ pub trait Reader {
     /// Whatever keeps it from being read; the message goes into the diagnostic.
     fn read(&self, path: &str) -> std::io::Result<Vec<u8>>;
 
+    /// The content of a regular file of at most so many bytes: what a task or a template names may be anything.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being read, something that is no regular file, and a file that is larger.
+    fn read_regular(&self, path: &str, most: u64) -> std::io::Result<Vec<u8>> {
+        let bytes = self.read(path)?;
+        if bytes.len() as u64 > most { Err(too_large(most)) } else { Ok(bytes) }
+    }
+
     /// The names in a folder; folders have a `/` behind. The empty name is the current folder.
     ///
     /// # Errors
@@ -89,6 +99,12 @@ pub trait Reader {
         let _ = path;
         None
     }
+}
+
+/// What is said of a file that is larger than it may be.
+pub fn too_large(most: u64) -> std::io::Error {
+    let most = if most >= 1 << 30 { format!("{} GiB", most >> 30) } else { format!("{} MiB", most >> 20) };
+    std::io::Error::new(std::io::ErrorKind::FileTooLarge, format!("it has more than {most}"))
 }
 
 impl<F: Fn(&str) -> std::io::Result<Vec<u8>>> Reader for F {
@@ -344,15 +360,15 @@ impl<'a> Parser<'a> {
                         ],
                     );
                     self.errors.append(unknown);
+                    let mut base = base.clone();
+                    if let Some(vars) = item.get("vars") {
+                        let vars = self.vars(vars);
+                        Arc::make_mut(&mut base.vars).extend(&vars);
+                    }
                     let mut own = Inherited::default();
                     own.vars.push(Arc::clone(&base.vars));
                     self.statics.clear();
                     if let Some(name) = self.literal_file(file, "import_playbook", &own) {
-                        let mut base = base.clone();
-                        if let Some(vars) = item.get("vars") {
-                            let vars = self.vars(vars);
-                            Arc::make_mut(&mut base.vars).extend(&vars);
-                        }
                         base.tags.extend(
                             item.get("tags").map(|tags| self.words("tags", tags)).unwrap_or_default(),
                         );

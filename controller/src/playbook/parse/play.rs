@@ -11,10 +11,20 @@ use crate::diagnostic::{Diagnostic, suggest};
 use crate::playbook::program::{
     Amount, Flag, Item, Items, LateFile, Order, Play, Section, SectionName, Strategy, Wave,
 };
-use crate::template::{Dict, Value, is_template};
+use crate::template::{self, Dict, Value, is_template};
 use crate::yaml::Node;
 
 impl Parser<'_> {
+    /// A play's name with its templates over what is known before any host; as it is written where that says nothing, or
+    /// too much.
+    fn shown(&self, name: String, inherited: &Inherited) -> String {
+        if !is_template(&name) {
+            return name;
+        }
+        let (found, secret) = template::watch(|| self.settled_now(&name, inherited));
+        found.filter(|_| !secret).unwrap_or(name)
+    }
+
     pub(super) fn play(&mut self, node: &Node, directory: &str, base: &Base) -> Option<Arc<Play>> {
         directory.clone_into(&mut self.directory);
         let Some(entries) = node.as_map() else {
@@ -158,7 +168,7 @@ impl Parser<'_> {
         let block_references = std::mem::take(&mut self.block_references);
         let templates_ask = std::mem::take(&mut self.templates_ask);
         let mut play = Play {
-            name: name.unwrap_or(pattern),
+            name: self.shown(name.unwrap_or(pattern), &inherited),
             span: entries.first().map_or_else(|| node.span.clone(), |(key, _)| key.span.clone()),
             hosts,
             directory: directory.to_owned(),

@@ -15,7 +15,9 @@ pub(in crate::playbook) struct LogsIn {
 }
 
 /// What `become_flags` may say: it is done already, and a password is given in another way.
-const SUDO_FLAGS: [&str; 3] = ["-H", "-S", "-n"];
+const SUDO_FLAGS: [&str; 5] = ["-H", "-S", "-n", "-i", "--login"];
+/// Those among them that would read the user's profile first.
+const LOGIN: [&str; 2] = ["-i", "--login"];
 
 impl Parser<'_> {
     /// `remote_user`, where anything is said.
@@ -102,6 +104,16 @@ impl Parser<'_> {
                 Diagnostic::error("sudo is called with `-H -S -n` here; it takes no other `become_flags`")
                     .at(&flags.span)
                     .help("say it in the nodes' sudoers, or call `sudo` in a command"),
+            );
+        }
+        if let Some(flags) = node.get("become_flags")
+            && flags.as_str().is_some_and(|flags| flags.split_whitespace().any(|word| LOGIN.contains(&word)))
+        {
+            self.warnings.push(
+                Diagnostic::warning("no profile of the user is read here")
+                    .at(&flags.span)
+                    .label("`HOME` is the user's, the path is the node's")
+                    .help("say with `environment` what a command needs, or write `bash -lc '…'`"),
             );
         }
         if let Some(program) = node.get("become_exe").filter(|program| !program.is_null())

@@ -128,7 +128,9 @@ impl Parser<'_> {
         let references = self.take_references();
         self.block_references(&references, &own);
         let call = RoleCall { given, params: Arc::new(params), ..RoleCall::named(&name) };
-        let conditions: Vec<&str> = own.when.iter().map(|condition| &*condition.text).collect();
+        // Why its own alone: in Ansible, what holds for the role that depends on it makes it no other one.
+        let conditions: Vec<&str> =
+            own.when.iter().skip(outer.when.len()).map(|condition| &*condition.text).collect();
         // Why as JSON: two calls are the same only where their values are, too.
         let values = (call.given.to_json(), call.params.to_json());
         let key = format!("{name} {values:?} {conditions:?} {:?}", entry.get("tags"));
@@ -344,7 +346,7 @@ impl Parser<'_> {
         self.imports -= 1;
         let file = file?;
         let encrypted = file.span.source.is_secret();
-        let found = self.vars(&file);
+        let found = self.vars_of_file(&file);
         Some(if encrypted {
             Arc::new(found.iter().map(|(key, value)| (Arc::clone(key), value.sealed())).collect())
         } else {

@@ -9,8 +9,8 @@ use super::{Parser, keys};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::policy::{
     COMMAND_DRAIN_TIMEOUT_S, CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain,
-    NOTICE_DEADLINE_S, Notice, NoticeHow, OnMigManager, POWER_CYCLE_TIMEOUT_S, Policy, PowerCycle,
-    RebootPolicy, RebootVia, SlurmDrain, Written,
+    NOTICE_DEADLINE_S, Notice, NoticeHow, OnMigManager, POWER_CYCLE_TIMEOUT_S, POWER_CYCLES_PER_HOUR, Policy,
+    PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
 };
 use crate::playbook::program::Amount;
 use crate::rollout::Window;
@@ -747,15 +747,26 @@ impl Parser<'_> {
     fn power_cycle(&mut self, node: &Node) -> Option<PowerCycle> {
         if node.as_str().is_some() {
             let command = self.hook("power_cycle", node)?;
-            return Some(PowerCycle { command, status: None, timeout_s: POWER_CYCLE_TIMEOUT_S });
+            return Some(PowerCycle {
+                command,
+                status: None,
+                hung: None,
+                max_per_hour: POWER_CYCLES_PER_HOUR,
+                timeout_s: POWER_CYCLE_TIMEOUT_S,
+            });
         }
         let example = "for example `power_cycle: {command: \"ipmitool -H bmc-{{ inventory_hostname }} … chassis power cycle\"}`";
         if node.as_map().is_none() {
             self.error(node.wrong_type("`power_cycle`", "a command, or a mapping with one").help(example));
             return None;
         }
-        self.settings(node, "`power_cycle`", &["command", "status", "timeout"]);
+        self.settings(node, "`power_cycle`", &["command", "status", "hung", "max_per_hour", "timeout"]);
         let status = node.get("status").and_then(|value| self.hook("status", value));
+        let hung = node.get("hung").and_then(|value| self.hook("hung", value));
+        let max_per_hour = node
+            .get("max_per_hour")
+            .and_then(|value| self.count("max_per_hour", value))
+            .unwrap_or(POWER_CYCLES_PER_HOUR);
         let timeout_s = node
             .get("timeout")
             .and_then(|value| self.wait("timeout", value, 1))
@@ -764,7 +775,8 @@ impl Parser<'_> {
             self.error(Diagnostic::error("`power_cycle` needs `command`").at(&node.span).help(example));
             return None;
         };
-        Some(PowerCycle { command: self.hook("command", command)?, status, timeout_s })
+        let command = self.hook("command", command)?;
+        Some(PowerCycle { command, status, hung, max_per_hour, timeout_s })
     }
 }
 

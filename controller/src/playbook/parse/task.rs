@@ -3,14 +3,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gpufleet_protocol::tasks::{Class, KINDS, KindInfo, find};
+use gpufleet_protocol::tasks::{Class, KindInfo, find};
 
 use super::include::Around;
+use super::kind::mistyped_task;
 use super::play::said;
 use super::reach::{LogsIn, plain};
 use super::values::settle;
 use super::{Parser, join, keys};
-use crate::diagnostic::{Diagnostic, Span, suggest};
+use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::names::{OF_OTHERS, Reference, mentions_fact};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
@@ -39,8 +40,10 @@ pub(in crate::playbook) struct Inherited {
     /// A template over a host's variables that says so too.
     pub hidden_when: Option<Flag>,
     pub run_once: bool,
+    pub once_when: Option<Flag>,
     pub any_errors_fatal: bool,
     pub timeout_s: Option<u64>,
+    pub late_timeout: Option<Value>,
     /// What `rollout` says for reboots that say nothing themselves.
     pub reboot_timeout_s: Option<u64>,
     /// Names that a condition of an enclosing block tests for their existence.
@@ -78,8 +81,10 @@ impl Default for Inherited {
             no_log: false,
             hidden_when: None,
             run_once: false,
+            once_when: None,
             any_errors_fatal: false,
             timeout_s: None,
+            late_timeout: None,
             reboot_timeout_s: None,
             guarded: Vec::new(),
             locals: Vec::new(),
@@ -197,7 +202,6 @@ impl Parser<'_> {
         let seen = self.layers_of(&own);
         for (key, place) in [
             ("ignore_unreachable", &mut own.ignore_unreachable),
-            ("run_once", &mut own.run_once),
             ("delegate_facts", &mut own.delegate_facts),
             ("any_errors_fatal", &mut own.any_errors_fatal),
         ] {
@@ -205,11 +209,14 @@ impl Parser<'_> {
                 *place = self.fixed_flag_in(key, value, &seen);
             }
         }
+        if let Some(value) = node.get("run_once") {
+            (own.run_once, own.once_when) = self.late_flag("run_once", value, &seen);
+        }
         if let Some(value) = node.get("no_log") {
             (own.no_log, own.hidden_when) = self.no_log(value);
         }
         if let Some(timeout) = node.get("timeout") {
-            own.timeout_s = self.seconds("timeout", timeout);
+            (own.timeout_s, own.late_timeout) = self.late_seconds("timeout", timeout, &seen);
         }
         if let Some(host) = node.get("delegate_to") {
             own.delegate_to = Some(self.value(host)).filter(|host| !matches!(host, Value::Null));
@@ -379,7 +386,7 @@ impl Parser<'_> {
     }
 
     fn task(&mut self, node: &Node, outer: &Inherited, path: &str) -> Option<Task> {
-        let (kind, key, value) = self.kind_of(node)?;
+        let (kind, key, value) = self.kind_of(node, outer)?;
         self.take_references();
         let mut own = self.inherit(node, outer);
         if matches!(kind.name, "include_tasks" | "include_role") && node.get("vars").is_some() {
@@ -441,7 +448,17 @@ impl Parser<'_> {
             None => OnInterrupt::default(),
         };
         let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || is_gpu(kind);
-        if own.run_once && disturbs {
+        if own.late_timeout.is_some() && is_gpu(kind) {
+            self.error(
+                Diagnostic::error(format!(
+                    "the `timeout` of `{}` is needed before any host is known",
+                    kind.name
+                ))
+                .at(&key.span)
+                .help("it can use variables of the play, of its `vars_files` and of `-e`"),
+            );
+        }
+        if (own.run_once || own.once_when.is_some()) && disturbs {
             self.error(
                 Diagnostic::error(format!("`run_once` cannot be used with `{}`", kind.name))
                     .at(&key.span)
@@ -460,7 +477,7 @@ impl Parser<'_> {
         let bare = self.bare(kind, &key.span, &own, path);
         Some(Task {
             name,
-            word: word_for(kind, &key.key_text()),
+            word: Arc::from(key.key_text()),
             params,
             looped,
             register,
@@ -485,7 +502,7 @@ impl Parser<'_> {
             section: own.section,
             name: None,
             kind,
-            word: kind.name,
+            word: Arc::from(kind.name),
             span: span.clone(),
             params: Parameters::default(),
             when: own.when.clone(),
@@ -506,8 +523,10 @@ impl Parser<'_> {
             no_log: own.no_log,
             hidden_when: own.hidden_when.clone(),
             timeout_s: own.timeout_s,
+            late_timeout: own.late_timeout.clone(),
             // Why: as in Ansible, a pause is one for all hosts.
             run_once: own.run_once || kind.name == "pause",
+            once_when: own.once_when.clone().filter(|_| kind.name != "pause"),
             any_errors_fatal: own.any_errors_fatal,
             on_interrupt: OnInterrupt::default(),
             role: own.role.clone(),
@@ -646,89 +665,6 @@ impl Parser<'_> {
         });
         OnInterrupt::default()
     }
-
-    /// The kind of a task, and the errors for every key that is none of a task.
-    fn kind_of<'n>(&mut self, node: &'n Node) -> Option<(&'static KindInfo, &'n Node, &'n Node)> {
-        let entries = node.as_map().unwrap_or_default();
-        let mut kinds = Vec::new();
-        let mut unknown = Vec::new();
-        for (key, value) in entries {
-            let text = key.key_text();
-            if keys::SHARED.contains(&text.as_str()) || keys::TASK.contains(&text.as_str()) {
-                continue;
-            }
-            if text.starts_with(super::looping::PREFIX) {
-                continue;
-            }
-            match find(&text) {
-                Some(kind) => kinds.push((kind, key, value)),
-                None => unknown.push((text, key)),
-            }
-        }
-        for (text, key) in &unknown {
-            let near_key = suggest(text, keys::SHARED.iter().chain(keys::TASK).copied());
-            let near_kind = suggest_kind(text);
-            let advice = crate::playbook::module_advice(text);
-            let error = if let Some(hint) = keys::not_yet(text) {
-                Diagnostic::error(format!("`{text}` is not available yet")).at(&key.span).help(hint)
-            } else if kinds.is_empty() && (near_key.is_none() || near_kind.is_some() || advice.is_some()) {
-                let error = Diagnostic::error(format!("unknown task `{text}`"))
-                    .at(&key.span)
-                    .label("no task kind of this name");
-                match (advice, near_kind) {
-                    (Some(advice), _) => error.help(advice.text()),
-                    (None, Some(name)) => {
-                        error.help(format!("did you mean `{name}`? `gpufleet doc` lists all kinds"))
-                    }
-                    (None, None) => error.help("`gpufleet doc` lists all kinds"),
-                }
-            } else {
-                let error = Diagnostic::error(format!("unknown key `{text}`"))
-                    .at(&key.span)
-                    .label("not a key of a task");
-                match (near_key.or(near_kind), kinds.first()) {
-                    (Some(near), _) => error.help(format!("did you mean `{near}`?")),
-                    (None, Some((kind, ..)))
-                        if !kind.open_keys
-                            && (kind.parse)(serde_json::json!({ text.as_str(): null }))
-                                .err()
-                                .is_none_or(|e| !e.message.starts_with("unknown field")) =>
-                    {
-                        error.help(format!("it is a parameter: indent it below `{}`", kind.name))
-                    }
-                    _ => error,
-                }
-            };
-            self.error(error);
-        }
-        match kinds.as_slice() {
-            [one] => Some(*one),
-            [] => {
-                if unknown.is_empty() {
-                    let place = entries.first().map_or(&node.span, |(key, _)| &key.span);
-                    self.error(
-                        Diagnostic::error("a task without a kind")
-                            .at(place)
-                            .label("nothing here says what to do")
-                            .help("add one, such as `command: uname -r`; `gpufleet doc` lists all kinds"),
-                    );
-                }
-                None
-            }
-            [(first, ..), (second, key, _), ..] => {
-                self.error(
-                    Diagnostic::error(format!(
-                        "one task has two kinds: `{}` and `{}`",
-                        first.name, second.name
-                    ))
-                    .at(&key.span)
-                    .label("the second")
-                    .help("begin another task with `- `"),
-                );
-                None
-            }
-        }
-    }
 }
 
 /// The names of the templates that a text takes in.
@@ -736,32 +672,7 @@ fn taken_in(text: &str) -> Vec<String> {
     wanted_templates(text).into_iter().map(|wanted| wanted.name).collect()
 }
 
-/// What is probably wrong with a task that is only text.
-fn mistyped_task(text: &str) -> Option<String> {
-    let word = text.split(|c: char| c.is_whitespace() || c == ':').next().unwrap_or_default();
-    let rest = text.get(word.len()..).unwrap_or_default();
-    let known = find(word).is_some() || keys::SHARED.contains(&word) || keys::TASK.contains(&word);
-    match rest.strip_prefix(':') {
-        Some(value) if known => Some(format!("a space is missing behind the `:`: `{word}: {value}`")),
-        None if known && !rest.is_empty() => Some(format!("a `:` is missing: `{word}: {}`", rest.trim())),
-        _ => text.contains('=').then(|| "write the kind as a key: `kind: …`".to_owned()),
-    }
-}
-
 /// A list, or the one thing in its place.
 fn items_of(node: &Node) -> &[Node] {
     node.as_seq().unwrap_or(std::slice::from_ref(node))
-}
-
-/// The kind that a name was meant to be; namespaces do not count, or all of one would look alike.
-fn suggest_kind(text: &str) -> Option<&'static str> {
-    let last = text.rsplit('.').next().unwrap_or(text);
-    let names = KINDS.iter().flat_map(|kind| kind.aliases.iter().copied().chain([kind.name]));
-    suggest(last, names.filter(|name| !name.contains('.')))
-}
-
-/// What a playbook that writes this calls the kind.
-fn word_for(kind: &'static KindInfo, written: &str) -> &'static str {
-    let last = written.rsplit('.').next().unwrap_or(written);
-    kind.aliases.iter().copied().find(|alias| *alias == last).unwrap_or(kind.name)
 }

@@ -11,7 +11,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::names::{Definition, Reference};
 use crate::playbook::program::{Amount, Condition, Flag, Wave};
 use crate::template::{
-    Dict, References, Scope, TemplateError, Value, inspect_expression, inspect_template, is_template,
+    Dict, References, Scope, TemplateError, Truth, Value, inspect_expression, inspect_template, is_template,
     position_of, render,
 };
 use crate::yaml::{Node, Value as Yaml};
@@ -68,7 +68,14 @@ impl Parser<'_> {
             let at = position_of(text, &name).unwrap_or(0);
             let guarded = found.guarded.contains(&name);
             let span = part(node, at..at + name.len());
-            self.references.push(Reference { name, span, guarded, local: false, within: None });
+            self.references.push(Reference {
+                name,
+                span,
+                guarded,
+                doubtful: false,
+                local: false,
+                within: None,
+            });
         }
     }
 
@@ -88,6 +95,21 @@ impl Parser<'_> {
 
     /// `vars`: names and values.
     pub(super) fn vars(&mut self, node: &Node) -> Arc<Dict> {
+        for (key, _) in node.as_map().unwrap_or_default() {
+            let name = key.key_text();
+            if !is_variable_name(&name) {
+                self.error(
+                    Diagnostic::error(format!("`{name}` is not the name of a variable"))
+                        .at(&key.span)
+                        .help(name_help(&name)),
+                );
+            }
+        }
+        self.vars_of_file(node)
+    }
+
+    /// Variables of a file, which may have any name, as in Ansible: `vars['a-b']` asks for such ones.
+    pub(super) fn vars_of_file(&mut self, node: &Node) -> Arc<Dict> {
         if node.is_null() {
             return Arc::default();
         }
@@ -102,14 +124,6 @@ impl Parser<'_> {
         let mut dict = Dict::default();
         for (key, value) in entries {
             let name = key.key_text();
-            if !is_variable_name(&name) {
-                self.error(
-                    Diagnostic::error(format!("`{name}` is not the name of a variable"))
-                        .at(&key.span)
-                        .help(name_help(&name)),
-                );
-                continue;
-            }
             let value = self.definition(&name, &key.span, value);
             dict.insert(name, value);
         }
@@ -284,6 +298,35 @@ impl Parser<'_> {
         None
     }
 
+    /// A flag that may hang on a host's variables: what it is where they do not matter, or the template.
+    pub(super) fn late_flag(&mut self, key: &str, node: &Node, layers: &[Arc<Dict>]) -> (bool, Option<Flag>) {
+        let flag = self.flag(key, node);
+        match flag.holds(&Scope::new(layers.to_vec())) {
+            Ok(Truth::True) => (true, None),
+            Ok(Truth::False) => (false, None),
+            Ok(Truth::Unknown) | Err(_) => (false, Some(flag)),
+        }
+    }
+
+    /// A duration that may hang on a host's variables: what it is where they do not matter, or the template.
+    pub(super) fn late_seconds(
+        &mut self,
+        key: &str,
+        node: &Node,
+        layers: &[Arc<Dict>],
+    ) -> (Option<u64>, Option<Value>) {
+        let Some(text) = node.as_str().filter(|text| is_template(text)) else {
+            return (self.seconds(key, node), None);
+        };
+        let value = self.value(node);
+        match render(text, &Scope::new(layers.to_vec())) {
+            Ok(found) if !found.has_unknown() => {
+                (self.seconds(key, &Node::of_json(&found.to_json(), &node.span)), None)
+            }
+            _ => (None, Some(value)),
+        }
+    }
+
     pub(super) fn seconds(&mut self, key: &str, node: &Node) -> Option<u64> {
         let seconds = node.scalar_text().as_deref().and_then(parse_seconds);
         if seconds.is_none() {
@@ -408,6 +451,19 @@ pub(super) fn is_variable_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// Whether a use of a variable stands in the part of the first condition that is evaluated whatever it gives.
+fn is_asked_first(first: &Condition, reference: &Reference) -> bool {
+    let (at, place) = (&reference.span, &first.span);
+    if reference.within.is_some() || at.file() != place.file() || at.line < place.line {
+        return false;
+    }
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let words = first.text.split(|c| !is_word(c));
+    // Why: the second operand of `and` counts only where the first one holds.
+    let mut always = words.take_while(|word| !["and", "or", "if"].contains(word));
+    (at.line, at.column) >= (place.line, place.column) && always.any(|word| word == reference.name)
+}
+
 /// Drops what the task itself provides, and marks what a condition on the way tests for.
 pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]) -> Vec<Reference> {
     let tested: Vec<String> = references
@@ -422,6 +478,7 @@ pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]
             reference.guarded |= tested.contains(&reference.name);
             let looped = local.contains(&reference.name.as_str())
                 || own.locals.iter().any(|name| **name == *reference.name);
+            reference.doubtful |= own.when.first().is_some_and(|first| !is_asked_first(first, &reference));
             reference.local |= looped || own.vars.iter().any(|vars| vars.contains(&reference.name));
             (reference, looped)
         })

@@ -1,3 +1,4 @@
+mod doubts;
 mod errors;
 mod errors_in_plays;
 mod errors_in_templates;

@@ -62,7 +62,7 @@ fn the_whole_block() {
     drain: {slurm: {timeout: 2h}}
     reboot: {timeout: 25m, via: slurm}
     health_gate: [gpu_count, persistence, fabric_manager, command: "/opt/ok {{ inventory_hostname }}"]
-    power_cycle: {command: "cycle {{ bmc }}", status: "status {{ bmc }}", timeout: 15m}
+    power_cycle: {command: "cycle {{ bmc }}", status: "status {{ bmc }}", hung: "hung {{ bmc }}", max_per_hour: 3, timeout: 15m}
 "#,
     ));
     assert_eq!(play.waves, [Wave::Canary, Wave::Percent(5.0), Wave::Percent(25.0)]);
@@ -88,6 +88,8 @@ fn the_whole_block() {
     let cycle = PowerCycle {
         command: Value::text("cycle {{ bmc }}"),
         status: Some(Value::text("status {{ bmc }}")),
+        hung: Some(Value::text("hung {{ bmc }}")),
+        max_per_hour: 3,
         timeout_s: 900,
     };
     assert_eq!(policy.power_cycle, Some(cycle));
@@ -116,7 +118,7 @@ fn the_examples_of_the_guide() {
         }
         read += 1;
     }
-    assert_eq!(read, 6);
+    assert_eq!(read, 7);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //!
 //! Derived from the registry of kinds and the parser's own lists of keys; a key without a description fails a test.
 
+mod check;
 mod config;
 mod inventory;
 mod kinds;
 mod playbook;
 mod words;
 
+pub use check::check_schema;
 pub use config::config_schema;
 pub use inventory::inventory_schema;
 pub use playbook::{playbook_schema, tasks_schema};

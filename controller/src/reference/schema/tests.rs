@@ -169,6 +169,9 @@ fn schema_files_are_up_to_date() {
         ("tasks", tasks_schema()),
         ("inventory", inventory_schema()),
         ("config", config_schema()),
+        ("check", check_schema()),
+        ("report", crate::reference::report_schema()),
+        ("event", crate::reference::event_schema()),
     ];
     for (name, schema) in all {
         let path = folder.join(format!("{name}.schema.json"));

@@ -222,15 +222,14 @@ fn a_node_of_an_earlier_wave_counts_for_no_later_one() {
 
 #[test]
 fn held_canaries_are_counted() {
-    let hosts: Vec<WaveHost> = ["a", "b", "c"]
-        .map(|class| WaveHost { class: class.to_owned(), reachable: true, late: false, gone: false })
-        .to_vec();
+    let hosts: Vec<WaveHost> =
+        ["a", "b", "c"].map(|class| WaveHost { class: Some(class.to_owned()), ..well() }).to_vec();
     let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(5))], &[hosts.clone(), hosts].concat());
     let mut play = Play { rollout: Rollout::new(6, waves, Policy::default(), Lost::default()), now: 0 };
     play.step(Input::Begin);
     play.ended(0, End::Done);
     play.ended(1, End::Held);
-    let reason = StopReason::CanaryHeld { held: 1 };
+    let reason = StopReason::CanaryHeld { held: vec![1] };
     assert_eq!(stops(&play.ended(2, End::Done)), [reason]);
 }
 
@@ -265,9 +264,7 @@ fn a_node_lost_while_it_is_checked_keeps_its_place_where_something_was_done_to_i
 
 #[test]
 fn who_an_earlier_play_lost_takes_no_part_and_joins_the_last_wave() {
-    let hosts = |gone: [bool; 4]| {
-        gone.map(|gone| WaveHost { class: "h100".into(), reachable: true, late: false, gone }).to_vec()
-    };
+    let hosts = |gone: [bool; 4]| gone.map(|gone| WaveHost { gone, ..well() }).to_vec();
     let play = |gone| {
         let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Percent(100.0))], &hosts(gone));
         Play { rollout: Rollout::new(4, waves, Policy::default(), Lost::default()), now: 0 }

@@ -10,8 +10,10 @@ mod bounds;
 mod drains;
 mod fleet;
 mod queue;
+mod silence;
 mod soak;
 mod texts;
+mod waves;
 mod window;
 
 fn at(seconds: i64) -> Timestamp {
@@ -82,7 +84,11 @@ fn surveyed(out: Vec<usize>, elsewhere: usize) -> Input {
 }
 
 fn all(count: usize) -> Vec<WaveHost> {
-    vec![WaveHost { class: "h100".into(), reachable: true, late: false, gone: false }; count]
+    vec![well(); count]
+}
+
+fn well() -> WaveHost {
+    WaveHost { class: Some("h100".into()), gpus: 8, reachable: true, ..WaveHost::default() }
 }
 
 #[test]
@@ -97,11 +103,12 @@ fn the_last_batch_repeats() {
 #[test]
 fn who_is_late_goes_last() {
     let mut hosts = all(5);
-    hosts[0].late = true;
-    hosts[0].reachable = false;
-    let waves = plan_waves(&[Batch::Canary, Batch::Of(Amount::Count(2))], &hosts);
-    let waves: Vec<Vec<usize>> = waves.into_iter().map(|wave| wave.hosts).collect();
-    assert_eq!(waves, [vec![1], vec![2, 3], vec![4, 0]]);
+    hosts[0] = WaveHost { late: true, ..WaveHost::default() };
+    let waves = |batches: &[Batch]| -> Vec<Vec<usize>> {
+        plan_waves(batches, &hosts).into_iter().map(|wave| wave.hosts).collect()
+    };
+    assert_eq!(waves(&[Batch::Canary, Batch::Of(Amount::Count(2))]), [vec![1], vec![2, 3], vec![4], vec![0]]);
+    assert_eq!(waves(&[Batch::Of(Amount::Count(2))]), [vec![1, 2], vec![3, 4], vec![0]]);
 }
 
 #[test]
@@ -196,7 +203,7 @@ fn a_failed_canary_stops_the_play() {
     let mut play = Play::new(4, &[Batch::Canary, Batch::Of(Amount::Count(5))], budget(1));
     assert_eq!(started(&play.step(Input::Begin)), [0]);
     let actions = play.step(Input::Ended { host: 0, end: End::Failed });
-    assert!(actions.contains(&Action::Stop { reason: StopReason::Canary { failed: 1 } }));
+    assert!(actions.contains(&Action::Stop { reason: StopReason::Canary { failed: vec![0] } }));
     assert!(actions.contains(&Action::Finish { never_started: vec![1, 2, 3] }));
 }
 
@@ -290,7 +297,7 @@ proptest! {
     #[test]
     fn waves_divide_the_hosts(batches in batches(), count in 0usize..40) {
         let hosts: Vec<_> =
-            (0..count).map(|i| WaveHost { class: (i % 3).to_string(), reachable: i % 5 != 0, late: false, gone: false }).collect();
+            (0..count).map(|i| WaveHost { class: Some((i % 3).to_string()), reachable: i % 5 != 0, ..well() }).collect();
         let waves = plan_waves(&batches, &hosts);
         let mut covered: Vec<usize> = waves.iter().flat_map(|wave| wave.hosts.clone()).collect();
         covered.sort_unstable();

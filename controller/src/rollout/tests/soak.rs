@@ -43,7 +43,7 @@ fn a_canary_whose_gate_fails_after_the_soak_stops_the_play() {
     play.now = 61;
     play.step(Input::Tick);
     let failed = play.step(Input::SoakChecked { host: 0, ok: false, why: "xid 79".into() });
-    let reason = StopReason::Canary { failed: 1 };
+    let reason = StopReason::Canary { failed: vec![0] };
     assert_eq!(failed, [Action::Stop { reason }, Action::Finish { never_started: vec![1, 2] }]);
     assert_eq!(play.rollout.lost().failed, 1);
 }
@@ -52,7 +52,7 @@ fn a_canary_whose_gate_fails_after_the_soak_stops_the_play() {
 fn a_canary_that_was_held_proves_nothing() {
     let mut play = Play::begun(3, &TWO, budget(1));
     let held = play.ended(0, End::Held);
-    let reason = StopReason::CanaryHeld { held: 1 };
+    let reason = StopReason::CanaryHeld { held: vec![0] };
     let stop = [Action::FinishWave { wave: 0 }, Action::Stop { reason }];
     assert_eq!(held[..2], stop);
 }

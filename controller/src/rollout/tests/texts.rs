@@ -9,10 +9,10 @@ fn every_reason_to_stop_says_which_bound_it_was() {
         StopReason::FailPercentage { wave: 1, failed: 3, of: 4 },
         StopReason::Failures { failed: 3, allowed: 2 },
         StopReason::Unreachable { unreachable: 2, allowed: 1 },
-        StopReason::Canary { failed: 1 },
-        StopReason::Canary { failed: 2 },
-        StopReason::CanaryHeld { held: 1 },
-        StopReason::CanaryHeld { held: 2 },
+        StopReason::Canary { failed: vec![4] },
+        StopReason::Canary { failed: vec![4, 5] },
+        StopReason::CanaryHeld { held: vec![4] },
+        StopReason::CanaryHeld { held: vec![4, 5] },
         StopReason::AnyError,
         StopReason::WholeWave { wave: 1 },
         StopReason::WindowClosed { closes },
@@ -20,7 +20,7 @@ fn every_reason_to_stop_says_which_bound_it_was() {
     ];
     let texts: Vec<String> = reasons.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(texts.join("\n"), @"
-    3 of 4 nodes of the wave failed, more than `max_fail_percentage` allows
+    3 of 4 nodes failed, more than `max_fail_percentage` allows
     3 nodes failed, more than the 2 that `max_failures` allows
     2 nodes do not answer, more than the 1 that `max_unreachable` allows
     a canary failed

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use sha2::Digest as _;
 
 use super::{Call, Filter, Test};
-use crate::template::value::Value;
+use crate::template::{inert, value::Value};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("bool", |call| Ok(Value::Bool(boolean(call.value())))),
@@ -30,8 +30,11 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
         if call.flag(1, "urlsafe") {
             text = text.replace('-', "+").replace('_', "/");
         }
-        let bytes = base64_decode(&text).ok_or("it is not base64")?;
-        decode(bytes, call.get(0, "encoding")).map(Value::from)
+        let plain = || {
+            let bytes = base64_decode(&text).ok_or("it is not base64")?;
+            decode(bytes, call.get(0, "encoding"))
+        };
+        inert::decoded(&text, plain).map(Value::from)
     }),
     ("hash", |call| {
         let name = call.get(0, "hashtype").map_or_else(|| "sha1".to_owned(), Value::to_text);

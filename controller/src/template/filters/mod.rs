@@ -25,7 +25,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{collect, expose, forgive, missing};
 use super::value::Value;
-use super::{TemplateError, lookups, scan};
+use super::{TemplateError, bounds, lookups, scan};
 use crate::diagnostic::suggest;
 
 type Engine = minijinja::Value;
@@ -122,6 +122,7 @@ pub(super) fn list_of(value: &Value) -> Result<Vec<Value>, String> {
         Value::List(list) => Ok(list.items().to_vec()),
         Value::Map(dict) => Ok(dict.keys().map(Value::str).collect()),
         Value::Str(text) => {
+            bounds::room(text.len().saturating_mul(4 * bounds::ITEM))?;
             Ok(text.chars().map(|c| Value::Str(c.encode_utf8(&mut [0; 4]).to_owned().into())).collect())
         }
         other => Err(format!("a list is needed, this is {}", other.kind())),
@@ -171,7 +172,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     for &(name, filter) in FILTERS.iter().flat_map(|group| group.iter()) {
         for known in names(name) {
             environment.add_filter(known, move |rest: Rest<ValueOrKwargs>| -> Result<Engine, Error> {
-                let value = filter(&Call::of(rest)?).map_err(|message| refusal(name, message))?;
+                let value = bounded(&Call::of(rest)?, filter).map_err(|message| refusal(name, message))?;
                 Ok(expose(&value, ""))
             });
         }
@@ -200,6 +201,17 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_function("dict", dict);
     environment.add_test("defined", |value: &Engine| !forgive(value));
     environment.add_test("undefined", |value: &Engine| forgive(value));
+}
+
+/// What a filter makes of values that it may walk through as a whole.
+fn bounded(call: &Call, filter: Filter) -> Result<Value, String> {
+    for given in call.args.iter().chain(call.named.iter().map(|(_, value)| value)) {
+        bounds::room(given.weight())
+            .map_err(|message| format!("what it is given is too large: {message}"))?;
+    }
+    let made = filter(call)?;
+    bounds::spend(made.weight())?;
+    Ok(made)
 }
 
 /// Why: the engine's own takes no list of pairs, which `zip` gives.
@@ -398,6 +410,17 @@ pub(super) fn check_names(expression: &str) -> Result<(), TemplateError> {
         }
         let what = if found.test { "test" } else { "filter" };
         let start = found.start;
+        let after = expression.get(start + found.name.len()..).unwrap_or_default();
+        let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        let below = after.find(|c| !is_part(c)).unwrap_or(after.len());
+        if after.starts_with('.') && below > 1 {
+            let end = start + found.name.len() + below;
+            let name = expression.get(start..end).unwrap_or_default();
+            return Err(TemplateError::new(format!(
+                "unknown {what} `{name}`: those of collections are plug-ins in Python, which gpufleet does not load"
+            ))
+            .with_range(start..end));
+        }
         return Err(TemplateError::new(format!("unknown {what} `{}`", found.name))
             .with_range(start..start + found.name.len())
             .with_suggestion(nearest(found.name, found.test)));

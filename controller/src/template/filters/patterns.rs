@@ -8,6 +8,7 @@ use std::ops::Range;
 use regex::{Regex, RegexBuilder};
 
 use super::{Call, Filter, Test};
+use crate::template::bounds;
 use crate::template::value::Value;
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
@@ -275,6 +276,7 @@ fn regex_replace(call: &Call) -> Result<Value, String> {
     let count = matches.len();
     let (mut out, mut copied) = (String::new(), 0);
     for found in &matches {
+        bounds::room(out.len())?;
         let Some(Some(whole)) = found.first() else { continue };
         out.push_str(text.get(copied..whole.start).unwrap_or_default());
         copied = whole.end;
@@ -283,6 +285,7 @@ fn regex_replace(call: &Call) -> Result<Value, String> {
                 Piece::Text(text) => text,
                 Piece::Group(index) => part(&text, found, *index).unwrap_or_default(),
             });
+            bounds::room(out.len())?;
         }
     }
     out.push_str(text.get(copied..).unwrap_or_default());

@@ -1,10 +1,8 @@
 //! Python's `%` formatting.
 
 use super::sequences::{number, python_text};
-use crate::template::value::Value;
-
-/// Widths and precisions above this are a mistake.
-const MAX_WIDTH: usize = 10_000;
+use crate::template::bounds::{self, MAX_WIDTH};
+use crate::template::{inert, value::Value};
 
 #[derive(Default)]
 struct Spec {
@@ -68,6 +66,7 @@ pub(in crate::template) fn format(
             None => rest.next().ok_or("the format asks for more values than there are")?,
         };
         out.push_str(&spec.write(letter, value)?);
+        bounds::room(out.len())?;
     }
     match rest.next() {
         Some(_) => Err("there are more values than the format asks for".to_owned()),
@@ -96,11 +95,10 @@ impl Spec {
                 );
             }
             'c' => match value {
-                Value::Int(code) => u32::try_from(*code)
-                    .ok()
-                    .and_then(char::from_u32)
-                    .map(String::from)
-                    .ok_or("there is no letter of this number")?,
+                Value::Int(code) => inert::decoded("", || {
+                    let letter = u32::try_from(*code).ok().and_then(char::from_u32).map(String::from);
+                    letter.ok_or_else(|| "there is no letter of this number".to_owned())
+                })?,
                 Value::Str(text) if text.chars().count() == 1 => text.to_string(),
                 other => return Err(format!("`%c` takes one letter, this is {}", other.kind())),
             },

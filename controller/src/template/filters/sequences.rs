@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 
 use super::{Call, Filter, Finder, list_of};
+use crate::template::bounds;
 use crate::template::value::{OMITTED, Value};
 
 /// Results with more items than this are a mistake.
@@ -220,6 +221,7 @@ fn sum(call: &Call) -> Result<Value, String> {
 
 fn join(call: &Call) -> Result<Value, String> {
     let between = call.get(0, "d").map_or_else(String::new, Value::to_text);
+    bounds::product(call.items()?.len(), between.len(), call.value().weight())?;
     let texts: Vec<String> = call
         .items()?
         .iter()

@@ -1,7 +1,7 @@
 //! JSON and YAML, read and written.
 
 use super::{Call, Filter};
-use crate::template::value::Value;
+use crate::template::{inert, value::Value};
 use crate::yaml::{Flow, Layout, float_text, text_with};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
@@ -195,7 +195,7 @@ impl Json {
             return;
         }
         for c in quoted.chars() {
-            if c.is_ascii() {
+            if c.is_ascii() || inert::is_mark(c) {
                 out.push(c);
             } else {
                 for unit in c.encode_utf16(&mut [0; 2]) {

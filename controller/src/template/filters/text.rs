@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::sequences::python_text;
 use super::{Call, Filter};
-use crate::template::value::Value;
+use crate::template::{bounds, inert, value::Value};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
     ("string", |call| Ok(python_text(call.value()).into())),
@@ -25,6 +25,7 @@ pub(super) const FILTERS: &[(&str, Filter)] = &[
     }),
     ("replace", |call| {
         let (text, old, new) = (call.python_text(), call.text_arg(0, "old")?, call.text_arg(1, "new")?);
+        bounds::product(text.matches(&*old).count(), new.len(), text.len())?;
         Ok(match call.size(2, "count")? {
             Some(count) => text.replacen(&old, &new, count).into(),
             None => text.replace(&old, &new).into(),
@@ -122,6 +123,7 @@ fn indent(call: &Call) -> Result<Value, String> {
         Some(_) => " ".repeat(call.size(0, "width")?.unwrap_or(4).min(MAX_WIDTH)),
     };
     let (first, blank) = (call.flag(1, "first"), call.flag(2, "blank"));
+    bounds::product(lines(&text).count().saturating_add(1), pad.len(), text.len())?;
     let mut out = String::new();
     // Why with one more break: as in Jinja, a text that ends with a break keeps it.
     for (index, line) in lines(&format!("{text}\n")).enumerate() {
@@ -162,6 +164,7 @@ fn wordwrap(call: &Call) -> Result<Value, String> {
         None | Some(Value::Null) => "\n".to_owned(),
         Some(between) => between.to_text(),
     };
+    bounds::product(text.len(), between.len().saturating_add(1), 0)?;
     let lines: Vec<String> =
         text.lines().map(|line| wrapped(line, width, break_words, hyphens).join(&between)).collect();
     Ok(lines.join(&between).into())
@@ -275,6 +278,7 @@ fn split(call: &Call) -> Result<Value, String> {
             if by.is_empty() {
                 return Err("the separator is empty".to_owned());
             }
+            bounds::product(text.matches(&*by).count(), 4 * bounds::ITEM, text.len())?;
             match most {
                 Some(most) => text.splitn(most.saturating_add(1), &*by).map(Value::str).collect(),
                 None => text.split(&*by).map(Value::str).collect(),
@@ -299,7 +303,8 @@ fn split(call: &Call) -> Result<Value, String> {
 /// Quotes for a POSIX shell, as Python's shlex does.
 fn quote(text: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
-    if !text.is_empty() && text.chars().all(safe) {
+    let wants = inert::wants_quotes(text).unwrap_or_else(|| text.is_empty() || !text.chars().all(safe));
+    if !wants {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', "'\"'\"'"))
@@ -321,6 +326,8 @@ fn comment(call: &Call) -> Result<Value, String> {
     let given = |name: &str, or: &str| call.named(name).map_or_else(|| or.to_owned(), Value::to_text);
     let decoration = given("decoration", decoration);
     let line = given("newline", "\n");
+    let parts = decoration.len().saturating_add(line.len());
+    bounds::product(text.matches(&*line).count().saturating_add(1), parts, text.len())?;
     let edge = decoration.trim_end().to_owned();
     let count = |name: &str| match call.named(name) {
         Some(Value::Int(count)) => usize::try_from(*count).unwrap_or(0).min(1_000),

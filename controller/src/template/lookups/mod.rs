@@ -21,7 +21,7 @@ use minijinja::{Environment, Error};
 use super::frame::{collect, expose, is_missing, missing, top_scope, unknown};
 use super::outside::Outside;
 use super::value::Value;
-use super::{Scope, TemplateError, frame};
+use super::{Scope, TemplateError, frame, inert};
 use crate::diagnostic::suggest;
 
 pub(super) use calls::calls;
@@ -31,6 +31,9 @@ type Engine = minijinja::Value;
 
 /// The functions that call lookups.
 pub(super) const FUNCTIONS: [&str; 3] = ["lookup", "query", "q"];
+
+/// The lookups that have a shell run what they are asked.
+const SHELLS: [&str; 2] = ["pipe", "lines"];
 
 /// Ansible's long names for its own lookups, and for those that used to be.
 const PREFIXES: [&str; 3] = ["ansible.builtin.", "ansible.legacy.", "community.general."];
@@ -272,6 +275,32 @@ pub fn loop_over(
         Err((name, Failure::Because(message))) => Err(TemplateError::new(sentence(name, &message))),
         Err((name, Failure::Nowhere)) => Err(TemplateError::refusal(sentence(name, NOWHERE))),
     }
+}
+
+/// Whether a lookup has a shell run what it is asked.
+pub fn runs_a_shell(name: &str) -> bool {
+    SHELLS.contains(&short(name))
+}
+
+/// Refuses lines of which a shell would read what a node said. `shown`: the same lines with masked variables.
+///
+/// # Errors
+/// One of them is such a line.
+pub fn check_lines(lines: &[Value], shown: &[Value]) -> Result<(), TemplateError> {
+    let is_inert = |(line, shown): (&Value, &Value)| inert::is_inert(&line.to_text(), &shown.to_text());
+    match lines.len() == shown.len() && lines.iter().zip(shown).all(is_inert) {
+        true => Ok(()),
+        false => Err(TemplateError::new(inert::REFUSED)),
+    }
+}
+
+/// Whether a template may have a shell run something.
+pub(super) fn may_run_a_shell(source: &str) -> bool {
+    let has = |word: &&str| source.contains(*word);
+    let looks_up = FUNCTIONS.iter().any(has);
+    // Why also others that it takes in: what these ask for is not known here.
+    (looks_up && (SHELLS.iter().any(has) || calls(source).iter().any(|call| call.name.is_none())))
+        || (source.contains("{%") && ["import", "include", "extends"].iter().any(has))
 }
 
 /// Refuses a lookup that does not exist, as the name behind `with_`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Failure, Found, Lookup, Request, rendered, text};
-use crate::template::value::Value;
+use crate::template::{frame, inert, value::Value};
 
 pub(super) const LOOKUPS: &[Lookup] = &[
     Lookup {
@@ -30,7 +30,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
         options: &[],
         run: |request| {
             let folder = request.playbook_folder()?;
-            let line = |text: &String| Ok(request.outside()?.output(text, &folder)?.trim_end().into());
+            let line = |text: &String| Ok(printed(request, text, &folder)?.to_text().trim_end().into());
             request.texts()?.iter().map(line).collect()
         },
     },
@@ -42,7 +42,7 @@ pub(super) const LOOKUPS: &[Lookup] = &[
             let folder = request.playbook_folder()?;
             let mut out = Vec::new();
             for text in request.texts()? {
-                out.extend(request.outside()?.output(&text, &folder)?.lines().map(Value::str));
+                out.extend(printed(request, &text, &folder)?.to_text().lines().map(Value::str));
             }
             Ok(out)
         },
@@ -57,6 +57,14 @@ pub(super) const LOOKUPS: &[Lookup] = &[
         },
     },
 ];
+
+/// What a line of shell prints, where a shell reads nothing in it that a node said.
+fn printed(request: &Request, line: &str, folder: &str) -> Result<Value, Failure> {
+    match frame::may_ask_a_shell(line)? {
+        true => Ok(Value::Str(request.outside()?.output(line, folder)?)),
+        false => Ok(inert::mark()),
+    }
+}
 
 fn environment(request: &Request) -> Found {
     let mut out = Vec::new();

@@ -64,7 +64,7 @@ fn folder() -> PathBuf {
 
 fn scope_of(vars: &Json) -> Arc<Scope> {
     let dict = Dict::trusted(vars.as_object().expect("a mapping"));
-    Scope::looking(vec![Arc::new(dict)], Arc::new(Disk(folder())))
+    Scope::looking(vec![Arc::new(dict)], Arc::new(Disk(folder())), Vec::new())
 }
 
 fn give(source: &str, vars: Json) -> Result<Json, String> {
@@ -158,7 +158,7 @@ fn a_role_is_searched_before_the_playbook() {
     }
     let vars = json!({"role_path": "roles/r", "playbook_dir": "."});
     let dict = Arc::new(Dict::trusted(vars.as_object().expect("a mapping")));
-    let scope = Scope::looking(vec![dict], Arc::new(Disk(root.path().to_owned())));
+    let scope = Scope::looking(vec![dict], Arc::new(Disk(root.path().to_owned())), Vec::new());
     let give = |source: &str| render(&format!("{{{{ {source} }}}}"), &scope).map(|value| value.to_json());
     assert_eq!(give("lookup('file', 'a')"), Ok(json!("role")));
     assert_eq!(give("lookup('file', 'b')"), Ok(json!("play b")));
@@ -173,7 +173,7 @@ fn what_hangs_on_something_unknown_is_unknown() {
     let mut dict = Dict::trusted(json!({"known": "files/motd"}).as_object().expect("a mapping"));
     dict.insert("later", Value::Unknown);
     dict.insert("list", Value::list(vec![Value::Int(1), Value::Unknown]));
-    let scope = Scope::looking(vec![Arc::new(dict)], Arc::new(Disk(folder())));
+    let scope = Scope::looking(vec![Arc::new(dict)], Arc::new(Disk(folder())), Vec::new());
     for source in [
         "lookup('file', later)",
         "lookup(later, 'x')",
@@ -212,7 +212,7 @@ fn encrypted_files_give_secrets() {
 fn text_that_is_read_is_not_rendered() {
     let root = tempfile::tempdir().expect("a folder");
     fs::write(root.path().join("a"), "{{ password }}\n").expect("written");
-    let scope = Scope::looking(Vec::new(), Arc::new(Disk(root.path().to_owned())));
+    let scope = Scope::looking(Vec::new(), Arc::new(Disk(root.path().to_owned())), Vec::new());
     let text = render("x {{ lookup('file', 'a') }}", &scope).expect("text");
     assert_eq!(text.to_text(), "x {{ password }}");
     assert_eq!(render("{{ lookup('pipe', 'cat a') }}", &scope).expect("text").to_text(), "{{ password }}");
@@ -361,6 +361,8 @@ fn reference() -> String {
          `first_found` in\n  a template looks beside the playbook only, as in Ansible; `with_first_found` in the folder of the \
          task's kind first.\n\
          - `pipe` and `lines` run `/bin/sh` on the controller, in the playbook's folder, for at most 60 s; also in predictions.\n\
+         - What a node said (facts, results, items of loops over them) goes into such a line only where a shell does nothing \
+         with it; else\n  put `| quote` behind it (Ansible runs the node's words on the controller).\n\
          - Every file, folder, variable and program is read once a run, so that all tasks and nodes see the same. A run that is \
          resumed reads\n  them again.\n\
          - What comes out of an encrypted file, and out of `password`, is a secret: tasks that use it count as `no_log`.\n\
@@ -417,6 +419,50 @@ impl Outside for Book {
     }
 }
 
+/// What a template gives where a node said `h`, and a person wrote `own`.
+fn heard(source: &str, said: &str, own: &str) -> Result<String, String> {
+    let facts: Arc<Dict> = Arc::new([(Arc::<str>::from("h"), Value::str(said))].into_iter().collect());
+    let vars = Dict::trusted(json!({"own": own, "line": "echo {{ h }}"}).as_object().unwrap());
+    let layers = vec![Arc::new(vars), Arc::clone(&facts)];
+    let scope = Scope::looking(layers, Arc::new(Disk(folder())), vec![facts]);
+    render(source, &scope).map(|value| value.to_text()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_shell_reads_what_a_node_said() {
+    let bad = "x$(echo y)";
+    for source in [
+        "{{ lookup('pipe', 'echo ' ~ h) }}",
+        "{{ lookup('pipe', 'echo ' ~ h[1:]) }}",
+        "{{ query('lines', 'echo ' ~ h) }}",
+        "{{ lookup('pi' ~ 'pe', 'echo ' ~ h) }}",
+        "{{ lookup('pipe', line) }}",
+        "{{ lookup('vars', 'own') ~ lookup('pipe', line) }}",
+        "{% for c in [h] %}{{ lookup('pipe', 'echo ' ~ c) }}{% endfor %}",
+        "{% macro m(f) %}{{ lookup(f, 'echo ' ~ h) }}{% endmacro %}{{ m('pipe') }}",
+        "{{ lookup('pipe', own) if '$' in h else '' }}{{ lookup('pipe', h) }}",
+    ] {
+        let refused = heard(source, bad, "{{ lookup('pipe', 'echo own') }}");
+        assert!(
+            refused.as_ref().is_err_and(|why| why.contains("put `| quote` behind it")),
+            "{source}: {refused:?}"
+        );
+    }
+    for (source, own, printed) in [
+        ("{{ lookup('pipe', 'echo ' ~ h | quote) }}", "", bad),
+        ("{{ lookup('pipe', 'echo ' ~ h | length) }}", "", "10"),
+        ("{{ lookup('pipe', own) }}", "echo a b | tr a c; echo $((1+1))", "c b\n2"),
+        ("{{ lookup('pipe', 'echo ' ~ own) }}", "{{ lookup('pipe', 'echo b | tr b c') }}", "c"),
+        ("{{ lookup('pipe', 'echo a | cat') ~ h }}", "", "ax$(echo y)"),
+    ] {
+        assert_eq!(heard(source, bad, own).as_deref(), Ok(printed), "{source}");
+    }
+    assert_eq!(
+        heard("{{ lookup('pipe', 'echo ' ~ h) }}", "gpu001.example.com", ""),
+        Ok("gpu001.example.com".to_owned())
+    );
+}
+
 proptest::proptest! {
     #[test]
     fn no_lookup_panics_whatever_it_gets(
@@ -432,7 +478,7 @@ proptest::proptest! {
         let mut variables = json!({"v": values[picks[0]], "a": values[picks[1]], "b": values[picks[2]]});
         variables["playbook_dir"] = json!("");
         let dict = Arc::new(Dict::literal(variables.as_object().expect("a mapping")));
-        let scope = Scope::looking(vec![dict], Arc::new(Book(content)));
+        let scope = Scope::looking(vec![dict], Arc::new(Book(content)), Vec::new());
         let lookup = find(name).expect("known");
         for arguments in ["", ", v", ", v, a", ", v, a, b", ", *v"] {
             let _ = render(&format!("{{{{ q('{name}'{arguments}) }}}}"), &scope);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     Checked, ParamError,
-    files::{FileMode, absolute, yes},
+    files::{FileMode, on_node, yes},
     words::words,
 };
 use crate::lenient;
@@ -22,7 +22,7 @@ pub struct Copy {
     /// Text of the file, instead of `src`; a mapping or list is written as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<Value>,
-    /// Absolute path on the node; ends with `/` for a directory.
+    /// Path on the node; ends with `/` for a directory.
     pub dest: String,
     /// User that owns it.
     #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct Copy {
 
 impl Checked for Copy {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("dest", &self.dest)?;
+        on_node("dest", &self.dest)?;
         if self.src.is_some() == self.content.is_some() {
             return Err(ParamError::new("src", "one of `src` and `content` is needed"));
         }
@@ -109,7 +109,7 @@ pub(super) fn validates(command: Option<&str>) -> Result<(), ParamError> {
 pub struct Template {
     /// Template of the controller, below `templates/` or beside the playbook.
     pub src: String,
-    /// Absolute path on the node; ends with `/` for a directory.
+    /// Path on the node; ends with `/` for a directory.
     pub dest: String,
     /// User that owns it.
     #[serde(default, deserialize_with = "lenient::optional_text", skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ fn unix() -> NewlineSequence {
 
 impl Checked for Template {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("dest", &self.dest)?;
+        on_node("dest", &self.dest)?;
         let marks = [
             &self.block_start_string,
             &self.block_end_string,

@@ -48,7 +48,7 @@ words! { FindType { File: "file", Directory: "directory", Link: "link", Any: "an
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Find {
-    /// Absolute paths of directories to look in.
+    /// Paths of directories to look in.
     #[serde(alias = "name", alias = "path", deserialize_with = "lenient::names")]
     pub paths: Vec<String>,
     /// Globs of names, of which one has to match, in a list or in one text with commas between them; `*` when left out.
@@ -98,6 +98,9 @@ pub struct Find {
     /// Regular expression that a file has to hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contains: Option<String>,
+    /// Whether that expression is looked for in the file as a whole, and not at the beginning of each line.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub read_whole_file: bool,
     /// Whether the checksum of each file is given.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub get_checksum: bool,
@@ -135,7 +138,7 @@ impl Checked for Find {
             return Err(ParamError::new("paths", "at least one directory is needed"));
         }
         for path in &self.paths {
-            super::files::absolute("paths", path)?;
+            super::files::on_node("paths", path)?;
         }
         for (name, text, units) in [("age", &self.age, AGES), ("size", &self.size, SIZES)] {
             if let Some(text) = text

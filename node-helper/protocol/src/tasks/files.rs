@@ -43,6 +43,12 @@ impl<'de> Deserialize<'de> for FileMode {
                 }
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<FileMode, E> {
+                // Why: as for Python, which Ansible asks.
+                let text = text
+                    .strip_prefix("0o")
+                    .or_else(|| text.strip_prefix("0O"))
+                    .filter(|rest| rest.len() >= 3)
+                    .unwrap_or(text);
                 let octal = (3..=5).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
                 let symbolic = !text.is_empty()
                     && text.split(',').all(|part| {
@@ -68,7 +74,7 @@ words! { FileState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Absolute path.
+    /// Path; `~`, `$NAME` and relative ones mean what they mean to the task's user.
     #[serde(alias = "dest", alias = "name")]
     pub path: String,
     /// `file`, `directory`, `absent`, `touch`, `link` or `hard`; left out, what is there keeps its kind.
@@ -115,9 +121,18 @@ pub(super) fn absolute(parameter: &str, path: &str) -> Result<(), ParamError> {
     Err(ParamError::new(parameter, format!("`{path}` is not an absolute path")))
 }
 
+/// A path as a task may give it: the node puts `~`, `$NAME` and the folder that it counts from in their places.
+pub(super) fn on_node(parameter: &str, path: &str) -> Result<(), ParamError> {
+    match path {
+        "" => Err(ParamError::new(parameter, "a path is needed")),
+        path if path.contains('\0') => Err(ParamError::new(parameter, format!("`{path}` is no path"))),
+        _ => Ok(()),
+    }
+}
+
 impl Checked for File {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)?;
+        on_node("path", &self.path)?;
         match self.state {
             Some(FileState::Link | FileState::Hard) if self.src.is_none() => {
                 Err(ParamError::new("src", "a link needs `src`, its target"))
@@ -157,7 +172,7 @@ fn time(parameter: &str, text: Option<&str>) -> Result<(), ParamError> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stat {
-    /// Absolute path.
+    /// Path; `~`, `$NAME` and relative ones mean what they mean to the task's user.
     #[serde(alias = "dest", alias = "name")]
     pub path: String,
     /// Whether the target of a link is meant rather than the link.
@@ -195,6 +210,6 @@ pub struct Stat {
 
 impl Checked for Stat {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)
+        on_node("path", &self.path)
     }
 }

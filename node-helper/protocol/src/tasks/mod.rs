@@ -40,7 +40,7 @@ pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
 };
-pub use packages::{Apt, AptState, AptUpgrade, Dnf, Package, PackageManager, PackageState};
+pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
 pub use process::{Command, Raw, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
 pub use system::{KernelCmdline, Service, ServiceScope, ServiceState, Sysctl, SysctlState};
@@ -48,7 +48,7 @@ pub use text::{BlockInFile, LineInFile, LineState, Replace};
 pub use transfer::{Fetch, GetUrl, Slurp, TempFile, TempState, Unarchive, Wanted};
 pub use wait::{Pause, WaitFor, WaitState};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::Disruption;
 
@@ -123,6 +123,11 @@ pub trait Checked {
     /// Parameters of Ansible that this kind refuses, each with what to do instead.
     const REFUSED: &'static [(&'static str, &'static str)] = &[];
 
+    /// Puts what Ansible writes in another way into the way of here.
+    fn rewrite(parameters: &mut Map<String, Value>) {
+        let _ = parameters;
+    }
+
     /// # Errors
     /// The first rule that the parameters break.
     fn check(&self) -> Result<(), ParamError> {
@@ -138,6 +143,7 @@ fn known<T: Checked>(kind: &str, mut value: Value) -> Result<Value, ParamError> 
         return Err(ParamError { parameter: Some((*name).to_owned()), message, instead: Some(instead) });
     }
     map.retain(|name, _| !T::IGNORED.contains(&name.as_str()));
+    T::rewrite(map);
     Ok(value)
 }
 

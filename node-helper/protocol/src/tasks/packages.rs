@@ -224,7 +224,8 @@ impl Checked for Apt {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Dnf {
-    /// Packages, also as `name-version`, `name >= version`, a path of the node or a URL.
+    /// Packages, also as `name-version`, `name >= version`, a path of the node, a URL, or a module's stream, `@nodejs:18` or
+    /// `@nodejs:18/common`.
     #[serde(default, alias = "pkg", deserialize_with = "lenient::comma_list")]
     pub name: Vec<String>,
     /// `present` (default), `latest` or `absent`.
@@ -289,6 +290,32 @@ pub struct Dnf {
     pub conf_file: Option<String>,
 }
 
+/// A stream of a module of dnf, and one of its profiles: `@nodejs:18/common`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleStream<'a> {
+    pub name: &'a str,
+    pub stream: &'a str,
+    pub profile: Option<&'a str>,
+}
+
+impl<'a> ModuleStream<'a> {
+    /// None for what is the name of a package or of a group.
+    pub fn of(spec: &'a str) -> Option<Self> {
+        let (name, rest) = spec.strip_prefix('@')?.split_once(':')?;
+        let (stream, profile) = match rest.split_once('/') {
+            Some((stream, profile)) => (stream, Some(profile)),
+            None => (rest, None),
+        };
+        // Why not at the beginning: a name is a part of a path, and a word of a command line.
+        let is_word = |text: &str| {
+            text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "._+-".contains(c))
+        };
+        let is_one = [name, stream].into_iter().chain(profile).all(is_word);
+        is_one.then_some(Self { name, stream, profile })
+    }
+}
+
 impl Dnf {
     /// These packages in this state, all else as it is by default.
     pub fn of(name: Vec<String>, state: PackageState) -> Self {
@@ -332,7 +359,8 @@ impl Checked for Dnf {
 
     fn check(&self) -> Result<(), ParamError> {
         check_names(&self.name, " (),%@")?;
-        if let Some(group) = self.name.iter().find(|name| name.starts_with('@')) {
+        let is_group = |name: &&String| name.starts_with('@') && ModuleStream::of(name).is_none();
+        if let Some(group) = self.name.iter().find(is_group) {
             return Err(ParamError::new("name", format!("`{group}` is a group; name its packages instead")));
         }
         let all = self.name.iter().any(|name| name == "*");
@@ -368,6 +396,18 @@ pub struct Package {
     /// Whether the package lists are updated first.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub update_cache: bool,
+    /// Age in seconds that the package lists may have; a parameter of `apt` alone.
+    #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
+    pub cache_valid_time: Option<u32>,
+    /// Whether an older version may replace a newer one.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub allow_downgrade: bool,
+    /// Repositories to use though they are disabled; a parameter of `dnf` alone.
+    #[serde(default, deserialize_with = "lenient::comma_list", skip_serializing_if = "Vec::is_empty")]
+    pub enablerepo: Vec<String>,
+    /// Repositories not to use; a parameter of `dnf` alone.
+    #[serde(default, deserialize_with = "lenient::comma_list", skip_serializing_if = "Vec::is_empty")]
+    pub disablerepo: Vec<String>,
 }
 
 impl Checked for Package {

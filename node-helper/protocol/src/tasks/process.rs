@@ -40,6 +40,9 @@ pub struct Command {
 }
 
 impl Checked for Command {
+    // Why: as in Ansible, no shell is asked.
+    const IGNORED: &'static [&'static str] = &["executable"];
+
     fn check(&self) -> Result<(), ParamError> {
         match (&self.cmd, self.argv.is_empty()) {
             (None, true) => Err(ParamError::new("cmd", "a command is needed")),

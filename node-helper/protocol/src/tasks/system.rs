@@ -15,7 +15,7 @@ pub struct Sysctl {
     /// Name with dots or slashes, such as `vm.swappiness`.
     #[serde(alias = "key")]
     pub name: String,
-    /// Value; needed unless `state: absent`.
+    /// Value; needed unless `state: absent`. Numbers are compared as numbers, `0x3c` is 60.
     #[serde(
         default,
         alias = "val",
@@ -56,6 +56,16 @@ impl Checked for Sysctl {
                 format!("`{}` is not the name of a kernel parameter", self.name),
             ));
         }
+        let dotted = self.name.replace('/', ".");
+        if matches!(dotted.as_str(), "vm.drop_caches" | "vm.compact_memory") {
+            return Err(ParamError::new(
+                "name",
+                format!(
+                    "`{}` starts something and holds no value; `command: sysctl -w` starts it",
+                    self.name
+                ),
+            ));
+        }
         Ok(())
     }
 }
@@ -65,10 +75,12 @@ impl Checked for Sysctl {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelCmdline {
-    /// Words to have, such as `iommu=pt`; another value of the same key is replaced.
+    /// Words to have, such as `iommu=pt`; another value of the same key is replaced. Keys that may be repeated, such as
+    /// `console`, `ip` and `rd.lvm.lv`, keep their other values and get the order declared; lists such as
+    /// `modprobe.blacklist` add up; `hugepagesz=1G` and the `hugepages=8` behind it are one.
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<String>,
-    /// Words or keys not to have.
+    /// Words or keys not to have; `add` wins over it, so that `remove: console` leaves the consoles of `add`.
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
 }

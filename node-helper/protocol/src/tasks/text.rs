@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Checked, ParamError,
     content::validates,
-    files::{FileMode, absolute},
+    files::{FileMode, on_node},
     words::words,
 };
 use crate::{lenient, pattern};
@@ -17,14 +17,14 @@ words! { LineState { Present: "present", Absent: "absent" } }
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LineInFile {
-    /// Absolute path.
+    /// Path; `~`, `$NAME` and relative ones mean what they mean to the task's user.
     #[serde(alias = "dest", alias = "destfile", alias = "name")]
     pub path: String,
     /// The line; needed for `state: present`.
     #[serde(
         default,
         alias = "value",
-        deserialize_with = "lenient::optional_text",
+        deserialize_with = "one_line",
         skip_serializing_if = "Option::is_none"
     )]
     pub line: Option<String>,
@@ -69,13 +69,22 @@ pub struct LineInFile {
     pub mode: Option<FileMode>,
 }
 
+/// A line, also with its line break, as a block of YAML has it.
+fn one_line<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let line: Option<String> = lenient::optional_text(deserializer)?;
+    Ok(line.map(|line| match line.strip_suffix('\n') {
+        Some(rest) => rest.strip_suffix('\r').unwrap_or(rest).to_owned(),
+        None => line,
+    }))
+}
+
 fn present() -> LineState {
     LineState::Present
 }
 
 impl Checked for LineInFile {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)?;
+        on_node("path", &self.path)?;
         let needs = |parameter: &str, message: &str| Err(ParamError::new(parameter, message));
         match self.state {
             LineState::Present if self.line.is_none() => needs("line", "a line is needed"),
@@ -94,7 +103,7 @@ impl Checked for LineInFile {
                 needs("regexp", "`backrefs` needs `regexp`")
             }
             _ if self.line.as_deref().is_some_and(|line| line.contains('\n')) => {
-                needs("line", "one line has no line break")
+                needs("line", "one line has no line break within it")
             }
             _ if self.insertafter.is_some() && self.insertbefore.is_some() => {
                 needs("insertbefore", "`insertafter` and `insertbefore` exclude each other")
@@ -121,7 +130,7 @@ fn beside(place: Option<&str>) -> Option<&str> {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BlockInFile {
-    /// Absolute path.
+    /// Path; `~`, `$NAME` and relative ones mean what they mean to the task's user.
     #[serde(alias = "dest", alias = "destfile", alias = "name")]
     pub path: String,
     /// The lines; none removes the block, as `state: absent` does.
@@ -183,7 +192,7 @@ fn end() -> String {
 
 impl Checked for BlockInFile {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)?;
+        on_node("path", &self.path)?;
         if self.insertafter.is_some() && self.insertbefore.is_some() {
             return Err(ParamError::new(
                 "insertbefore",
@@ -213,7 +222,7 @@ impl Checked for BlockInFile {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Replace {
-    /// Absolute path.
+    /// Path; `~`, `$NAME` and relative ones mean what they mean to the task's user.
     #[serde(alias = "dest", alias = "destfile", alias = "name")]
     pub path: String,
     /// Regular expression; `^` and `$` stand for the ends of every line.
@@ -249,7 +258,7 @@ pub struct Replace {
 
 impl Checked for Replace {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("path", &self.path)?;
+        on_node("path", &self.path)?;
         if self.encoding.as_deref().is_some_and(|name| !name.eq_ignore_ascii_case("utf-8")) {
             return Err(ParamError::new("encoding", "only UTF-8 text is read"));
         }

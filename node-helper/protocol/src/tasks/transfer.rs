@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{
     Checked, ParamError,
     checksum::ChecksumAlgorithm,
-    files::{FileMode, absolute, yes},
+    files::{FileMode, absolute, on_node, yes},
     words::words,
 };
 use crate::lenient;
@@ -30,6 +30,13 @@ pub struct Fetch {
     /// Accepted for Ansible's sake: what came is always checked.
     #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub validate_checksum: bool,
+    /// The largest file that is brought, in bytes or as `500MiB` or `10GiB` (default 1 GiB). A larger one fails the task.
+    #[serde(default = "one_gibibyte", deserialize_with = "lenient::bytes")]
+    pub max_size: u64,
+}
+
+const fn one_gibibyte() -> u64 {
+    1 << 30
 }
 
 impl Checked for Fetch {
@@ -50,14 +57,14 @@ impl Checked for Fetch {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Slurp {
-    /// Absolute path of a file on the node.
+    /// Path of a file on the node.
     #[serde(alias = "path")]
     pub src: String,
 }
 
 impl Checked for Slurp {
     fn check(&self) -> Result<(), ParamError> {
-        absolute("src", &self.src)
+        on_node("src", &self.src)
     }
 }
 
@@ -87,7 +94,7 @@ pub enum Wanted {
 pub struct GetUrl {
     /// Address: `https://`, `http://` or `ftp://`.
     pub url: String,
-    /// Absolute path on the node; a directory gets a file with the name that the address ends with.
+    /// Path on the node; a directory gets a file with the name that the address ends with.
     pub dest: String,
     /// What the file must be: `sha256:` and its checksum, or and the address of a file of checksums. With it, a file that is
     /// there already is compared without a download.
@@ -195,7 +202,7 @@ fn address(parameter: &str, url: &str) -> Result<(), ParamError> {
 impl Checked for GetUrl {
     fn check(&self) -> Result<(), ParamError> {
         address("url", &self.url)?;
-        absolute("dest", &self.dest)?;
+        on_node("dest", &self.dest)?;
         if let Some(folder) = &self.tmp_dest {
             absolute("tmp_dest", folder)?;
         }
@@ -218,7 +225,7 @@ pub struct Unarchive {
     /// Archive of the controller, below `files/` or beside the playbook; with `remote_src`, a path or an address
     /// (`https://…`) as the node sees it.
     pub src: String,
-    /// Absolute path of a directory that exists.
+    /// Path of a directory that exists.
     pub dest: String,
     /// Whether `src` is on the node already.
     #[serde(default, deserialize_with = "lenient::flag")]
@@ -259,8 +266,28 @@ pub struct Unarchive {
 }
 
 impl Checked for Unarchive {
+    /// `copy: false` is Ansible's older word for `remote_src: true`.
+    fn rewrite(parameters: &mut Map<String, Value>) {
+        if parameters.contains_key("remote_src") {
+            return;
+        }
+        let copy = match parameters.get("copy") {
+            Some(Value::Bool(copy)) => Some(*copy),
+            Some(Value::String(word)) => match word.to_ascii_lowercase().as_str() {
+                "yes" | "true" | "on" | "1" => Some(true),
+                "no" | "false" | "off" | "0" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(copy) = copy {
+            parameters.remove("copy");
+            parameters.insert("remote_src".to_owned(), Value::Bool(!copy));
+        }
+    }
+
     fn check(&self) -> Result<(), ParamError> {
-        absolute("dest", &self.dest)?;
+        on_node("dest", &self.dest)?;
         let refuse = |parameter: &str, why: &str| Err(ParamError::new(parameter, why));
         if self.src.contains("://") {
             if !self.remote_src {
@@ -268,7 +295,7 @@ impl Checked for Unarchive {
             }
             address("src", &self.src)?;
         } else if self.remote_src {
-            absolute("src", &self.src)?;
+            on_node("src", &self.src)?;
         }
         if !self.exclude.is_empty() && !self.include.is_empty() {
             return refuse("include", "`exclude` and `include` exclude each other");
@@ -317,7 +344,7 @@ fn prefix() -> String {
 impl Checked for TempFile {
     fn check(&self) -> Result<(), ParamError> {
         if let Some(path) = &self.path {
-            absolute("path", path)?;
+            on_node("path", path)?;
         }
         if [&self.prefix, &self.suffix].iter().any(|part| part.contains('/')) {
             return Err(ParamError::new("prefix", "a part of a name has no `/`"));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Checked, ParamError,
-    files::{absolute, yes},
+    files::{on_node, yes},
     words::words,
 };
 use crate::{lenient, pattern};
@@ -24,7 +24,7 @@ pub struct WaitFor {
     /// Port that takes connections, or does not any more.
     #[serde(default, deserialize_with = "lenient::optional_u32", skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
-    /// Absolute path that appears, or goes.
+    /// Path that appears, or goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Regular expression that what the port says, or what the file holds, must match.
@@ -80,7 +80,7 @@ impl Checked for WaitFor {
         let refuse = |parameter: &str, why: &str| Err(ParamError::new(parameter, why));
         match (&self.path, self.port) {
             (Some(_), Some(_)) => return refuse("port", "`port` and `path` exclude each other"),
-            (Some(path), None) => absolute("path", path)?,
+            (Some(path), None) => on_node("path", path)?,
             (None, Some(port)) if port == 0 || port > 65_535 => {
                 return refuse("port", "a port is a number from 1 to 65535");
             }

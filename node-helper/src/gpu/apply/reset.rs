@@ -14,10 +14,11 @@ use gpufleet_protocol::{
 
 use super::{Done, Failure, LETTING_GO, READERS, Running, busy, stopped};
 use crate::gpu::{
+    blockers,
     desired::merge,
     idle,
     machine::ResetError,
-    observe::{minors, put_locks},
+    observe::{minors, put_locks, put_resets},
     plan::Activation,
     state::Locks,
 };
@@ -87,6 +88,14 @@ impl Running<'_> {
         }
     }
 
+    /// What the kernel logged of these GPUs before their reset is past. Without a state directory it goes on counting.
+    fn remember_reset(&mut self, pcis: &[String], end: Option<u64>) {
+        let mark = self.job.machine.boot_mark();
+        if let Some(end) = end {
+            let _ = put_resets(self.job.record, &mark.boot_id, pcis, end);
+        }
+    }
+
     /// `false` where this machine cannot reset, so that a reboot has to do it.
     pub(super) fn reset(&mut self, activation: &Activation) -> Result<bool, Failure> {
         let member = activation.reasons.first().map_or(0, |(member, _)| *member);
@@ -94,21 +103,15 @@ impl Running<'_> {
         let gpus: Vec<_> = activation.uuids.iter().filter_map(|uuid| self.state.gpu(uuid)).collect();
         let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
         let pcis: Vec<String> = gpus.iter().map(|gpu| gpu.pci.clone()).collect();
-        // Source: mig-parted#181: up to Ada the display module blocks a reset.
-        let with_modules = gpus.iter().any(|gpu| !gpu.architecture.has_volatile_mig());
         // Why read first: on Ampere the call that sets the MIG mode may have reset the GPU itself.
         self.refresh(member)?;
         let desired = merge(self.job.group, &self.state);
         let needed = crate::gpu::plan::activation(&self.state, &desired, false).is_some();
         if needed {
             self.wait_free(Some(uuids), member)?;
-            let modules = self.job.machine.module_holders();
-            // Why not the others: their counts may be above zero with nobody at work, and the reset itself tells.
-            let display =
-                modules.iter().find(|(module, _)| matches!(module.as_str(), "nvidia_drm" | "nvidia_peermem"));
-            if with_modules && let Some((module, count)) = display {
-                let message =
-                    format!("the kernel module {module} (use count {count}) holds {}", labels.join(", "));
+            self.state.holding.modules = self.job.machine.module_holders();
+            if let Some(blocker) = blockers::module(&self.state, Some(activation)) {
+                let message = format!("{}; next step: {}", blocker.what, blocker.next);
                 let mut report = self.holders(None);
                 (report.verdict, report.reasons) = (IdleVerdict::Busy, vec![message.clone()]);
                 return Err(busy(member, message, report));
@@ -120,8 +123,10 @@ impl Running<'_> {
         if needed {
             self.wait_readers(member)?;
             self.still_ours(member)?;
+            // Why before: what the kernel logs while the GPUs are reset counts against them.
+            let end = self.job.machine.log_end();
             match self.job.machine.reset(&pcis, self.job.deadline) {
-                Ok(()) => {}
+                Ok(()) => self.remember_reset(&pcis, end),
                 Err(ResetError::Unsupported(why)) => {
                     self.applied.warnings.push(format!(
                         "{} cannot be reset here, a reboot is needed: {why}",

@@ -4,10 +4,11 @@
 
 use gpufleet_protocol::{FailureKind, nvml::Setting};
 
-use super::{Done, Failure, MPS_UNITS, Running, WAY_BACK};
+use super::{Done, Failure, Running, WAY_BACK};
 use crate::{
     deadline::Deadline,
     gpu::{
+        clients::MPS_UNITS,
         machine::{Machine, UnitAction},
         mps,
         observe::{put_released, put_stopped_units},

@@ -101,3 +101,83 @@ fn a_module_that_is_in_use_is_named_where_the_reset_is_refused() {
     let OpStatus::Failed { kind: FailureKind::Busy, message } = &failed.status else { panic!("{failed:?}") };
     assert!(message.contains("the kernel module nvidia_drm is in use (use count 3)"), "{message}");
 }
+
+#[test]
+fn a_job_that_holds_a_module_is_drained_away_and_no_failure() {
+    let mut node = Node::new(Sim { peermem: 2, ..Sim::new(vec![without_ecc(false)]) });
+    node.machine.get().gpus[0].client = Some(77);
+    let planned = node.predict(&ecc_on());
+    let module =
+        planned.blockers.iter().find(|blocker| blocker.what.contains("nvidia_peermem (use count 2)"));
+    assert!(module.unwrap().next.starts_with("if it is used by what works on these GPUs now"), "{planned:?}");
+    let first = node.run(&ecc_on(), Mode::Apply, Disruption::Live);
+    assert_eq!(first.status, OpStatus::NeedsPermit { class: Disruption::GpuReset });
+    assert_eq!(node.effects(), Vec::<String>::new());
+    // The drain ended the job, and somebody else still uses the module.
+    node.machine.get().gpus[0].client = None;
+    let stays = node.apply(&ecc_on());
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = &stays.status else { panic!("{stays:?}") };
+    assert!(message.starts_with("the kernel module nvidia_peermem (use count 2) holds GPU 0"), "{message}");
+    assert_eq!(node.effects(), Vec::<String>::new(), "nothing is begun");
+    node.machine.get().peermem = 0;
+    assert_eq!(node.apply(&ecc_on()).activated, Some(Disruption::GpuReset));
+}
+
+#[test]
+fn what_the_kernel_logs_during_a_reset_counts() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
+    node.apply(&ecc_on());
+    let ends = crate::gpu::observe::resets(&node.record, "boot-1");
+    assert_eq!(ends.values().copied().collect::<Vec<_>>(), [1_000_000]);
+    assert_eq!(node.machine.get().log, 1_500_000);
+}
+
+#[test]
+fn who_holds_gpus_is_looked_up_only_where_something_changes() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true)]));
+    node.apply(&ecc_on());
+    let looks = std::mem::take(&mut node.machine.get().scans);
+    assert!(looks > 0);
+    assert_eq!(node.apply(&ecc_on()).status, OpStatus::Ok);
+    assert_eq!(node.machine.get().scans, 0);
+}
+
+#[test]
+fn whoever_may_work_through_mps_is_in_the_way_of_a_reset_of_another_gpu() {
+    let mut node = Node::new(Sim::new(vec![without_ecc(true), SimGpu::new(1, true)]));
+    {
+        let mut sim = node.machine.get();
+        sim.gpus[1].client = Some(77);
+        sim.mps.unit = crate::gpu::state::Unit { exists: true, active: true, enabled: true };
+        sim.mps.running = Some(100);
+    }
+    let planned = node.predict(&ecc_on());
+    let held = "process 77 (train, user ana) holds GPU 1";
+    assert_eq!(planned.blockers.iter().map(|blocker| &*blocker.what).collect::<Vec<_>>(), [held]);
+    let OpStatus::Failed { kind: FailureKind::Busy, message } = node.apply(&ecc_on()).status else {
+        panic!("not refused")
+    };
+    assert!(message.contains(held), "{message}");
+}
+
+#[test]
+fn without_root_plan_and_run_fail_with_the_same_words() {
+    let mut node = Node::new(Sim { not_root: Some(1000), ..Sim::new(vec![without_ecc(true)]) });
+    let planned = node.predict(&ecc_on());
+    let OpStatus::Failed { kind: FailureKind::Refused, message } = &planned.status else {
+        panic!("{planned:?}")
+    };
+    assert_eq!(
+        message,
+        "only root may change GPUs, and gpufleet works as uid 1000 on this node; next step: declare `become: true` for the \
+         task or the play"
+    );
+    for allowed in [Disruption::Live, Disruption::Reboot] {
+        assert_eq!(node.run(&ecc_on(), Mode::Apply, allowed).status, planned.status);
+    }
+    assert_eq!(node.effects(), Vec::<String>::new());
+    node.machine.get().gpus[0].ecc = Staged::settled(true);
+    node.new_session();
+    assert_eq!(node.predict(&ecc_on()).status, OpStatus::Ok, "who changes nothing needs no rights");
+    assert_eq!(node.apply(&ecc_on()).status, OpStatus::Ok);
+}

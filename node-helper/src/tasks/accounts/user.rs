@@ -4,8 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
@@ -21,7 +20,8 @@ use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::{
         civil,
-        files::{self, At, Ownership},
+        files::{At, Ownership},
+        tree::{self, Dir},
         users::Account,
     },
     process::Exit,
@@ -249,7 +249,7 @@ impl Declaration for User {
                     if let (Some(home), true) = (&self.home, self.create_home)
                         && let Some(parent) = node.roots.path(home).parent()
                     {
-                        fs::create_dir_all(parent).at("make", parent)?;
+                        tree::make_dirs(parent)?;
                     }
                     self.tool(node, "useradd", self.new_options(state))?;
                     data.insert("create_home".to_owned(), json!(self.create_home));
@@ -588,38 +588,38 @@ impl Wanted for User {
         let home = node.roots.path(&account.home);
         let skeleton = node.roots.path(self.skeleton.as_deref().unwrap_or("/etc/skel"));
         let parent = home.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).at("make", parent)?;
-        fs::create_dir(&home).at("make", &home)?;
+        let place = tree::make_dirs(parent)?.spot(home.file_name().unwrap_or_default());
+        place.make_new_dir(0o700).at("make", &home)?;
         let owner = Ownership { uid: Some(account.uid), gid: Some(account.gid), mode: None };
-        copy_tree(&skeleton, &home, owner)?;
+        if let Some(skeleton) = tree::dir_if_any(&skeleton)? {
+            copy_tree(&skeleton, &place.enter()?, owner, node)?;
+        }
         let mask = self.umask.as_deref().and_then(|mask| u32::from_str_radix(mask, 8).ok());
         let mode = 0o777 & !mask.unwrap_or(0o022);
-        files::set_ownership(&home, Ownership { mode: Some(mode), ..owner })?;
+        place.own(Ownership { mode: Some(mode), ..owner })?;
         Ok(())
     }
 }
 
-/// Copies files, directories and links into a directory that exists; nothing where there is no source.
-fn copy_tree(from: &Path, to: &Path, owner: Ownership) -> Result<(), Trouble> {
-    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
-    for entry in entries {
-        let entry = entry.at("read", from)?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        let kind = entry.file_type().at("look at", &source)?;
-        if kind.is_dir() {
-            fs::create_dir(&target).at("make", &target)?;
-            copy_tree(&source, &target, owner)?;
-        } else if kind.is_symlink() {
-            let link = fs::read_link(&source).at("follow", &source)?;
-            std::os::unix::fs::symlink(link, &target).at("link", &target)?;
+/// Copies files, directories and links into a directory that exists.
+fn copy_tree(from: &Dir, to: &Dir, owner: Ownership, node: &Node<'_>) -> Result<(), Trouble> {
+    for name in from.names()? {
+        node.check_time()?;
+        let (source, target) = (from.spot(&name), to.spot(&name));
+        let Some(meta) = source.look()? else { continue };
+        if meta.is_dir() {
+            target.make_new_dir(0o700).at("make", target.path())?;
+            copy_tree(&source.enter()?, &target.enter()?, owner, node)?;
+        } else if meta.is_symlink() {
+            target.link_to(&source.target()?).at("link", target.path())?;
             continue;
-        } else if kind.is_file() {
-            fs::copy(&source, &target).at("copy", &source)?;
+        } else if meta.is_file() {
+            let mut file = target.create(0o600).at("copy", source.path())?;
+            std::io::copy(&mut node.deadline.reader(source.open()?), &mut file).at("copy", source.path())?;
         } else {
             continue;
         }
-        let mode = fs::metadata(&source).at("look at", &source)?.permissions().mode() & 0o7777;
-        files::set_ownership(&target, Ownership { mode: Some(mode), ..owner })?;
+        target.own(Ownership { mode: Some(meta.mode() & 0o7777), ..owner })?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 mod table;
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use std::{io::Write, path::PathBuf, time::SystemTime};
 
 use gpufleet_protocol::{
     Change, Disruption,
@@ -18,6 +18,7 @@ use crate::{
     os::{
         civil, diff,
         files::{self, At, Ownership},
+        tree,
     },
     process::Exit,
     tasks::tool,
@@ -167,25 +168,25 @@ impl Declaration for Cron {
         if self.backup && !state.text.is_empty() && !plan.steps.is_empty() {
             let stamp = civil::stamp(SystemTime::now());
             let copy = match &self.cron_file {
-                Some(_) => files::back_up(&state.path, &stamp)?,
+                Some(_) => files::back_up(&state.path, &stamp, node.deadline)?,
                 None => {
-                    let copy = node.roots.path(format!("/var/tmp/crontab.{}.{stamp}", state.user));
-                    if let Some(folder) = copy.parent() {
-                        fs::create_dir_all(folder).at("make", folder)?;
-                    }
-                    let private = Ownership { mode: Some(0o600), ..Ownership::default() };
-                    files::replace(&copy, state.text.as_bytes(), private)?;
-                    copy
+                    // Why letters: whoever foresees the name could put a link there.
+                    let letters = tree::random_letters::<8>().at("make a name in", "/var/tmp")?;
+                    let name = format!("crontab.{}.{stamp}.{letters}", state.user);
+                    let copy = tree::make_dirs(&node.roots.path("/var/tmp"))?.spot(name);
+                    let mut file = copy.create(0o600).at("write", copy.path())?;
+                    file.write_all(state.text.as_bytes()).at("write", copy.path())?;
+                    copy.path()
                 }
             };
             data.insert("backup_file".to_owned(), json!(copy));
         }
         for step in &plan.steps {
             match (step, &self.cron_file) {
-                (Step::Remove, _) => fs::remove_file(&state.path).at("remove", &state.path)?,
+                (Step::Remove, _) => tree::spot(&state.path)?.remove().at("remove", &state.path)?,
                 (Step::Write(text), Some(_)) => {
                     if let Some(folder) = state.path.parent() {
-                        fs::create_dir_all(folder).at("make", folder)?;
+                        tree::make_dirs(folder)?;
                     }
                     files::replace(&state.path, text.as_bytes(), Ownership::default())?;
                 }

@@ -1,20 +1,32 @@
 //! `kernel_cmdline`: words of the kernel command line of every boot entry.
 //!
 //! Writing the configuration disturbs nobody; what waits for a reboot is told as awaiting, found by comparing with
-//! the command line of the running kernel.
+//! the command line of the running kernel. `words` knows what a word means, `shell` and `defaults` read
+//! `/etc/default/grub`, `sources` knows the files of the boot loaders.
 
+mod defaults;
+mod shell;
 mod sources;
 mod words;
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use gpufleet_protocol::{Awaiting, Change, Disruption, FailureKind, tasks::KernelCmdline};
 use serde_json::{Map, Value, json};
 
-use self::sources::{Kind, Source, Sources};
+use self::{
+    sources::{Kind, Source, Sources},
+    words::Judged,
+};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::files::{self, At, Ownership},
+    os::{
+        files::{self, At, Ownership},
+        tree,
+    },
     process::Run,
     world::{Content, Effect, Entry, Owned},
 };
@@ -31,39 +43,50 @@ pub struct Generator {
 #[derive(Debug)]
 pub struct State {
     sources: Sources,
+    /// The words that GRUB's defaults give.
+    grub_words: Option<Vec<String>>,
     running: Vec<String>,
     grub: Option<Generator>,
     /// For `/etc/kernel/cmdline` without GRUB.
     plain: Vec<Generator>,
+    /// Whether `/etc/kernel/cmdline` is what this system's boot loader is fed from, beside GRUB's defaults.
+    feeds_boot_loader: bool,
+    /// Edits GRUB's environment.
+    environment: Option<PathBuf>,
     /// Whether a missing generator is a fault: a stand-in root needs none.
     needs_generator: bool,
+    /// What a kernel that is installed later would get without `/etc/kernel/cmdline`, and where that file would be.
+    later: Option<(PathBuf, Vec<String>)>,
 }
 
 #[derive(Debug)]
 pub enum Step {
-    Write { path: PathBuf, text: String },
+    Write {
+        path: PathBuf,
+        text: String,
+    },
+    /// A new value of `kernelopts` in GRUB's environment.
+    Environment {
+        path: PathBuf,
+        options: String,
+    },
     Generate(Generator),
 }
 
 impl State {
-    fn has_grub(&self) -> bool {
-        self.sources.files.iter().any(|file| file.kind == Kind::GrubDefaults)
+    /// Files that hold a whole command line each.
+    fn lines(&self) -> impl Iterator<Item = &Source> {
+        self.sources.files.iter().filter(|file| file.kind != Kind::GrubDefaults)
     }
 
     /// The command lines that the next boot can have, one list of words each.
     fn configured(&self) -> Vec<Vec<String>> {
-        let mut all = Vec::new();
-        if self.has_grub() {
-            all.push(sources::grub_words(&self.sources.files));
-        }
-        all.extend(
-            self.sources.files.iter().filter(|file| file.kind != Kind::GrubDefaults).map(Source::words),
-        );
-        all
+        let lines = self.lines().map(|file| self.sources.words_of(file));
+        self.grub_words.iter().cloned().chain(lines).collect()
     }
 }
 
-fn grub_generator(node: &Node<'_>) -> Option<Generator> {
+fn grub_generator(node: &Node<'_>, sources: &Sources) -> Option<Generator> {
     let tool = |name: &str| node.roots.tool(name);
     if let Some(path) = tool("update-grub") {
         return Some(Generator { path, arguments: Vec::new() });
@@ -73,7 +96,13 @@ fn grub_generator(node: &Node<'_>) -> Option<Generator> {
         (None, Some(path)) => (path, "/boot/grub"),
         (None, None) => return None,
     };
-    let target = node.roots.path(folder).join("grub.cfg");
+    let usual = node.roots.path(folder).join("grub.cfg");
+    // Why not always the usual place: on RHEL 8 with EFI the file is on the system partition, and nowhere else.
+    let there = |wanted: &Path| sources.generated_files.iter().any(|(path, _)| path == wanted);
+    let target = match sources.generated_files.first() {
+        Some((only, _)) if !there(&usual) => only.clone(),
+        _ => usual,
+    };
     Some(Generator { path, arguments: vec!["-o".to_owned(), target.display().to_string()] })
 }
 
@@ -98,6 +127,30 @@ fn plain_generators(node: &Node<'_>) -> Vec<Generator> {
         .collect()
 }
 
+/// What kernel-install takes for a kernel where there is no `/etc/kernel/cmdline` (kernel-install(8)): the running
+/// kernel's words, which are still the old ones until the reboot.
+fn later(
+    node: &Node<'_>,
+    sources: &Sources,
+    running: &[String],
+) -> Result<Option<(PathBuf, Vec<String>)>, Trouble> {
+    let path = node.roots.etc("kernel/cmdline");
+    let has = |kind| sources.files.iter().any(|file| file.kind == kind);
+    if has(Kind::Plain) || !has(Kind::Entry) {
+        return Ok(None);
+    }
+    let vendor = node.world.read(&node.roots.path("/usr/lib/kernel/cmdline"))?;
+    let words = match vendor {
+        Some(bytes) => words::split(&String::from_utf8_lossy(&bytes)),
+        None => running
+            .iter()
+            .filter(|word| !matches!(words::key(word).as_str(), "BOOT_IMAGE" | "initrd"))
+            .cloned()
+            .collect(),
+    };
+    Ok(Some((path, words)))
+}
+
 impl Declaration for KernelCmdline {
     type State = State;
     type Step = Step;
@@ -110,105 +163,68 @@ impl Declaration for KernelCmdline {
                  /etc/kernel/cmdline nor entries of the Boot Loader Specification",
             ));
         }
+        let has_defaults = sources.files.iter().any(|file| file.kind == Kind::GrubDefaults);
+        let grub_words = match has_defaults {
+            true => Some(sources.grub_words(&sources.files).map_err(|why| {
+                Trouble::io(format!(
+                    "what the kernel command line will be is not known: {why}; written out in full there, it is"
+                ))
+            })?),
+            false => None,
+        };
         let path = node.roots.proc("cmdline");
         let running = fs::read(&path).at("read", &path)?;
+        let running = words::split(&String::from_utf8_lossy(&running));
         let mut state = State {
+            grub: grub_generator(node, &sources),
+            later: later(node, &sources, &running)?,
             sources,
-            running: words::split(&String::from_utf8_lossy(&running)),
-            grub: grub_generator(node),
+            grub_words,
+            running,
             plain: plain_generators(node),
+            feeds_boot_loader: !has_defaults || node.roots.tool("proxmox-boot-tool").is_some(),
+            environment: ["grub2-editenv", "grub-editenv"].iter().find_map(|name| node.roots.tool(name)),
             needs_generator: node.roots.is_real(),
         };
         if node.world.rebooted() {
-            state.running = state.configured().concat();
+            state.running = state.configured().into_iter().next().unwrap_or_default();
         }
         Ok(state)
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
         let mut plan = Plan::default();
-        let (mut grub_changed, mut plain_changed) = (false, false);
-        let mut ours = None;
-        let mut pruned: Vec<Source> = Vec::new();
-        for file in &state.sources.files {
-            let is_drop_in = state.sources.drop_in.as_ref() == Some(&file.path);
-            let adds = match file.kind {
-                Kind::GrubDefaults => state.sources.drop_in.is_none(),
-                Kind::Plain | Kind::Entry => true,
+        let grub_changed = plan_defaults(self, state, &mut plan)?;
+        let plain_changed = plan_lines(self, state, &mut plan)?;
+        let configured: Vec<Judged> =
+            state.configured().iter().map(|line| words::judged(self, line)).collect();
+        let running = words::judged(self, &state.running);
+        for word in words::declared(self) {
+            let mut about = configured.iter().filter_map(|line| line.about(&word));
+            let Some(wrong) = about.next() else { continue };
+            let from = match wrong.instead.first() {
+                Some(other) => other.clone(),
+                None if wrong.present => format!("{word} in another order"),
+                None => format!("without {word}"),
             };
-            let text = file.edited(self, adds);
-            let now = Source { text: text.clone(), ..file.clone() };
-            if is_drop_in {
-                ours = Some((file.clone(), now.clone()));
-            } else if text != file.text {
-                grub_changed |= file.kind == Kind::GrubDefaults;
-                plain_changed |= file.kind == Kind::Plain;
-                plan.steps.push(Step::Write { path: file.path.clone(), text });
-            }
-            pruned.push(now);
+            let class = if running.about(&word).is_some() { Disruption::Reboot } else { Disruption::Live };
+            plan.changes.push(Change::new(WHAT, Some(from), word, class));
         }
-        if let (true, Some(path)) = (state.has_grub(), &state.sources.drop_in) {
-            let lacking = words::lacking(self, &sources::grub_words(&pruned));
-            let before = ours.as_ref().map(|(before, _)| before.text.clone());
-            let text = match (&ours, lacking.is_empty()) {
-                (None, true) => None,
-                (Some((_, now)), true) => Some(now.text.clone()),
-                (ours, false) => {
-                    let had = ours.as_ref().map(|(_, now)| sources::drop_in_words(now)).unwrap_or_default();
-                    let all: Vec<&String> = had.iter().chain(lacking).collect();
-                    Some(sources::drop_in(&all))
-                }
-            };
-            if let Some(text) = text.filter(|text| before.as_ref() != Some(text)) {
-                let place = pruned.iter().position(|file| {
-                    file.path > *path
-                        && file.kind == Kind::GrubDefaults
-                        && file.path.parent() == path.parent()
-                });
-                pruned.retain(|file| file.path != *path);
-                let at = place.unwrap_or(pruned.len()).min(pruned.len());
-                pruned
-                    .insert(at, Source { path: path.clone(), kind: Kind::GrubDefaults, text: text.clone() });
-                if let Some(word) = words::lacking(self, &sources::grub_words(&pruned)).first() {
-                    return Err(Trouble::invalid(format!(
-                        "a file behind {} sets the kernel command line anew, so `{word}` cannot be added there",
-                        path.display()
-                    )));
-                }
-                grub_changed = true;
-                plan.steps.push(Step::Write { path: path.clone(), text });
-            }
-        }
-        let configured = state.configured();
-        for word in &self.add {
-            let one = KernelCmdline { add: vec![word.clone()], remove: Vec::new() };
-            let right = |line: &Vec<String>| {
-                words::lacking(&one, line).is_empty()
-                    && !line.iter().any(|w| words::unwanted(self, w) && words::key(w) == words::key(word))
-            };
-            if !configured.iter().all(right) {
-                let other = configured
-                    .iter()
-                    .flatten()
-                    .find(|have| words::key(have) == words::key(word) && words::unwanted(self, have));
-                let from = other.cloned().unwrap_or_else(|| format!("without {word}"));
-                plan.changes.push(Change::new(WHAT, Some(from), word, class(self, state, word)));
-            }
-        }
-        let added: Vec<String> = self.add.iter().map(|word| words::key(word)).collect();
         let mut gone: Vec<&String> = Vec::new();
-        for word in configured.iter().flatten() {
-            if words::unwanted(self, word) && !added.contains(&words::key(word)) && !gone.contains(&word) {
+        for word in configured.iter().flat_map(|line| &line.gone) {
+            if !gone.contains(&word) {
                 gone.push(word);
-                let class = if state.running.contains(word) { Disruption::Reboot } else { Disruption::Live };
+                let class = if running.gone.contains(word) { Disruption::Reboot } else { Disruption::Live };
                 plan.changes.push(Change::new(WHAT, Some(word.clone()), format!("without {word}"), class));
             }
         }
-        let stale = state.sources.generated.iter().any(|line| {
-            let line = words::split(line);
-            !words::lacking(self, &line).is_empty() || line.iter().any(|word| words::unwanted(self, word))
-        });
-        if grub_changed || (stale && plan.steps.is_empty()) {
+        let stale = !state.sources.entries_count
+            && state
+                .sources
+                .generated
+                .iter()
+                .any(|line| !words::judged(self, &words::split(line)).is_right());
+        if !state.sources.entries_count && (grub_changed || stale) {
             match &state.grub {
                 Some(generator) => plan.steps.push(Step::Generate(generator.clone())),
                 None if state.needs_generator => {
@@ -224,10 +240,10 @@ impl Declaration for KernelCmdline {
             let change = Change::new(WHAT, Some("not in grub.cfg".to_owned()), to, Disruption::Reboot);
             plan.changes.push(change.with_note("grub.cfg is older than /etc/default/grub"));
         }
-        if plain_changed && !state.has_grub() {
+        if plain_changed && state.feeds_boot_loader {
             plan.steps.extend(state.plain.iter().cloned().map(Step::Generate));
         }
-        plan.awaiting = awaiting(self, state);
+        plan.awaiting = awaiting(&running);
         Ok(plan)
     }
 
@@ -239,6 +255,17 @@ impl Declaration for KernelCmdline {
         };
         let effects = plan.steps.iter().flat_map(|step| match step {
             Step::Write { path, text } => vec![file(path, text.clone())],
+            Step::Environment { path, options } => {
+                let mut variables: Vec<(&str, &str)> = state
+                    .sources
+                    .variables
+                    .iter()
+                    .filter(|(name, _)| *name != "kernelopts")
+                    .map(|(name, value)| (name.as_str(), value.as_str()))
+                    .collect();
+                variables.push(("kernelopts", options));
+                vec![file(path, variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect())]
+            }
             Step::Generate(_) => {
                 let generated = state.sources.generated_files.iter();
                 generated.map(|(path, text)| file(path, sources::regenerated(self, text))).collect()
@@ -250,23 +277,35 @@ impl Declaration for KernelCmdline {
     fn apply(
         &self,
         node: &Node<'_>,
-        _state: &State,
+        state: &State,
         plan: &Plan<Step>,
     ) -> Result<Map<String, Value>, Trouble> {
         for step in &plan.steps {
-            match step {
-                Step::Write { path, text } => files::replace(path, text.as_bytes(), Ownership::default())?,
-                Step::Generate(generator) => {
-                    let name = generator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    (node.progress)(format!("running {name}"));
-                    let done = Run::new(&generator.path)
-                        .args(&generator.arguments)
-                        .user(node.user.clone())
-                        .finish(node.deadline)?;
-                    if !done.exit.success() {
-                        return Err(Trouble::failed(FailureKind::Exit, done.complaint(&name)));
+            let run = match step {
+                Step::Write { path, text } => {
+                    if let Some(folder) = path.parent() {
+                        tree::make_dirs(folder)?;
                     }
+                    files::replace(path, text.as_bytes(), Ownership::default())?;
+                    continue;
                 }
+                Step::Environment { path, options } => {
+                    let program = state.environment.as_ref().ok_or_else(no_editor)?;
+                    let set = format!("kernelopts={options}");
+                    Run::new(program).arg(path).args(["set", &set])
+                }
+                Step::Generate(generator) => Run::new(&generator.path).args(&generator.arguments),
+            };
+            let program = match step {
+                Step::Generate(generator) => Some(&generator.path),
+                _ => state.environment.as_ref(),
+            };
+            let name = program.and_then(|path| path.file_name()).unwrap_or_default();
+            let name = name.to_string_lossy().into_owned();
+            (node.progress)(format!("running {name}"));
+            let done = run.user(node.user.clone()).finish(node.deadline)?;
+            if !done.exit.success() {
+                return Err(Trouble::failed(FailureKind::Exit, done.complaint(&name)));
             }
         }
         Ok(Map::new())
@@ -279,190 +318,140 @@ impl Declaration for KernelCmdline {
     }
 }
 
-/// Whether the running kernel needs a reboot for a word that is added.
-fn class(task: &KernelCmdline, state: &State, word: &str) -> Disruption {
-    let one = KernelCmdline { add: vec![word.to_owned()], remove: Vec::new() };
-    let other = |have: &String| words::key(have) == words::key(word) && words::unwanted(task, have);
-    if words::lacking(&one, &state.running).is_empty() && !state.running.iter().any(other) {
-        Disruption::Live
-    } else {
-        Disruption::Reboot
+fn no_editor() -> Trouble {
+    Trouble::invalid(
+        "the boot entries refer to GRUB's environment, and neither grub2-editenv nor grub-editenv is there to edit it",
+    )
+}
+
+/// What a line is wrong about once everything that can be done is done.
+fn stuck(state: &State, judged: &Judged, otherwise: impl Fn(&str) -> String) -> Option<Trouble> {
+    let tuned = state.sources.tuned.as_ref();
+    let of_tuned = |word: &&String| tuned.is_some_and(|(_, words)| words.contains(word));
+    let instead = judged.wrong.iter().flat_map(|wrong| &wrong.instead);
+    if let (Some(word), Some((path, _))) = (judged.gone.iter().chain(instead).find(of_tuned), tuned) {
+        return Some(Trouble::invalid(format!(
+            "tuned adds `{word}` at boot ({}); another profile, or its section [bootloader] without the word, would end \
+             that",
+            path.display()
+        )));
     }
+    let wrong = judged.wrong.iter().map(|wrong| &wrong.word);
+    wrong.chain(&judged.gone).next().map(|word| Trouble::invalid(otherwise(word)))
+}
+
+/// Plans the edits of GRUB's defaults; gives whether there are any.
+fn plan_defaults(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Result<bool, Trouble> {
+    let Some(total) = state.grub_words.as_ref().filter(|total| !words::judged(task, total).is_right()) else {
+        return Ok(false);
+    };
+    let sources = &state.sources;
+    let mut files: Vec<Source> =
+        sources.files.iter().filter(|file| file.kind == Kind::GrubDefaults).cloned().collect();
+    for file in &mut files {
+        let edit = |words: &[String]| words::pruned(task, &words::merged(task, words, total), total);
+        file.text = defaults::edited(file, &edit).map_err(Trouble::invalid)?;
+    }
+    let reread = |files: &[Source]| sources.grub_words(files).map_err(Trouble::io);
+    let lacking: Vec<String> = words::judged(task, &reread(&files)?)
+        .wrong
+        .iter()
+        .filter(|wrong| !wrong.present)
+        .flat_map(|wrong| words::split(&wrong.word))
+        .collect();
+    for word in &lacking {
+        if let Some(last) = words::overruled(word, &reread(&files)?) {
+            return Err(Trouble::invalid(format!(
+                "the kernel reads only the last `{}`, and `{last}` comes from where gpufleet cannot add `{word}` to it; \
+                 write one list there",
+                words::key(word)
+            )));
+        }
+    }
+    if !lacking.is_empty() {
+        let lacking = KernelCmdline { add: lacking, remove: Vec::new() };
+        add_to(&lacking, sources.drop_in.as_ref(), &mut files);
+    }
+    let then = words::judged(task, &reread(&files)?);
+    let behind = |word: &str| {
+        let place = sources.drop_in.as_ref().or(sources.files.first().map(|file| &file.path));
+        let place = place.map(|path| path.display().to_string()).unwrap_or_default();
+        format!(
+            "a line behind what gpufleet writes into {place} sets the kernel command line anew, so that `{word}` cannot be had"
+        )
+    };
+    if let Some(trouble) = stuck(state, &then, behind) {
+        return Err(trouble);
+    }
+    let before = |path: &Path| sources.files.iter().find(|file| file.path == path).map(|file| &file.text);
+    let changed: Vec<Source> =
+        files.into_iter().filter(|file| before(&file.path) != Some(&file.text)).collect();
+    let any = !changed.is_empty();
+    plan.steps.extend(changed.into_iter().map(|file| Step::Write { path: file.path, text: file.text }));
+    Ok(any)
+}
+
+/// Puts words into the drop-in, or into the main file where the distribution reads no drop-ins.
+fn add_to(lacking: &KernelCmdline, drop_in: Option<&PathBuf>, files: &mut Vec<Source>) {
+    let Some(path) = drop_in else {
+        if let Some(main) = files.first_mut() {
+            main.text = defaults::with_words(main, lacking);
+        }
+        return;
+    };
+    let had = files.iter().find(|file| file.path == *path).map(defaults::drop_in_words).unwrap_or_default();
+    let text = defaults::drop_in(&words::completed(lacking, &had));
+    files.retain(|file| file.path != *path);
+    // The main file comes first, and the folder's are read by their names.
+    let at = files.iter().position(|file| file.path.parent() == path.parent() && file.path > *path);
+    let ours = Source { path: path.clone(), kind: Kind::GrubDefaults, text };
+    files.insert(at.unwrap_or(files.len()), ours);
+}
+
+/// Plans the edits of files that hold a whole line; gives whether `/etc/kernel/cmdline` changes.
+fn plan_lines(task: &KernelCmdline, state: &State, plan: &mut Plan<Step>) -> Result<bool, Trouble> {
+    let (mut plain_changed, mut entry_changed) = (false, false);
+    for file in state.lines() {
+        if words::judged(task, &state.sources.words_of(file)).is_right() {
+            continue;
+        }
+        let text = file.edited(task);
+        let now = Source { text: text.clone(), ..file.clone() };
+        let then = words::judged(task, &state.sources.words_of(&now));
+        let place = file.path.display();
+        if let Some(trouble) = stuck(state, &then, |word| format!("`{word}` cannot be had in {place}")) {
+            return Err(trouble);
+        }
+        plain_changed |= file.kind == Kind::Plain;
+        entry_changed |= file.kind == Kind::Entry;
+        plan.steps.push(match file.kind {
+            Kind::Environment if state.environment.is_none() && state.needs_generator => {
+                return Err(no_editor());
+            }
+            Kind::Environment => Step::Environment { path: file.path.clone(), options: text },
+            _ => Step::Write { path: file.path.clone(), text },
+        });
+    }
+    if let (true, Some((path, words))) = (entry_changed, &state.later) {
+        let text = format!("{}\n", words::edited(task, words).join(" "));
+        plan.steps.push(Step::Write { path: path.clone(), text });
+    }
+    Ok(plain_changed)
 }
 
 /// What the running kernel still lacks or has too much.
-fn awaiting(task: &KernelCmdline, state: &State) -> Vec<Awaiting> {
-    let lacking = words::lacking(task, &state.running);
-    let added: Vec<String> = lacking.iter().map(|word| words::key(word)).collect();
-    let mut reasons: Vec<String> =
-        lacking.iter().map(|word| format!("the running kernel was booted without `{word}`")).collect();
-    reasons.extend(
-        state
-            .running
-            .iter()
-            .filter(|word| words::unwanted(task, word) && !added.contains(&words::key(word)))
-            .map(|word| format!("the running kernel was booted with `{word}`")),
-    );
-    reasons.into_iter().map(|reason| Awaiting { activation: Disruption::Reboot, reason }).collect()
+fn awaiting(running: &Judged) -> Vec<Awaiting> {
+    let wrong = running.wrong.iter().map(|wrong| match (wrong.present, wrong.instead.first()) {
+        (false, _) => format!("the running kernel was booted without `{}`", wrong.word),
+        (true, Some(other)) => format!("the running kernel was booted with `{other}`"),
+        (true, None) => {
+            format!("the running kernel was booted with `{}` in another order", wrong.word)
+        }
+    });
+    let gone = running.gone.iter().map(|word| format!("the running kernel was booted with `{word}`"));
+    wrong.chain(gone).map(|reason| Awaiting { activation: Disruption::Reboot, reason }).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use gpufleet_protocol::{OpStatus, message::Mode};
-
-    use super::*;
-    use crate::tasks::testing::{Bench, changed};
-
-    fn declared(add: &[&str], remove: &[&str]) -> KernelCmdline {
-        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        KernelCmdline { add: own(add), remove: own(remove) }
-    }
-
-    fn bench() -> Bench {
-        let bench = Bench::new();
-        bench.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 quiet\n");
-        bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"\"\n");
-        bench
-    }
-
-    #[test]
-    fn a_word_is_written_and_awaits_a_reboot() {
-        let bench = bench();
-        bench.script(
-            "usr/sbin/update-grub",
-            &format!("#!/bin/sh\necho ran >> {}\n", bench.path("ran").display()),
-        );
-        let task = declared(&["iommu=pt"], &[]);
-        let before = bench.snapshot();
-        let predicted = bench.run(&task, Mode::Predict);
-        assert_eq!(changed(&before, &bench.snapshot()), Vec::<PathBuf>::new());
-        let done = bench.run(&task, Mode::Apply);
-        assert_eq!((&done.status, &done.changes), (&OpStatus::Changed, &predicted.changes));
-        let change = &done.changes[0];
-        assert_eq!(
-            (change.what.as_str(), change.from.as_deref(), change.to.as_str()),
-            (WHAT, Some("without iommu=pt"), "iommu=pt")
-        );
-        assert_eq!(change.disruption, Disruption::Reboot);
-        assert_eq!(done.awaiting[0].reason, "the running kernel was booted without `iommu=pt`");
-        assert_eq!(done.awaiting, predicted.awaiting);
-        assert_eq!(
-            bench.read("etc/default/grub"),
-            "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"iommu=pt\"\n"
-        );
-        assert_eq!(bench.read("ran"), "ran\n");
-        let again = bench.run(&task, Mode::Apply);
-        assert_eq!((again.status, again.awaiting.len()), (OpStatus::Ok, 1));
-        assert_eq!(bench.read("ran"), "ran\n");
-        bench.write("proc/cmdline", "root=/dev/sda1 quiet iommu=pt\n");
-        let rebooted = bench.run(&task, Mode::Apply);
-        assert_eq!((rebooted.status, rebooted.awaiting.len()), (OpStatus::Ok, 0));
-    }
-
-    #[test]
-    fn an_assumed_reboot_takes_the_word_over() {
-        let bench = bench();
-        let task = declared(&["iommu=pt"], &["quiet"]);
-        assert_eq!(bench.run(&task, Mode::Predict).awaiting.len(), 2);
-        let again = bench.run(&task, Mode::Predict);
-        assert_eq!((again.status, again.awaiting.len()), (OpStatus::Ok, 2));
-        bench.overlay.activate(Disruption::Reboot);
-        let after = bench.run(&task, Mode::Predict);
-        assert_eq!((after.status, after.awaiting.len()), (OpStatus::Ok, 0));
-    }
-
-    #[test]
-    fn a_prediction_foresees_the_generated_file() {
-        let bench = bench();
-        bench.write("boot/grub/grub.cfg", "menuentry x {\n\tlinux /vmlinuz root=/a quiet\n}\n");
-        bench.script("usr/sbin/update-grub", "#!/bin/sh\n");
-        let task = declared(&["iommu=pt"], &[]);
-        assert_eq!(bench.run(&task, Mode::Predict).changes.len(), 1);
-        bench.overlay.activate(Disruption::Reboot);
-        let after = bench.run(&task, Mode::Predict);
-        assert_eq!((after.status, after.changes), (OpStatus::Ok, vec![]));
-    }
-
-    #[test]
-    fn drop_ins_are_used_where_the_distribution_reads_them() {
-        let bench = bench();
-        bench.write("etc/default/grub.d/50-cloudimg.cfg", "GRUB_CMDLINE_LINUX_DEFAULT=\"console=ttyS0\"\n");
-        assert_eq!(bench.run(&declared(&["iommu=pt"], &[]), Mode::Apply).status, OpStatus::Changed);
-        let ours = "etc/default/grub.d/99-gpufleet.cfg";
-        assert_eq!(
-            bench.read(ours),
-            "# Written by gpufleet.\nGRUB_CMDLINE_LINUX=\"${GRUB_CMDLINE_LINUX} iommu=pt\"\n"
-        );
-        assert_eq!(bench.run(&declared(&["iommu=pt"], &[]), Mode::Apply).status, OpStatus::Ok);
-        assert_eq!(bench.run(&declared(&["a=1"], &[]), Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(
-            bench.read(ours),
-            "# Written by gpufleet.\nGRUB_CMDLINE_LINUX=\"${GRUB_CMDLINE_LINUX} iommu=pt a=1\"\n"
-        );
-        let swapped = bench.run(&declared(&["iommu=off"], &["console"]), Mode::Apply);
-        assert_eq!(swapped.changes[0].from.as_deref(), Some("iommu=pt"));
-        assert_eq!(bench.read("etc/default/grub.d/50-cloudimg.cfg"), "GRUB_CMDLINE_LINUX_DEFAULT=\"\"\n");
-        assert_eq!(
-            bench.run(&declared(&["iommu=off", "a=1"], &["console"]), Mode::Apply).status,
-            OpStatus::Ok
-        );
-    }
-
-    #[test]
-    fn boot_entries_are_each_edited() {
-        let bench = Bench::new();
-        bench.write("proc/cmdline", "root=/a\n");
-        bench.write("etc/kernel/cmdline", "root=/a\n");
-        for name in ["one", "two"] {
-            bench.write(&format!("boot/loader/entries/{name}.conf"), "title x\noptions root=/a quiet\n");
-        }
-        assert_eq!(bench.run(&declared(&["iommu=pt"], &[]), Mode::Apply).status, OpStatus::Changed);
-        assert_eq!(bench.read("etc/kernel/cmdline"), "root=/a iommu=pt\n");
-        assert_eq!(bench.read("boot/loader/entries/two.conf"), "title x\noptions root=/a quiet iommu=pt\n");
-        assert_eq!(bench.run(&declared(&["iommu=pt"], &[]), Mode::Apply).status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn a_stale_grub_cfg_is_generated_again() {
-        let bench = bench();
-        bench.write("etc/default/grub", "GRUB_CMDLINE_LINUX=\"iommu=pt\"\n");
-        bench.write("boot/grub/grub.cfg", "menuentry x {\n\tlinux /vmlinuz root=/a\n}\n");
-        let cfg = bench.path("boot/grub/grub.cfg");
-        bench.script(
-            "usr/sbin/update-grub",
-            &format!("#!/bin/sh\necho 'linux /vmlinuz iommu=pt' > {}\n", cfg.display()),
-        );
-        let task = declared(&["iommu=pt"], &[]);
-        let done = bench.run(&task, Mode::Apply);
-        assert_eq!((done.status, done.changes.len()), (OpStatus::Changed, 1));
-        assert_eq!(bench.run(&task, Mode::Apply).status, OpStatus::Ok);
-    }
-
-    #[test]
-    fn an_unreadable_kernel_is_unknown() {
-        let bench = bench();
-        std::fs::remove_file(bench.path("proc/cmdline")).unwrap();
-        let done = bench.run(&declared(&["a"], &[]), Mode::Predict);
-        assert!(matches!(done.status, OpStatus::Unknown { .. }), "{done:?}");
-    }
-
-    #[test]
-    fn without_a_boot_loader_it_says_so() {
-        let bench = Bench::new();
-        bench.write("proc/cmdline", "x\n");
-        let done = bench.run(&declared(&["a"], &[]), Mode::Predict);
-        let OpStatus::Failed { kind: FailureKind::Invalid, message } = done.status else {
-            panic!("{done:?}")
-        };
-        assert!(message.contains("neither /etc/default/grub"), "{message}");
-    }
-
-    #[test]
-    fn a_failing_generator_is_a_failure() {
-        let bench = bench();
-        bench.script("usr/sbin/update-grub", "#!/bin/sh\necho broken >&2\nexit 1\n");
-        let done = bench.run(&declared(&["a"], &[]), Mode::Apply);
-        let OpStatus::Failed { message, .. } = done.status else { panic!("{done:?}") };
-        assert_eq!(message, "update-grub: exit status 1: broken");
-    }
-}
+#[path = "tests.rs"]
+mod tests;

@@ -1,6 +1,81 @@
 //! Words of a kernel command line and what a task declares about them. Pure.
+//!
+//! A key may stand on a line more than once, and what that means depends on the key: see [`Rule`].
 
 use gpufleet_protocol::tasks::KernelCmdline;
+
+/// What a key means that stands on the line more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// One value counts, so that a declared value takes the place of any other.
+    One,
+    /// Every word counts by itself, and so does their order: a second console is one more console.
+    Each,
+    /// Lists with commas that add up, whether in one word or in several.
+    List,
+}
+
+/// Keys of which each word counts. Source: kernel, admin-guide/kernel-parameters (console, earlycon, acpi_osi, memmap,
+/// video); dracut.cmdline(7) for `ip` to `vlan`; systemd(1) and kernel-command-line(7) for `systemd.`.
+const EACH: [&str; 17] = [
+    "console",
+    "earlycon",
+    "earlyprintk",
+    "acpi_osi",
+    "memmap",
+    "video",
+    "ip",
+    "ifname",
+    "nameserver",
+    "bond",
+    "bridge",
+    "team",
+    "vlan",
+    "systemd.mask",
+    "systemd.wants",
+    "systemd.setenv",
+    "systemd.mount_extra",
+];
+
+/// Keys whose values are lists that add up.
+const LISTS: [&str; 5] =
+    ["modprobe.blacklist", "rd.driver.blacklist", "module_blacklist", "initcall_blacklist", "cgroup_disable"];
+
+/// Lists of which only the last word of a line counts, because the kernel keeps the parameter as one text (kernel,
+/// kernel/module/main.c: `core_param(module_blacklist, …, charp)`).
+const LAST_WORD: [&str; 1] = ["module_blacklist"];
+
+/// Keys of dracut that have one value; every other `rd.` may be given again (dracut.cmdline(7)).
+const RD_ONE: [&str; 18] = [
+    "rd.auto",
+    "rd.debug",
+    "rd.dm",
+    "rd.info",
+    "rd.luks",
+    "rd.luks.crypttab",
+    "rd.lvm",
+    "rd.lvm.conf",
+    "rd.md",
+    "rd.md.conf",
+    "rd.memdebug",
+    "rd.neednet",
+    "rd.plymouth",
+    "rd.retry",
+    "rd.shell",
+    "rd.timeout",
+    "rd.udev.log_level",
+    "rd.udev.log_priority",
+];
+
+fn rule(key: &str) -> Rule {
+    if LISTS.contains(&key) {
+        Rule::List
+    } else if EACH.contains(&key) || (key.starts_with("rd.") && !RD_ONE.contains(&key)) {
+        Rule::Each
+    } else {
+        Rule::One
+    }
+}
 
 /// Splits at whitespace outside of double quotes, which the kernel keeps together too.
 pub fn split(line: &str) -> Vec<String> {
@@ -30,37 +105,321 @@ pub fn key(word: &str) -> String {
     word.split('=').next().unwrap_or(word).replace('-', "_")
 }
 
+fn value(word: &str) -> Option<&str> {
+    word.split_once('=').map(|(_, value)| value)
+}
+
 fn same(a: &str, b: &str) -> bool {
-    let value = |word: &str| word.split_once('=').map(|(_, value)| value.to_owned());
     key(a) == key(b) && value(a) == value(b)
 }
 
-/// Whether a word is one that the task does not want, as such or because it wants another value of its key.
-pub fn unwanted(task: &KernelCmdline, word: &str) -> bool {
-    if task.add.iter().any(|wanted| same(wanted, word)) {
-        return false;
+/// Words that belong together: a size of huge pages with its number, an item of a list, or one word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Unit {
+    words: Vec<String>,
+}
+
+impl Unit {
+    fn one(word: impl Into<String>) -> Self {
+        Self { words: vec![word.into()] }
     }
-    task.add.iter().any(|wanted| key(wanted) == key(word))
-        || task
-            .remove
+
+    fn first(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+
+    fn key(&self) -> String {
+        key(self.first())
+    }
+
+    fn text(&self) -> String {
+        self.words.join(" ")
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.words.len() == other.words.len() && self.words.iter().zip(&other.words).all(|(a, b)| same(a, b))
+    }
+
+    /// Whether a declared unit leaves no room for another one.
+    fn excludes(&self, have: &Self) -> bool {
+        if self.key() != have.key() || self.words.len() != have.words.len() || self.is(have) {
+            return false;
+        }
+        if self.words.len() > 1 {
+            return same(self.first(), have.first());
+        }
+        let key = self.key();
+        match (key.as_str(), rule(&key)) {
+            // A size without a number belongs to no pair.
+            ("hugepagesz", _) => false,
+            // `crashkernel=X,high` and `,low` are two halves; one without either is the whole.
+            ("crashkernel", _) => {
+                let part = |unit: &Self| {
+                    let value = value(unit.first()).unwrap_or_default();
+                    [",high", ",low"].into_iter().find(|part| value.ends_with(part))
+                };
+                let (ours, theirs) = (part(self), part(have));
+                ours.is_none() || theirs.is_none() || ours == theirs
+            }
+            (_, rule) => rule == Rule::One,
+        }
+    }
+
+    /// Whether one of these names it, as such or by its key.
+    fn is_among(&self, gone: &[String]) -> bool {
+        let names = |gone: &String, word: &String| match gone.contains('=') {
+            true => same(gone, word),
+            false => key(gone) == key(word),
+        };
+        gone.iter().any(|gone| self.words.iter().any(|word| names(gone, word)))
+    }
+}
+
+/// A word, or one word for each item of a list.
+fn items(word: &str) -> Vec<String> {
+    match value(word) {
+        Some(value) if rule(&key(word)) == Rule::List => {
+            let name = word.split('=').next().unwrap_or_default();
+            value.split(',').filter(|item| !item.is_empty()).map(|item| format!("{name}={item}")).collect()
+        }
+        _ => vec![word.to_owned()],
+    }
+}
+
+/// What `remove` names.
+fn unwanted(task: &KernelCmdline) -> Vec<String> {
+    task.remove.iter().flat_map(|word| items(word)).collect()
+}
+
+/// The units of a line; lists are taken apart.
+fn units(words: &[String]) -> Vec<Unit> {
+    placed(words).into_iter().map(|(unit, _)| unit).collect()
+}
+
+/// The units of a line with the places of their words.
+fn placed(words: &[String]) -> Vec<(Unit, Vec<usize>)> {
+    let mut units: Vec<(Unit, Vec<usize>)> = Vec::new();
+    // Where the size stands that the next number of huge pages belongs to.
+    let mut size: Option<usize> = None;
+    for (at, word) in words.iter().enumerate() {
+        match (key(word).as_str(), value(word)) {
+            ("hugepages", Some(_)) if size.is_some() => {
+                if let Some((unit, places)) = size.take().and_then(|size| units.get_mut(size)) {
+                    unit.words.push(word.clone());
+                    places.push(at);
+                }
+            }
+            (name, Some(_)) if rule(name) == Rule::List => {
+                units.extend(items(word).into_iter().map(|item| (Unit::one(item), vec![at])));
+            }
+            (name, _) => {
+                if name == "hugepagesz" {
+                    size = Some(units.len());
+                }
+                units.push((Unit::one(word), vec![at]));
+            }
+        }
+    }
+    units
+}
+
+/// The units of a line that have an effect.
+fn counting(words: &[String]) -> Vec<Unit> {
+    let last = |name: &str| words.iter().rposition(|word| key(word) == name);
+    let counts = |(unit, places): &(Unit, Vec<usize>)| {
+        let name = unit.key();
+        !LAST_WORD.contains(&name.as_str()) || places.iter().copied().max() == last(&name)
+    };
+    placed(words).into_iter().filter(counts).map(|(unit, _)| unit).collect()
+}
+
+/// The words that are the kernel's; those behind `--` go to process 1.
+fn of_kernel(words: &[String]) -> (&[String], &[String]) {
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    words.split_at_checked(end).unwrap_or((words, &[]))
+}
+
+/// What is wrong about a declared word on a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The word, or the words that belong together.
+    pub word: String,
+    /// What stands there in its place.
+    pub instead: Vec<String>,
+    /// The word is there, and wrong for its place among the others or for what is there as well.
+    pub present: bool,
+}
+
+/// How a line differs from what is declared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    pub wrong: Vec<Wrong>,
+    /// Words that are there and should not be.
+    pub gone: Vec<String>,
+}
+
+impl Judged {
+    pub fn is_right(&self) -> bool {
+        self.wrong.is_empty() && self.gone.is_empty()
+    }
+
+    /// What is wrong about a declared word.
+    pub fn about(&self, word: &str) -> Option<&Wrong> {
+        self.wrong.iter().find(|wrong| wrong.word == word)
+    }
+}
+
+/// What `add` declares, words that belong together as one.
+fn wanted(task: &KernelCmdline) -> Vec<Unit> {
+    units(&task.add)
+}
+
+/// What `add` declares, for people and for [`Judged::about`].
+pub fn declared(task: &KernelCmdline) -> Vec<String> {
+    wanted(task).iter().map(Unit::text).collect()
+}
+
+/// Keys whose declared units stand on the line in another order than declared. One that is lacking would be added at the
+/// end: `lacking_is_last` counts it as there.
+fn misplaced(wanted: &[Unit], have: &[Unit], lacking_is_last: bool) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for key in wanted.iter().map(Unit::key).filter(|key| rule(key) == Rule::Each) {
+        let place = |unit: &Unit| have.iter().rposition(|have| unit.is(have));
+        let places: Vec<usize> = wanted
             .iter()
-            .any(|gone| if gone.contains('=') { same(gone, word) } else { key(gone) == key(word) })
+            .filter(|unit| unit.key() == key)
+            .filter_map(|unit| place(unit).or(lacking_is_last.then_some(usize::MAX)))
+            .collect();
+        if !places.is_sorted() && !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
 }
 
-/// The words wanted that are not there.
-pub fn lacking<'a>(task: &'a KernelCmdline, words: &[String]) -> Vec<&'a String> {
-    task.add.iter().filter(|wanted| !words.iter().any(|word| same(wanted, word))).collect()
+/// Compares a line with what is declared.
+pub fn judged(task: &KernelCmdline, words: &[String]) -> Judged {
+    let (wanted, unwanted, have) = (wanted(task), unwanted(task), units(of_kernel(words).0));
+    let counting = counting(of_kernel(words).0);
+    let misplaced = misplaced(&wanted, &have, false);
+    let mut found = Judged::default();
+    for unit in &wanted {
+        let present = counting.iter().any(|have| unit.is(have));
+        let instead: Vec<String> = have.iter().filter(|have| unit.excludes(have)).map(Unit::text).collect();
+        if !present || !instead.is_empty() || misplaced.contains(&unit.key()) {
+            found.wrong.push(Wrong { word: unit.text(), instead, present });
+        }
+    }
+    for unit in &have {
+        let is_wanted = wanted.iter().any(|wanted| wanted.is(unit) || wanted.excludes(unit));
+        let text = unit.text();
+        if !is_wanted && unit.is_among(&unwanted) && !found.gone.contains(&text) {
+            found.gone.push(text);
+        }
+    }
+    found
 }
 
-/// The words as the task declares them: unwanted ones gone, lacking ones at the end.
-pub fn edited(task: &KernelCmdline, words: &[String]) -> Vec<String> {
-    let mut out: Vec<String> = words.iter().filter(|word| !unwanted(task, word)).cloned().collect();
-    for word in lacking(task, words) {
-        if !out.iter().any(|have| same(have, word)) {
-            out.push(word.clone());
+/// The words without those that are to go. Declared words whose order is wrong go too, so that they can be added
+/// again in the declared order: `whole` is the line that is judged, of which these words may be a part.
+pub fn pruned(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<String> {
+    let (wanted, unwanted) = (wanted(task), unwanted(task));
+    let misplaced = misplaced(&wanted, &units(of_kernel(whole).0), true);
+    let (kernel, init) = of_kernel(words);
+    let goes = |unit: &Unit| {
+        if wanted.iter().any(|wanted| wanted.is(unit)) {
+            return misplaced.contains(&unit.key());
+        }
+        wanted.iter().any(|wanted| wanted.excludes(unit)) || unit.is_among(&unwanted)
+    };
+    let leaving: Vec<(Unit, Vec<usize>)> =
+        placed(kernel).into_iter().filter(|(unit, _)| goes(unit)).collect();
+    let mut out = Vec::with_capacity(words.len());
+    for (at, word) in kernel.iter().enumerate() {
+        let here: Vec<&Unit> =
+            leaving.iter().filter(|(_, places)| places.contains(&at)).map(|(unit, _)| unit).collect();
+        let list = value(word).filter(|_| rule(&key(word)) == Rule::List);
+        match (here.is_empty(), list) {
+            (true, _) => out.push(word.clone()),
+            (false, None) => {}
+            (false, Some(list)) => {
+                let name = word.split('=').next().unwrap_or_default();
+                let stays = |item: &&str| !here.iter().any(|unit| value(unit.first()) == Some(*item));
+                let kept: Vec<&str> = list.split(',').filter(|item| !item.is_empty()).filter(stays).collect();
+                if !kept.is_empty() {
+                    out.push(format!("{name}={}", kept.join(",")));
+                }
+            }
+        }
+    }
+    out.extend_from_slice(init);
+    out
+}
+
+/// The words with what they lack at the end, but in front of `--`; an item of a list goes into the list that is there.
+pub fn completed(task: &KernelCmdline, words: &[String]) -> Vec<String> {
+    let (kernel, init) = of_kernel(words);
+    let mut out = kernel.to_vec();
+    for unit in wanted(task) {
+        if counting(&out).iter().any(|have| unit.is(have)) {
+            continue;
+        }
+        let name = unit.key();
+        let list = out.iter_mut().rfind(|word| rule(&name) == Rule::List && key(word) == name);
+        match (list, value(unit.first())) {
+            (Some(list), Some(item)) => extend(list, item),
+            _ => {
+                // Behind a size the number would be that size's, and not the default one's.
+                let size = out.iter().position(|word| key(word) == "hugepagesz");
+                let at = size.filter(|_| name == "hugepages").unwrap_or(out.len());
+                out.splice(at..at, unit.words);
+            }
+        }
+    }
+    out.extend_from_slice(init);
+    out
+}
+
+/// Puts one more item into a list.
+fn extend(list: &mut String, item: &str) {
+    let separator = match value(list) {
+        None => "=",
+        Some("") => "",
+        Some(_) => ",",
+    };
+    list.push_str(separator);
+    list.push_str(item);
+}
+
+/// A part of a line with what the line lacks in the lists of which only its last word counts, where that word is in this
+/// part: behind a word of ours it would count no more, and with it all that others put there.
+pub fn merged(task: &KernelCmdline, words: &[String], whole: &[String]) -> Vec<String> {
+    let whole = of_kernel(whole).0;
+    let have = counting(whole);
+    let mut out = words.to_vec();
+    for unit in wanted(task).into_iter().filter(|unit| !have.contains(unit)) {
+        let (name, item) = (unit.key(), value(unit.first()).map(str::to_owned));
+        let last = overruled(&name, whole).and_then(|last| words.iter().rposition(|word| word == last));
+        if let (Some(list), Some(item)) = (last.and_then(|at| out.get_mut(at)), item) {
+            extend(list, &item);
         }
     }
     out
+}
+
+/// The word that one more word of the same key would make useless.
+pub fn overruled<'a>(word: &str, whole: &'a [String]) -> Option<&'a String> {
+    let name = key(word);
+    let whole = of_kernel(whole).0;
+    whole.iter().rfind(|word| LAST_WORD.contains(&name.as_str()) && key(word) == name)
+}
+
+/// The words as the task declares them.
+pub fn edited(task: &KernelCmdline, words: &[String]) -> Vec<String> {
+    if judged(task, words).is_right() {
+        return words.to_vec();
+    }
+    completed(task, &pruned(task, words, words))
 }
 
 #[cfg(test)]
@@ -73,21 +432,48 @@ mod tests {
         KernelCmdline { add: add.to_vec(), remove: remove.to_vec() }
     }
 
+    fn edit(line: &str, add: &str, remove: &str) -> String {
+        edited(&task(&split(add), &split(remove)), &split(line)).join(" ")
+    }
+
     fn words() -> impl Strategy<Value = Vec<String>> {
-        proptest::collection::vec("(quiet|splash|iommu=(pt|off)|a=[12]|b-c=1|b_c=1|root=/x)", 0..7)
+        let word = "(quiet|iommu=(pt|off)|b-c=1|b_c=1|root=/x|console=tty[0S]|hugepagesz=(1G|2M)|hugepages=[48]|\
+                    crashkernel=[12]G(,high|,low)?|(modprobe\\.|module_)blacklist=(a|b|a,c)|rd\\.lvm\\.lv=[xy]|rd\\.timeout=[12]|--)";
+        proptest::collection::vec(word, 0..9)
+    }
+
+    /// What a person could mean: no two values of a key that has one, and nothing behind `--`.
+    fn sensible(add: &[String]) -> bool {
+        let task = task(add, &[]);
+        let units = wanted(&task);
+        !add.iter().any(|word| word == "--" || word.starts_with("hugepagesz"))
+            && !units.iter().any(|one| units.iter().any(|other| one.excludes(other)))
+            && misplaced(&units, &units, false).is_empty()
     }
 
     proptest! {
         #[test]
         fn editing_is_idempotent_and_touches_nothing_else(now in words(), add in words(), remove in words()) {
-            let remove: Vec<String> = remove.into_iter().filter(|gone| !add.iter().any(|wanted| key(wanted) == key(gone))).collect();
+            prop_assume!(sensible(&add) && !remove.iter().any(|word| word == "--"));
             let task = task(&add, &remove);
             let once = edited(&task, &now);
-            prop_assert!(lacking(&task, &once).is_empty());
-            prop_assert!(!once.iter().any(|word| unwanted(&task, word)));
+            prop_assert!(judged(&task, &once).is_right(), "{:?}: {:?}", once, judged(&task, &once));
             prop_assert_eq!(edited(&task, &once), once.clone());
-            let strangers = |words: &[String]| words.iter().filter(|word| !add.iter().chain(&remove).any(|named| key(named) == key(word))).cloned().collect::<Vec<_>>();
+            let strangers = |words: &[String]| {
+                let named = |word: &String| add.iter().chain(&remove).any(|named| key(named) == key(word) || key(word).starts_with("hugepages"));
+                of_kernel(words).0.iter().filter(|word| !named(word)).cloned().collect::<Vec<_>>()
+            };
             prop_assert_eq!(strangers(&once), strangers(&now));
+            prop_assert_eq!(of_kernel(&once).1, of_kernel(&now).1);
+        }
+
+        #[test]
+        fn a_right_line_stays_as_it_is(now in words(), add in words()) {
+            prop_assume!(sensible(&add));
+            let task = task(&add, &[]);
+            if judged(&task, &now).is_right() {
+                prop_assert_eq!(edited(&task, &now), now);
+            }
         }
 
         #[test]
@@ -102,5 +488,91 @@ mod tests {
         assert_eq!(now.len(), 4);
         let task = task(&["iommu=pt".into()], &["quiet".into(), "console=ttyS0".into()]);
         assert_eq!(edited(&task, &now), ["dyndbg=\"file x +p\"", "console=tty0", "iommu=pt"]);
+    }
+
+    #[test]
+    fn a_second_console_takes_no_console_away_and_the_order_is_the_declared_one() {
+        assert_eq!(edit("console=tty0", "console=ttyS1", ""), "console=tty0 console=ttyS1");
+        assert_eq!(edit("console=tty0 console=ttyS1", "console=ttyS1", ""), "console=tty0 console=ttyS1");
+        let both = "console=tty0 console=ttyS0";
+        assert_eq!(edit("console=ttyS0 quiet console=tty0", both, ""), "quiet console=tty0 console=ttyS0");
+        assert_eq!(edit("console=ttyS0 quiet", both, ""), "quiet console=tty0 console=ttyS0");
+        assert_eq!(edit("console=tty0 console=ttyS0", "console=ttyS1", "console"), "console=ttyS1");
+        assert_eq!(edit("console=tty0 console=ttyS0", "", "console=tty0"), "console=ttyS0");
+        assert_eq!(edit("rd.lvm.lv=a/b", "rd.lvm.lv=a/c", ""), "rd.lvm.lv=a/b rd.lvm.lv=a/c");
+        assert_eq!(edit("rd.timeout=1", "rd.timeout=2", ""), "rd.timeout=2");
+        assert_eq!(edit("ip=eth0:dhcp", "ip=eth1:dhcp", ""), "ip=eth0:dhcp ip=eth1:dhcp");
+    }
+
+    #[test]
+    fn huge_pages_go_by_pairs() {
+        let now = "hugepagesz=2M hugepages=512 hugepagesz=1G hugepages=4";
+        assert_eq!(
+            edit(now, "hugepagesz=1G hugepages=8", ""),
+            "hugepagesz=2M hugepages=512 hugepagesz=1G hugepages=8"
+        );
+        assert_eq!(edit(now, "hugepagesz=2M hugepages=512", ""), now);
+        assert_eq!(edit(now, "", "hugepagesz=1G"), "hugepagesz=2M hugepages=512");
+        assert_eq!(edit("hugepages=4", "hugepages=8", ""), "hugepages=8");
+        let found = judged(&task(&split("hugepagesz=1G hugepages=8"), &[]), &split(now));
+        assert_eq!(found.wrong[0].instead, ["hugepagesz=1G hugepages=4"]);
+    }
+
+    #[test]
+    fn lists_add_up_and_halves_of_a_crash_kernel_stand_side_by_side() {
+        assert_eq!(
+            edit("modprobe.blacklist=a,b", "modprobe.blacklist=nouveau", ""),
+            "modprobe.blacklist=a,b,nouveau"
+        );
+        assert_eq!(
+            edit("modprobe.blacklist=a,nouveau", "modprobe.blacklist=nouveau", ""),
+            "modprobe.blacklist=a,nouveau"
+        );
+        assert_eq!(edit("modprobe.blacklist=a,b x", "", "modprobe.blacklist=a"), "modprobe.blacklist=b x");
+        assert_eq!(edit("modprobe.blacklist=a x", "", "modprobe.blacklist"), "x");
+        for name in LISTS {
+            let (line, all) = (format!("{name}=a,b,c quiet"), format!("{name}=c,a"));
+            assert_eq!(edit(&line, "", &all), format!("{name}=b quiet"), "the order is no matter");
+            assert_eq!(edit(&format!("{name}=a {name}=c"), "", &all), "", "one word or two");
+        }
+        assert_eq!(
+            edit("crashkernel=1G,high crashkernel=256M,low", "crashkernel=2G,high", ""),
+            "crashkernel=256M,low crashkernel=2G,high"
+        );
+        assert_eq!(
+            edit("crashkernel=1G,high crashkernel=256M,low", "crashkernel=512M", ""),
+            "crashkernel=512M"
+        );
+    }
+
+    #[test]
+    fn of_module_blacklist_only_the_last_word_counts() {
+        let task = task(&["module_blacklist=nouveau".into()], &[]);
+        for (line, then) in [
+            (
+                "module_blacklist=nouveau module_blacklist=a",
+                "module_blacklist=nouveau module_blacklist=a,nouveau",
+            ),
+            (
+                "module_blacklist=nouveau module-blacklist=",
+                "module_blacklist=nouveau module-blacklist=nouveau",
+            ),
+            ("module_blacklist=a module_blacklist=nouveau", "module_blacklist=a module_blacklist=nouveau"),
+            ("module_blacklist=a -- module_blacklist=b", "module_blacklist=a,nouveau -- module_blacklist=b"),
+        ] {
+            assert_eq!(judged(&task, &split(line)).is_right(), line == then, "{line}");
+            assert_eq!(edited(&task, &split(line)).join(" "), then);
+        }
+        assert_eq!(
+            edit("modprobe.blacklist=nouveau modprobe.blacklist=a", "modprobe.blacklist=nouveau", ""),
+            "modprobe.blacklist=nouveau modprobe.blacklist=a",
+            "kmod reads them all"
+        );
+    }
+
+    #[test]
+    fn words_of_process_1_are_its_own() {
+        assert_eq!(edit("quiet -- iommu=off", "iommu=pt", ""), "quiet iommu=pt -- iommu=off");
+        assert!(!judged(&task(&["single".into()], &[]), &split("quiet -- single")).is_right());
     }
 }

@@ -17,7 +17,8 @@ use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::{
         civil, diff,
-        files::{self, At, FileError, Ownership},
+        files::{self, FileError, Ownership},
+        tree,
     },
     tasks::tool,
     world::{Content, Effect, Entry, Owned},
@@ -32,7 +33,6 @@ pub struct State {
     line: Option<Line>,
     /// What lies uppermost at the path.
     mounted: Option<Mounted>,
-    mountinfo: (PathBuf, String),
     directory: PathBuf,
     /// What the directory is before anything is mounted there.
     entry: Entry,
@@ -46,6 +46,11 @@ pub enum Step {
     Remount,
     Unmount,
     RemoveDirectory,
+}
+
+/// The name under which a prediction keeps what is mounted at a path.
+fn assumption(path: &str) -> String {
+    format!("mounts{}", slim(path))
 }
 
 fn slim(path: &str) -> &str {
@@ -91,19 +96,20 @@ impl Declaration for Mount {
             places.push(real.to_string_lossy().into_owned());
         }
         let at = |mounted: &Mounted| places.contains(&mounted.path);
-        let mut mounted = info.lines().filter_map(Mounted::parse).rfind(at);
-        if let (None, true, Some(line)) = (&mounted, node.world.rebooted(), &line)
-            && !line.opts.split(',').any(|option| option == "noauto")
-        {
-            mounted = Some(Mounted {
+        let starts = |line: &&Line| !line.opts.split(',').any(|option| option == "noauto");
+        let mounted = match node.world.parameter(&assumption(&self.path)) {
+            Some(assumed) => Mounted::parse(&assumed),
+            // Why not what lies there now: a boot mounts what fstab says, and nothing else.
+            None if node.world.rebooted() => line.as_ref().filter(starts).map(|line| Mounted {
                 path: self.path.clone(),
                 root: "/".to_owned(),
                 fstype: line.fstype.clone(),
                 source: line.src.clone(),
-            });
-        }
+            }),
+            None => info.lines().filter_map(Mounted::parse).rfind(at),
+        };
         let entry = node.world.follow(&directory)?.1;
-        Ok(State { fstab, text, line, mounted, mountinfo: (path, info), directory, entry })
+        Ok(State { fstab, text, line, mounted, directory, entry })
     }
 
     fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
@@ -122,7 +128,7 @@ impl Declaration for Mount {
                 content: Content::Known(text.into_bytes().into()),
             },
         };
-        let (mountinfo, info) = &state.mountinfo;
+        let assume = |value: String| Effect::Parameter { name: assumption(&self.path), value };
         let mut effects = Vec::new();
         for step in &plan.steps {
             match step {
@@ -138,17 +144,9 @@ impl Declaration for Mount {
                         fstype: self.fstype.clone().unwrap_or_default(),
                         source: self.src.clone().unwrap_or_default(),
                     };
-                    effects.push(file(mountinfo, format!("{info}{}", mounted.line())));
+                    effects.push(assume(mounted.line()));
                 }
-                Step::Unmount => {
-                    let gone = |line: &&str| {
-                        Mounted::parse(line).is_none_or(|mounted| {
-                            state.mounted.as_ref().is_none_or(|ours| ours.path != mounted.path)
-                        })
-                    };
-                    let kept: String = info.lines().filter(gone).map(|line| format!("{line}\n")).collect();
-                    effects.push(file(mountinfo, kept));
-                }
+                Step::Unmount => effects.push(assume(String::new())),
                 Step::RemoveDirectory => {
                     effects.push(Effect::Path { path: state.directory.clone(), entry: Entry::Absent });
                 }
@@ -172,13 +170,14 @@ impl Declaration for Mount {
             match step {
                 Step::Fstab(text) => {
                     if self.backup && state.text.is_some() {
-                        let copy = files::back_up(&state.fstab, &civil::stamp(SystemTime::now()))?;
+                        let copy =
+                            files::back_up(&state.fstab, &civil::stamp(SystemTime::now()), node.deadline)?;
                         data.insert("backup_file".to_owned(), json!(copy));
                     }
                     files::replace(&state.fstab, text.as_bytes(), Ownership::default())?;
                 }
                 Step::MakeDirectory => {
-                    fs::create_dir_all(&state.directory).at("make", &state.directory)?;
+                    tree::make_dirs(&state.directory)?;
                     made = true;
                 }
                 Step::Mount => {
@@ -194,7 +193,7 @@ impl Declaration for Mount {
                     let done = tool::act(node, &run, &format!("mount {path}"));
                     if let (Err(_), true) = (&done, made) {
                         // Why the result is dropped: the mount's own failure is what counts.
-                        let _ = fs::remove_dir(&state.directory);
+                        let _ = tree::spot(&state.directory).map(|spot| spot.remove_dir());
                     }
                     done?;
                 }
@@ -215,7 +214,7 @@ impl Declaration for Mount {
                     tool::act(node, &tool::run(node, program).arg(path), &format!("umount {path}"))?;
                 }
                 Step::RemoveDirectory => {
-                    fs::remove_dir(&state.directory).map_err(|error| match error.kind() {
+                    tree::spot(&state.directory)?.remove_dir().map_err(|error| match error.kind() {
                         io::ErrorKind::DirectoryNotEmpty => Trouble::invalid(format!(
                             "{path} was unmounted, but the directory below is not empty; `state: unmounted` leaves it"
                         )),

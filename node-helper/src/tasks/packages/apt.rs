@@ -11,12 +11,13 @@ use std::{
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind,
+    message::streams,
     tasks::{Apt, AptState, AptUpgrade},
 };
 use serde_json::{Map, Value, json};
 
 use self::output::{Installed, Spec};
-use super::{Order, effects, plan_orders, said};
+use super::{Order, effects, plan_orders};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     os::glob,
@@ -89,11 +90,11 @@ fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -
         let mut actions = output::actions(&done.stdout());
         let assumed = node.world.packages();
         actions.retain(|action| assumed.get(&action.name) != Some(&action.to));
-        return Ok(Order { arguments, actions, unknown: Vec::new() });
+        return Ok(Order { arguments, actions, ..Order::default() });
     }
     let errors = output::errors(&done.stderr());
     if stale && output::lists_lack(&errors) {
-        return Ok(Order { arguments, actions: Vec::new(), unknown: names.to_vec() });
+        return Ok(Order { arguments, unknown: names.to_vec(), ..Order::default() });
     }
     if errors.is_empty() {
         return Err(Trouble::io(done.complaint("apt-get -s")));
@@ -208,7 +209,7 @@ impl Declaration for Apt {
                 };
                 return Err(Trouble::failed(FailureKind::Exit, message));
             }
-            data.extend(said(done.stdout(), done.stderr()));
+            data.extend(streams(&done.stdout(), &done.stderr()));
         }
         Ok(data)
     }

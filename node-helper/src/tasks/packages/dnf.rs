@@ -2,11 +2,14 @@
 
 use gpufleet_protocol::{
     FailureKind,
-    tasks::{Dnf, PackageState},
+    message::streams,
+    tasks::{Dnf, ModuleStream, PackageState},
 };
 use serde_json::{Map, Value, json};
 
-use super::{Action, Order, effects, plan_orders, said};
+mod modules;
+
+use super::{Action, Order, effects, plan_orders};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
     process::{Finished, Run},
@@ -84,6 +87,8 @@ fn transaction(text: &str) -> (Vec<Action>, bool) {
         }
         if let Some(title) = line.strip_suffix(':') {
             section = match title.split_whitespace().next() {
+                // Why: their rows tell of modules and groups, and have other columns.
+                _ if modules::is_title(title) => Section::None,
                 Some("Installing" | "Upgrading" | "Updating" | "Reinstalling") => Section::Come,
                 Some("Downgrading") => Section::Older,
                 Some("Removing") => Section::Go,
@@ -122,8 +127,9 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     let done = tool::ask(node, &dnf(node)?.args(&asked).limit(LIMIT))?;
     let (text, said) = (done.stdout(), done.stderr());
     let (mut actions, older) = transaction(&text);
+    let modules = modules::changed(node, &text)?;
     let aborted = text.contains("Operation aborted") || said.contains("Operation aborted");
-    let tells = aborted && !actions.is_empty();
+    let tells = aborted && !(actions.is_empty() && modules.is_empty());
     if !done.exit.success() && !tells {
         let errors: Vec<&str> = said
             .lines()
@@ -143,7 +149,7 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     for action in actions.iter_mut().filter(|action| action.from.is_none()) {
         action.from = installed(node, &action.name)?.filter(|version| !version.is_empty());
     }
-    Ok(Order { arguments, actions, unknown: Vec::new() })
+    Ok(Order { arguments, actions, modules, unknown: Vec::new() })
 }
 
 impl Declaration for Dnf {
@@ -171,12 +177,35 @@ impl Declaration for Dnf {
         }
         let (mut there, mut missing) = (Vec::new(), Vec::new());
         for name in &self.name {
-            let list = if installed(node, name)?.is_some() { &mut there } else { &mut missing };
+            let is_there = match ModuleStream::of(name) {
+                Some(module) if self.state == PackageState::Absent => {
+                    modules::is_enabled(node, name, &module)?
+                }
+                Some(module) => modules::is_installed(node, name, &module)?,
+                None => installed(node, name)?.is_some(),
+            };
+            let list = if is_there { &mut there } else { &mut missing };
             list.push(name.clone());
         }
         match self.state {
-            PackageState::Absent if !there.is_empty() => add("remove", &there)?,
-            PackageState::Absent => {}
+            PackageState::Absent => {
+                let known: Vec<ModuleStream<'_>> =
+                    there.iter().filter_map(|name| ModuleStream::of(name)).collect();
+                let mut gone = Vec::new();
+                for name in &there {
+                    // Why: dnf refuses to remove a module of which no profile is installed.
+                    let bare = ModuleStream::of(name).map(|module| modules::has_profiles(node, &module));
+                    if bare.transpose()? != Some(false) {
+                        gone.push(name.clone());
+                    }
+                }
+                if !gone.is_empty() {
+                    add("remove", &gone)?;
+                }
+                for module in known {
+                    add("module", &["reset".to_owned(), module.name.to_owned()])?;
+                }
+            }
             PackageState::Present | PackageState::Latest => {
                 if !missing.is_empty() && !self.update_only {
                     add("install", &missing)?;
@@ -211,7 +240,12 @@ impl Declaration for Dnf {
     }
 
     fn after(&self, state: &State, _: &Plan<Vec<String>>) -> Vec<Effect> {
-        effects(&state.orders)
+        let mut all = effects(&state.orders);
+        if state.orders.iter().any(|order| !order.modules.is_empty()) {
+            let absent = self.state == PackageState::Absent;
+            all.extend(self.name.iter().flat_map(|name| modules::effects(name, absent)));
+        }
+        all
     }
 
     fn apply(
@@ -231,13 +265,21 @@ impl Declaration for Dnf {
             if !done.exit.success() {
                 return Err(Trouble::failed(FailureKind::Exit, done.complaint(&what)));
             }
-            data.extend(said(done.stdout(), done.stderr()));
+            data.extend(streams(&done.stdout(), &done.stderr()));
         }
         let result = |action: &Action| match &action.to {
             Some(version) => format!("Installed: {}-{version}", action.name),
             None => format!("Removed: {}", action.name),
         };
-        let results: Vec<String> = state.orders.iter().flat_map(|order| &order.actions).map(result).collect();
+        // Why other words: they are those of Ansible's `dnf`.
+        let of_module = |module: &Action| match &module.to {
+            Some(_) => format!("Module {} installed.", module.name),
+            None => format!("Module {} removed.", module.name),
+        };
+        let orders = &state.orders;
+        let results: Vec<String> = (orders.iter().flat_map(|order| order.modules.iter().map(of_module)))
+            .chain(orders.iter().flat_map(|order| order.actions.iter().map(result)))
+            .collect();
         data.insert("results".to_owned(), json!(results));
         Ok(data)
     }

@@ -10,6 +10,7 @@ use gpufleet_protocol::{
     Certainty, Change, Disruption,
     tasks::{Apt, AptState, Dnf, Package, PackageManager, PackageState},
 };
+
 use serde_json::{Map, Value};
 
 use crate::{
@@ -32,8 +33,16 @@ struct Order {
     /// Everything behind the name of the program.
     arguments: Vec<String>,
     actions: Vec<Action>,
+    /// What becomes of modules of dnf, and of their profiles.
+    modules: Vec<Action>,
     /// Names that the package manager does not know yet: its lists are about to be renewed.
     unknown: Vec<String>,
+}
+
+impl Order {
+    fn does_something(&self) -> bool {
+        !self.actions.is_empty() || !self.modules.is_empty() || !self.unknown.is_empty()
+    }
 }
 
 /// Packages that the kernel goes on without until a reboot.
@@ -58,8 +67,13 @@ fn needs_reboot(name: &str) -> bool {
 
 /// Puts orders into a plan; what does nothing is left out.
 fn plan_orders(orders: &[Order], plan: &mut Plan<Vec<String>>) {
-    for order in orders.iter().filter(|order| !order.actions.is_empty() || !order.unknown.is_empty()) {
+    for order in orders.iter().filter(|order| order.does_something()) {
         plan.steps.push(order.arguments.clone());
+        for module in &order.modules {
+            let to = module.to.clone().unwrap_or_else(|| "absent".to_owned());
+            let what = format!("module {}", module.name);
+            plan.changes.push(Change::new(what, module.from.clone(), to, Disruption::Live));
+        }
         for action in &order.actions {
             let to = action.to.clone().unwrap_or_else(|| "absent".to_owned());
             let what = format!("package {}", action.name);
@@ -96,13 +110,6 @@ fn effects(orders: &[Order]) -> Vec<Effect> {
         version: Some(String::new()),
     });
     known.chain(unknown).collect()
-}
-
-/// What a package manager said, for `register`.
-fn said(stdout: String, stderr: String) -> Map<String, Value> {
-    [("stdout".to_owned(), Value::String(stdout)), ("stderr".to_owned(), Value::String(stderr))]
-        .into_iter()
-        .collect()
 }
 
 /// The node's own package manager with what a `package` task asks of it.
@@ -149,11 +156,28 @@ fn manager(task: &Package, node: &Node<'_>) -> Result<Manager, Trouble> {
             PackageState::Absent => AptState::Absent,
         };
         let mut apt = Apt::of(names, state);
+        for (name, repositories) in [("enablerepo", &task.enablerepo), ("disablerepo", &task.disablerepo)] {
+            if !repositories.is_empty() {
+                return Err(Trouble::invalid(format!(
+                    "`{name}` is a parameter of `dnf`, and this node has apt"
+                )));
+            }
+        }
         apt.update_cache = task.update_cache.then_some(true);
+        apt.cache_valid_time = task.cache_valid_time.unwrap_or_default();
+        apt.allow_downgrade = task.allow_downgrade;
         Manager::Apt(Box::new(apt))
     } else {
         let mut dnf = Dnf::of(names, task.state);
+        if task.cache_valid_time.is_some() {
+            return Err(Trouble::invalid(
+                "`cache_valid_time` is a parameter of `apt`, and this node has dnf",
+            ));
+        }
         dnf.update_cache = task.update_cache;
+        dnf.allow_downgrade = task.allow_downgrade;
+        dnf.enablerepo.clone_from(&task.enablerepo);
+        dnf.disablerepo.clone_from(&task.disablerepo);
         Manager::Dnf(Box::new(dnf))
     })
 }

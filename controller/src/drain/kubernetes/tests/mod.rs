@@ -5,6 +5,8 @@ mod client;
 mod flow;
 mod stage;
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -83,7 +85,7 @@ fn refusals_that_may_pass_and_those_that_never_do() {
         assert!(matches!(read(status, webhook.to_string().as_bytes()), Evicted::NotNow(_)), "{status}");
     }
     for status in [401, 500, 502, 503, 504] {
-        assert!(matches!(read(status, b""), Evicted::NotNow(_)), "{status}");
+        assert!(matches!(read(status, b""), Evicted::Unanswered(_)), "{status}");
     }
     let forbidden =
         json!({"message": "pods \"a\" is forbidden: User \"x\" cannot create resource \"pods/eviction\""});
@@ -383,4 +385,11 @@ fn apply(node: &mut Node, patch: &[serde_json::Value]) {
             node.metadata.annotations.insert(annotation.to_owned(), value);
         }
     }
+}
+
+#[test]
+fn what_is_shortened_ends_behind_a_whole_word() {
+    assert_eq!(eviction::shortened(" a\n b ", 10), "a b");
+    assert_eq!(eviction::shortened("abcdef ghij klmno", 11), "abcdef ghij …");
+    assert_eq!(eviction::shortened("abcdefghij", 4), "abcd …");
 }

@@ -17,6 +17,8 @@ pub(super) struct State {
     /// By `namespace/name`.
     pub(super) pods: BTreeMap<String, Value>,
     pub(super) daemons: BTreeMap<String, Value>,
+    /// By `namespace/name`.
+    pub(super) replica_sets: BTreeMap<String, Value>,
     pub(super) lease: Option<Value>,
     /// Answers to evictions, by `namespace/name`; others succeed and take the pod away.
     pub(super) evictions: HashMap<String, (u16, String)>,
@@ -25,6 +27,8 @@ pub(super) struct State {
     pub(super) version: u64,
     /// Every request that could change something, as `METHOD PATH`.
     pub(super) asked: Vec<String>,
+    /// Evictions that were tried out.
+    pub(super) tried: usize,
     /// Answers nothing.
     pub(super) gone: bool,
     /// Is called before the next patch is looked at.
@@ -87,7 +91,9 @@ impl State {
     fn answer(&mut self, request: &Request) -> Reply {
         let path = request.path.split('?').next().unwrap_or_default();
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        if request.method != Method::Get {
+        let dry = request.path.contains("dryRun=All");
+        self.tried += usize::from(dry);
+        if request.method != Method::Get && !dry {
             self.asked.push(format!("{} {path}", request.method));
         }
         match (request.method, parts.as_slice()) {
@@ -96,6 +102,9 @@ impl State {
             (Method::Get, ["api", "v1", "pods"]) => items(self.pods.values()),
             (Method::Get, ["apis", "apps", "v1", "namespaces", namespace, "daemonsets", name]) => {
                 found(self.daemons.get(&format!("{namespace}/{name}")))
+            }
+            (Method::Get, ["apis", "apps", "v1", "namespaces", namespace, "replicasets", name]) => {
+                found(self.replica_sets.get(&format!("{namespace}/{name}")))
             }
             (Method::Patch, ["api", "v1", "nodes", name]) => {
                 if let Some(meddle) = self.meddle.take() {

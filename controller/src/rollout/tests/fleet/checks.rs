@@ -5,7 +5,72 @@ use std::collections::BTreeSet;
 use super::{Fleet, Place};
 use crate::rollout::*;
 
+/// Canaries are well, of different classes, and one for each; who is unknown comes after all who are known.
+pub(super) fn check_waves(batches: &[Batch], hosts: &[WaveHost], waves: &[Wave]) {
+    let takes_part = || (0..hosts.len()).filter(|host| !hosts[*host].gone);
+    let mut all: Vec<usize> = waves.iter().flat_map(|wave| wave.hosts.clone()).collect();
+    all.sort_unstable();
+    assert_eq!(all, takes_part().collect::<Vec<_>>(), "not everybody is in one wave");
+    let is_known =
+        |host: &usize| hosts[*host].class.is_some() && hosts[*host].reachable && !hosts[*host].late;
+    let anybody = takes_part().any(|host| is_known(&host));
+    let mut before = BTreeSet::new();
+    for wave in waves {
+        if wave.canary && anybody {
+            assert!(wave.hosts.iter().all(is_known) && !wave.aside, "a canary of which nothing is known");
+            let classes = |of: &mut dyn Iterator<Item = usize>| -> Vec<_> {
+                let mut classes: Vec<_> = of.map(|host| hosts[host].class.clone()).collect();
+                classes.sort();
+                classes
+            };
+            let mut wanted =
+                classes(&mut takes_part().filter(|host| is_known(host) && !before.contains(host)));
+            wanted.dedup();
+            assert_eq!(classes(&mut wave.hosts.iter().copied()), wanted, "one canary of each class");
+        }
+        if batches.contains(&Batch::Canary) && anybody {
+            assert!(wave.hosts.iter().all(|host| is_known(host) != wave.aside), "not told from the others");
+            let others = takes_part().filter(is_known).all(|host| before.contains(&host));
+            assert!(!wave.aside || others, "led aside before somebody who is known");
+        } else {
+            assert!(!wave.aside);
+        }
+        before.extend(wave.hosts.iter().copied());
+    }
+}
+
 impl Fleet {
+    /// Who was broken before stops nobody but by a bound that was written.
+    pub(super) fn check_stop(&self, reason: &StopReason) {
+        let wave = self.current_wave().map(|wave| &self.waves[wave]);
+        let (canaries, _) = reason.canaries();
+        assert!(
+            canaries.iter().all(|host| wave.is_some_and(|wave| wave.canary && wave.hosts.contains(host)))
+        );
+        if !canaries.is_empty()
+            && self.known.iter().zip(0..).any(|(known, host)| *known && !self.is_gone(host))
+        {
+            assert!(
+                canaries.iter().all(|host| self.known[*host]),
+                "a broken node stopped the others as a canary"
+            );
+            assert!(
+                canaries.iter().all(|host| self.ended[host] != End::Done),
+                "a canary that is done stopped"
+            );
+        }
+        let bounds = &self.policy.thresholds;
+        let written = bounds.max_failures.is_some() || bounds.max_fail_percentage.is_some();
+        if matches!(reason, StopReason::WholeWave { .. }) {
+            assert!(!wave.is_some_and(|wave| wave.aside) || !written, "stopped below the bounds");
+        }
+    }
+
+    pub(super) fn started_aside(&self) -> bool {
+        let aside = |wave: &&Wave| wave.aside && wave.hosts.iter().any(|host| self.started.contains(host));
+        self.waves.iter().any(|wave| aside(&wave))
+    }
+
     /// Whether this action is allowed by what the test knows.
     pub(super) fn check(&self, action: &Action, stopped: bool) {
         let opening = self.opening();

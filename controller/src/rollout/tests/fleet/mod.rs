@@ -15,7 +15,10 @@ use std::{
 use gpufleet_protocol::Disruption;
 use jiff::Timestamp;
 
-use self::dice::{Dice, policy};
+use self::{
+    checks::check_waves,
+    dice::{Dice, policy},
+};
 use crate::rollout::*;
 
 /// Where a node's place in the budget is, as far as the test knows.
@@ -54,6 +57,8 @@ struct Fleet {
     rollout: Rollout,
     fresh: Rollout,
     policy: Policy,
+    /// Whether a host looked well as the play began; the others mostly fail.
+    known: Vec<bool>,
     waves: Vec<Wave>,
     elsewhere: usize,
     so_far: Lost,
@@ -102,15 +107,19 @@ impl Fleet {
             })
             .collect();
         let losses = if dice.chance(20) { 15 } else { 0 };
+        let broken = if dice.chance(40) { 25 } else { 0 };
         let shapes: Vec<_> = (0..hosts)
             .map(|i| WaveHost {
-                class: (i % 3).to_string(),
-                reachable: true,
+                class: (!dice.chance(broken)).then(|| (i % 3).to_string()),
+                gpus: 8 - usize::from(dice.chance(broken)),
+                flaws: 0,
+                reachable: !dice.chance(broken / 3),
                 late: false,
                 gone: dice.chance(losses),
             })
             .collect();
         let waves = plan_waves(&batches, &shapes);
+        check_waves(&batches, &shapes, &waves);
         let policy = policy(&mut dice, hosts);
         let elsewhere = if dice.chance(20) { dice.size(3) } else { 0 };
         let so_far = Lost { failed: dice.size(2), unreachable: 0 };
@@ -121,6 +130,7 @@ impl Fleet {
             fresh: rollout.clone(),
             rollout,
             policy,
+            known: shapes.iter().map(WaveHost::is_known).collect(),
             waves,
             elsewhere,
             so_far,
@@ -347,7 +357,8 @@ impl Fleet {
     }
 
     fn next(&mut self, host: usize) {
-        if self.dice.chance(3) {
+        let fails = if self.known[host] { 3 } else { 80 };
+        if self.dice.chance(fails) {
             let end = if self.dice.chance(50) { End::Unreachable } else { End::Failed };
             return self.end(host, end);
         }
@@ -462,7 +473,7 @@ impl Fleet {
     fn come_back(&mut self, host: usize) {
         let current = self.current_wave();
         if self.waves.is_empty() {
-            self.waves.push(Wave { label: "all".to_owned(), hosts: Vec::new(), canary: false });
+            self.waves.push(Wave { label: "all".to_owned(), ..Wave::default() });
         }
         let last = self.waves.len() - 1;
         self.waves[last].hosts.push(host);
@@ -568,6 +579,7 @@ impl Fleet {
                 Action::Stop { reason } => {
                     assert!(!stopped, "stopped twice");
                     stopped = true;
+                    self.check_stop(&reason);
                     self.stopped = Some(reason);
                 }
                 Action::Finish { never_started } => self.finished = Some(never_started),
@@ -611,6 +623,7 @@ fn invariants_hold_on_random_schedules() {
                 .collect();
             panic!("schedule {seed} (GPUFLEET_SCHEDULE={seed} runs it alone): {cause}\n{}", tail.join("\n"));
         }
+        *seen.entry("aside").or_default() += u64::from(fleet.started_aside());
         for (_, input, actions) in &fleet.journal {
             *seen.entry("input").or_default() += 1;
             *seen.entry(name(input)).or_default() += 1;
@@ -633,7 +646,7 @@ fn invariants_hold_on_random_schedules() {
     }
 }
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 21] = [
     "drain",
     "drain refused",
     "drain failed",
@@ -651,6 +664,8 @@ const NAMES: [&str; 19] = [
     "domain spent",
     "budget spent",
     "canary held",
+    "canary failed",
+    "aside",
     "window closed",
     "unreachable bound",
 ];
@@ -680,6 +695,7 @@ fn action_name(action: &Action) -> &'static str {
         Action::Deny { why: Denial::DomainSpent { .. }, .. } => "domain spent",
         Action::Deny { why: Denial::BudgetSpent { .. }, .. } => "budget spent",
         Action::Stop { reason: StopReason::CanaryHeld { .. } } => "canary held",
+        Action::Stop { reason: StopReason::Canary { .. } } => "canary failed",
         Action::Stop { reason: StopReason::WindowClosed { .. } } => "window closed",
         Action::Stop { reason: StopReason::Unreachable { .. } } => "unreachable bound",
         _ => "another action",

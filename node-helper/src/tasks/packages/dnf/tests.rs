@@ -20,6 +20,34 @@ if os.path.basename(sys.argv[0]) == "rpm":
     print("no package provides " + name if "--whatprovides" in sys.argv else "package %s is not installed" % name); sys.exit(1)
 words = [a for a in sys.argv[1:] if not a.startswith("-")]
 no, verb, names = "--assumeno" in sys.argv, words[0], words[1:]
+def tell(lines):
+    print("=" * 20 + "\n Package Arch Version Repository Size\n" + "=" * 20 + "\n" + lines + "\nTransaction Summary\n" + "=" * 20)
+    if no: print("Operation aborted.", file=sys.stderr); sys.exit(1)
+    with open(d + "/log", "a") as f: f.write(" ".join(sys.argv[1:]) + "\n")
+def store(module, stream, profiles, state):
+    f = open(d + "/etc/dnf/modules.d/" + module + ".module", "w")
+    f.write("[%s]\nname=%s\nstream=%s\nprofiles=%s\nstate=%s\n" % (module, module, stream, profiles, state))
+if verb == "module":
+    tell("Disabling module profiles:\n %s/common\nResetting modules:\n %s\n" % (names[1], names[1]))
+    store(names[1], "", "", ""); sys.exit()
+if names and names[0].startswith("@"):
+    module, stream = names[0][1:].split(":")
+    stream, _, profile = stream.partition("/")
+    if stream not in ("18", "20"): sys.exit("Error: Problems in request:\nmissing groups or modules: " + names[0][1:])
+    if verb == "remove":
+        tell("Removing:\n nodejs x86_64 18.1-1 @appstream 1 M\nDisabling module profiles:\n nodejs/common\n")
+        store(module, stream, "", "enabled"); db.pop("nodejs"); open(d + "/db", "w").write("".join("%s %s\n" % i for i in db.items())); sys.exit()
+    path = d + "/etc/dnf/modules.d/nodejs.module"
+    old = open(path).read() if os.path.exists(path) else ""
+    if "state=enabled" in old and "stream=" + stream not in old: sys.exit("Error: It is not possible to switch enabled streams of a module")
+    profile = profile or "common"
+    rows = "" if "nodejs" in db else "Installing group/module packages:\n nodejs x86_64 18.1-1 appstream 1 M\n"
+    rows += "Installing module profiles:\n nodejs/" + profile + "          \n"
+    if "state=enabled" not in old: rows += "Enabling module streams:\n nodejs          " + stream + "    \n"
+    tell(rows)
+    profiles = [l[9:] for l in old.splitlines() if l.startswith("profiles=") and l != "profiles="] + [profile]
+    store(module, stream, ", ".join(profiles), "enabled"); db["nodejs"] = "18.1-1"
+    open(d + "/db", "w").write("".join("%s %s\n" % i for i in db.items())); sys.exit()
 if not no:
     with open(d + "/log", "a") as f: f.write(" ".join(sys.argv[1:]) + "\n")
 if verb == "upgrade" and not names: names = list(db)
@@ -148,4 +176,54 @@ Install  1 Package
         ]
     );
     assert!(!older);
+}
+
+#[test]
+fn streams_of_modules_come_and_go() {
+    let bench = bench();
+    bench.write("etc/dnf/modules.d/other.module", "[other]\nname=other\n");
+    let done = converges!(&bench, dnf(json!({"name": "@nodejs:18"})));
+    assert_eq!(
+        shown(&done),
+        ["module nodejs/common: - -> installed", "module nodejs: - -> 18", "package nodejs: - -> 18.1-1"]
+    );
+    assert_eq!(
+        done.data["results"],
+        json!(["Module nodejs/common installed.", "Module nodejs installed.", "Installed: nodejs-18.1-1"])
+    );
+    let done = converges!(&bench, dnf(json!({"name": "@nodejs:18/development"})));
+    assert_eq!(shown(&done), ["module nodejs/development: - -> installed"]);
+    assert_eq!(bench.run(&dnf(json!({"name": "@nodejs:18/common"})), Mode::Apply).status, OpStatus::Ok);
+    // Why: what earlier tasks of a prediction bring may bring the rest.
+    bench.forget();
+    assert!(
+        message(&bench.run(&dnf(json!({"name": "@nodejs:20"})), Mode::Predict))
+            .contains("not possible to switch enabled streams")
+    );
+    assert!(
+        message(&bench.run(&dnf(json!({"name": "@nodejs:99"})), Mode::Predict))
+            .contains("missing groups or modules")
+    );
+    let other = bench.run(&dnf(json!({"name": "@nodejs:20", "state": "absent"})), Mode::Apply);
+    assert_eq!(other.status, OpStatus::Ok, "{other:?}");
+    let done = converges!(&bench, dnf(json!({"name": "@nodejs:18", "state": "absent"})));
+    assert_eq!(shown(&done), ["package nodejs: 18.1-1 -> absent", "module nodejs: 18 -> absent"]);
+    assert_eq!(
+        bench.read("log"),
+        "-y --allowerasing install @nodejs:18\n\
+         -y --allowerasing install @nodejs:18/development\n\
+         -y --allowerasing --setopt=clean_requirements_on_remove=0 remove @nodejs:18\n\
+         -y --allowerasing --setopt=clean_requirements_on_remove=0 module reset nodejs\n"
+    );
+}
+
+#[test]
+fn a_stream_that_is_enabled_without_a_profile_goes_by_a_reset_alone() {
+    let bench = bench();
+    bench.write(
+        "etc/dnf/modules.d/nodejs.module",
+        "[nodejs]\nname=nodejs\nstream=18\nprofiles=\nstate=enabled\n",
+    );
+    let done = converges!(&bench, dnf(json!({"name": "@nodejs:18", "state": "absent"})));
+    assert_eq!(shown(&done), ["module nodejs: 18 -> absent"]);
 }

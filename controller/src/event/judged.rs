@@ -1,0 +1,106 @@
+//! How much of what is declared a reading could judge.
+//!
+//! A reading runs no command, and cannot say what hangs on one. What it did not judge is not as declared: nobody knows.
+
+use std::collections::BTreeMap;
+
+use gpufleet_protocol::tasks::{self, Class};
+
+use super::{Phase, TaskReport, TaskStatus};
+
+/// Kinds that only read, or that ask what became of something: they declare nothing.
+const READERS: [&str; 8] = ["setup", "ping", "stat", "find", "slurp", "fetch", "tempfile", "async_status"];
+
+/// The tasks of one node that declare something and apply to it, and whether a reading judged each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// By name and place; items of a loop and members of a GPU group are one task.
+    tasks: BTreeMap<(String, String), bool>,
+    /// The first that was not judged, with the reason.
+    first: Option<String>,
+}
+
+impl Judged {
+    pub fn of<'a>(reports: impl IntoIterator<Item = &'a TaskReport>) -> Self {
+        let mut all = Self::default();
+        reports.into_iter().for_each(|report| all.take(report));
+        all
+    }
+
+    /// Takes one more report in.
+    pub fn take(&mut self, report: &TaskReport) {
+        let counts = report.phase != Phase::Verify && report.status != TaskStatus::Skipped;
+        if !counts || !declares(&report.kind) {
+            return;
+        }
+        let unread = matches!(report.status, TaskStatus::Unknown | TaskStatus::Unreachable);
+        let judged = !unread && report.status != TaskStatus::Possible;
+        if !judged && self.first.is_none() {
+            let why = report.message.as_deref().unwrap_or("only a run can tell");
+            self.first = Some(format!("`{}` ({}): {why}", report.task, report.position));
+        }
+        let key = (report.task.clone(), report.position.to_string());
+        self.tasks.entry(key).and_modify(|all| *all &= judged).or_insert(judged);
+    }
+
+    /// Tasks that were judged.
+    pub fn judged(&self) -> usize {
+        self.tasks.values().filter(|judged| **judged).count()
+    }
+
+    /// Tasks that declare something and apply to the node.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// `3 of 4 tasks judged`.
+    pub fn counts(&self) -> String {
+        let tasks = if self.tasks() == 1 { "task" } else { "tasks" };
+        format!("{} of {} {tasks} judged", self.judged(), self.tasks())
+    }
+
+    /// What was not judged and why; none where all was.
+    pub fn gap(&self) -> Option<String> {
+        Some(format!("{}; not {}", self.counts(), self.first.as_ref()?))
+    }
+}
+
+fn declares(kind: &str) -> bool {
+    let known = tasks::find(kind).filter(|kind| !READERS.contains(&kind.name));
+    known.is_some_and(|kind| matches!(kind.class, Class::Node | Class::Command) || kind.name == "assert")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample::report;
+
+    #[test]
+    fn what_only_a_run_can_tell_is_not_judged() {
+        let item = |line, status, item: &str| TaskReport {
+            item: Some(item.to_owned()),
+            ..report("command", line, status)
+        };
+        let reports = [
+            report("setup", 1, TaskStatus::Ok),
+            report("sysctl", 2, TaskStatus::Ok),
+            report("gpu_power", 3, TaskStatus::Changed),
+            report("debug", 4, TaskStatus::Possible),
+            report("stat", 5, TaskStatus::Possible),
+            report("shell", 6, TaskStatus::Skipped),
+            item(7, TaskStatus::Ok, "a"),
+            item(7, TaskStatus::Possible, "b"),
+            TaskReport { phase: Phase::Verify, ..report("file", 8, TaskStatus::Possible) },
+        ];
+        let judged = Judged::of(&reports);
+        assert_eq!((judged.judged(), judged.tasks(), judged.is_whole()), (2, 3, false));
+        insta::assert_snapshot!(judged.gap().unwrap(), @"2 of 3 tasks judged; not `command` (playbooks/bringup.yaml:7): only a run can tell");
+        let whole = Judged::of(&reports[..3]);
+        assert_eq!((whole.counts().as_str(), whole.gap()), ("2 of 2 tasks judged", None));
+        assert!(Judged::default().is_whole());
+    }
+}

@@ -1,0 +1,98 @@
+//! How long the lists of an outcome may be: everything that shows or compares them is fit for as many.
+
+use std::cmp::Reverse;
+
+use gpufleet_protocol::{Awaiting, Blocker, Change, Disruption, OpOutcome};
+
+/// Entries of a list that are taken in; the last one tells of those that are not.
+const MOST: usize = 1000;
+
+/// Shortens the lists of an outcome and of its members; what disturbs most stays.
+pub(super) fn shorten(outcome: &mut OpOutcome) {
+    shorten_to(MOST, outcome);
+}
+
+fn shorten_to(most: usize, outcome: &mut OpOutcome) {
+    let OpOutcome { changes, awaiting, blockers, warnings, idle, members, .. } = outcome;
+    cut(
+        most,
+        changes,
+        |one| one.disruption,
+        |more, class| Change::new(format!("and {more} more changes"), None, "not shown", class),
+    );
+    cut(
+        most,
+        awaiting,
+        |one| one.activation,
+        |more, activation| Awaiting { activation, reason: format!("and {more} more reasons") },
+    );
+    let equal = |_: &Blocker| Disruption::Live;
+    cut(most, blockers, equal, |more, _| {
+        Blocker::new(format!("and {more} more things are in the way"), "settle the others first")
+    });
+    let equal = |_: &String| Disruption::Live;
+    cut(most, warnings, equal, |more, _| format!("and {more} more warnings"));
+    if let Some(idle) = idle {
+        // Why no word of the rest: who holds a GPU is a reason too, and the verdict stands by itself.
+        idle.clients.truncate(most);
+        cut(most, &mut idle.reasons, equal, |more, _| format!("and {more} more reasons"));
+    }
+    for member in members {
+        shorten_to(most, member);
+    }
+}
+
+/// Leaves the first entries of the highest class, and in place of the others one that counts them.
+fn cut<T>(
+    most: usize,
+    list: &mut Vec<T>,
+    class: impl Fn(&T) -> Disruption,
+    rest: impl Fn(usize, Disruption) -> T,
+) {
+    if list.len() <= most {
+        return;
+    }
+    // Why sorted: what is decided by the class of the whole list must not change.
+    list.sort_by_key(|one| Reverse(class(one)));
+    let left_out = list.split_off(most.saturating_sub(1));
+    let highest = left_out.iter().map(&class).max().unwrap_or_default();
+    list.push(rest(left_out.len(), highest));
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{OpStatus, message::IdleReport};
+
+    use super::*;
+
+    #[test]
+    fn a_list_without_end_is_cut_and_says_so() {
+        let texts = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<_>>();
+        let change = |(at, disruption)| Change::new(format!("c{at}"), None, "1", disruption);
+        let member = OpOutcome {
+            changes: (0..5)
+                .map(|at| (at, Disruption::Live))
+                .chain([(5, Disruption::Reboot)])
+                .map(change)
+                .collect(),
+            idle: Some(IdleReport { reasons: texts(4), ..IdleReport::default() }),
+            ..OpOutcome::new(OpStatus::Ok)
+        };
+        let mut outcome = OpOutcome {
+            warnings: texts(5),
+            awaiting: vec![Awaiting { activation: Disruption::Reboot, reason: "ECC".to_owned() }; 3],
+            blockers: (0..4).map(|at| Blocker::new(at.to_string(), "wait")).collect(),
+            members: vec![member],
+            ..OpOutcome::new(OpStatus::Ok)
+        };
+        shorten_to(3, &mut outcome);
+        assert_eq!(outcome.warnings, ["w0", "w1", "and 3 more warnings"]);
+        assert_eq!(outcome.awaiting.len(), 3, "not too long");
+        assert_eq!(outcome.blockers[2].what, "and 2 more things are in the way");
+        let member = &outcome.members[0];
+        let told: Vec<_> = member.changes.iter().map(|one| (one.what.as_str(), one.disruption)).collect();
+        let live = Disruption::Live;
+        assert_eq!(told, [("c5", Disruption::Reboot), ("c0", live), ("and 4 more changes", live)]);
+        assert_eq!(member.idle.as_ref().unwrap().reasons, ["w0", "w1", "and 2 more reasons"]);
+    }
+}

@@ -1,0 +1,351 @@
+//! One state: planned, run, run again, and compared.
+
+use std::{collections::BTreeMap, collections::HashMap, fmt, fmt::Write as _, sync::Arc};
+
+use gpufleet::{
+    interpreter::{
+        Action, CachedFiles, Cursor, End, EndState, Fed, Files, HostContext, HostVars, Mode, Phase, Status,
+        Step, TaskReport, Work,
+    },
+    playbook::{Program, TagFilter},
+};
+use gpufleet_protocol::{Blocker, Certainty, Change, Disruption};
+
+use crate::{
+    node::Node,
+    play::{FILES, Play},
+    random::Random,
+};
+
+/// What became of one state.
+#[derive(Default)]
+pub struct One {
+    changes: usize,
+    resets: usize,
+    reboots: usize,
+    blocked: bool,
+    forgotten: bool,
+    again: bool,
+    rebooted_again: bool,
+    waits: bool,
+}
+
+/// What became of all.
+#[derive(Default)]
+pub struct Tally {
+    changes: usize,
+    resets: usize,
+    reboots: usize,
+    blocked: usize,
+    forgotten: usize,
+    again: usize,
+    rebooted_again: usize,
+    waits: usize,
+}
+
+impl Tally {
+    pub fn add(&mut self, one: &One) {
+        self.changes += one.changes;
+        self.resets += one.resets;
+        self.reboots += one.reboots;
+        self.blocked += usize::from(one.blocked);
+        self.forgotten += usize::from(one.forgotten);
+        self.again += usize::from(one.again);
+        self.rebooted_again += usize::from(one.rebooted_again);
+        self.waits += usize::from(one.waits);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} changes, {} resets, {} reboots; {} blocked, {} forgotten without persistence; a second time {} run for \
+             nothing, {} rebooted, {} still wait for a reboot",
+            self.changes,
+            self.resets,
+            self.reboots,
+            self.blocked,
+            self.forgotten,
+            self.again,
+            self.rebooted_again,
+            self.waits
+        )
+    }
+}
+
+/// Everything that a plan or a run said.
+struct Story {
+    reports: Vec<TaskReport>,
+    end: End,
+    reset: bool,
+    reboot: bool,
+}
+
+fn told(cursor: &mut Cursor, node: &mut Node) -> Result<Story, String> {
+    let (mut reports, mut reset, mut reboot) = (Vec::new(), false, false);
+    for _ in 0..10_000 {
+        match cursor.next() {
+            Step::Run(action) => {
+                let fed = node.answer(&action);
+                if let Fed::Outcome(outcome) = &fed {
+                    reset |= outcome.activated == Some(Disruption::GpuReset);
+                }
+                reboot |= reset && is_required(&action);
+                reports.extend(cursor.feed(fed));
+            }
+            Step::Report(more) => reports.extend(more),
+            Step::Barrier { .. } | Step::SectionEnd { .. } => {}
+            Step::Latch { .. } => reports.extend(cursor.feed(Fed::Latch(None))),
+            Step::Ask { .. } => reports.extend(cursor.feed(Fed::Asked { run: true })),
+            Step::End(end) => {
+                // What one state says is for whoever looks into it.
+                if std::env::var_os("PLAN_SEED").is_some() {
+                    println!("{}", lines(&reports));
+                }
+                return Ok(Story { reports, end, reset, reboot });
+            }
+        }
+    }
+    Err("it never ends".to_owned())
+}
+
+/// A line for each report that says something.
+fn lines(reports: &[TaskReport]) -> String {
+    let mut text = String::new();
+    for report in reports {
+        let changes: Vec<String> = report
+            .changes
+            .iter()
+            .map(|change| {
+                format!("{} {:?} -> {} ({:?})", change.what, change.from, change.to, change.certainty)
+            })
+            .collect();
+        let blockers: Vec<&str> = report.blockers.iter().map(|blocker| blocker.what.as_str()).collect();
+        let message = report.message.as_deref().unwrap_or_default();
+        let (phase, task, status) = (report.phase, &report.task, &report.status);
+        let _ = writeln!(text, "{phase:?} {task} {status:?} {changes:?} {blockers:?} {message}");
+    }
+    text
+}
+
+fn is_required(action: &Action) -> bool {
+    matches!(&action.work, Work::Reboot { when, .. } if *when == gpufleet_protocol::tasks::RebootWhen::Required)
+}
+
+type Key = (String, String, Option<String>, String, Disruption);
+
+fn key(report: &TaskReport, change: &Change) -> Key {
+    (report.task.clone(), change.what.clone(), change.from.clone(), change.to.clone(), change.disruption)
+}
+
+/// Changes, and how often each is made.
+type Sure = BTreeMap<Key, i64>;
+
+/// A change of which only the run can tell.
+type Possible = (String, String, String);
+
+/// Sure changes by how often they are made, and those that are only possible.
+fn changes(story: &Story) -> (Sure, Vec<Possible>) {
+    let (mut sure, mut possible) = (Sure::new(), Vec::new());
+    for report in story.reports.iter().filter(|report| report.phase != Phase::Verify) {
+        for change in &report.changes {
+            if change.certainty == Certainty::Possible {
+                possible.push((report.task.clone(), change.what.clone(), change.to.clone()));
+            } else {
+                *sure.entry(key(report, change)).or_insert(0) += 1;
+            }
+        }
+    }
+    (sure, possible)
+}
+
+fn failures(story: &Story) -> Vec<String> {
+    let failed = story.reports.iter().filter(|report| report.status == Status::Failed);
+    failed.map(|report| format!("{}: {}", report.task, report.message.clone().unwrap_or_default())).collect()
+}
+
+struct Table {
+    program: Arc<Program>,
+    files: Arc<dyn Files>,
+}
+
+impl Table {
+    fn cursor(&self, mode: Mode, defer: bool) -> Result<Cursor, String> {
+        let context = HostContext { host: Arc::from("n1"), ..HostContext::default() };
+        let tags = Arc::new(TagFilter::default());
+        let mut cursor = Cursor::new(
+            &self.program,
+            0,
+            Arc::new(context),
+            HostVars::default(),
+            mode,
+            tags,
+            Arc::clone(&self.files),
+        )
+        .ok_or("there is no play")?;
+        cursor.set_defer_to_reboot(defer);
+        Ok(cursor)
+    }
+
+    fn plan(&self, node: &mut Node) -> Result<(Story, bool), String> {
+        node.forget();
+        let mut story = told(&mut self.cursor(Mode::Predict, false)?, node)?;
+        let defer = story.reset && story.reboot;
+        if defer {
+            node.forget();
+            story = told(&mut self.cursor(Mode::Predict, true)?, node)?;
+        }
+        node.forget();
+        Ok((story, defer))
+    }
+}
+
+/// Plays one state.
+///
+/// # Errors
+/// What does not hold.
+pub fn state(seed: u64) -> Result<One, String> {
+    let mut random = Random::new(seed);
+    let mut node = Node::new(&mut random);
+    let play = Play::new(&mut random);
+    judged(&mut node, &play).map_err(|why| format!("{why}\n{}", play.text))
+}
+
+fn judged(node: &mut Node, play: &Play) -> Result<One, String> {
+    let mut files: HashMap<String, String> =
+        FILES.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    let beside = files.clone();
+    files.insert("play.yml".to_owned(), play.text.replace("ROOT", &node.root()));
+    let program = Program::load(&["play.yml"], &files).map_err(|errors| errors.to_string())?;
+    let table = Table { program: Arc::new(program), files: Arc::new(CachedFiles::new(beside)) };
+    node.setters();
+    let (plan, defer) = table.plan(node)?;
+    let touched = node.setters();
+    if !touched.is_empty() {
+        return Err(format!("the plan changed something: {touched:?}"));
+    }
+    let mut run = told(&mut table.cursor(Mode::Apply, defer)?, node)?;
+    let (planned, possible) = changes(&plan);
+    let (mut made, _) = changes(&run);
+    let mut most = made.clone();
+    // Why by cause: one process or module may be in the way of several tasks, of other GPUs each.
+    let cause = |blocker: &Blocker| blocker.what.split("holds ").next().unwrap_or_default().to_owned();
+    let mut blockers: Vec<String> =
+        plan.reports.iter().flat_map(|report| &report.blockers).map(cause).collect();
+    blockers.sort();
+    blockers.dedup();
+    let mut one = One { blocked: !blockers.is_empty(), ..One::default() };
+    // Why one by one: a run names what refuses it, and the next only once that is out of the way.
+    while !blockers.is_empty() {
+        let failed = failures(&run);
+        let refuses =
+            |cause: &String| failed.iter().any(|message| message.contains(&format!("{cause}holds ")));
+        let (refusing, others): (Vec<String>, Vec<String>) = blockers.into_iter().partition(refuses);
+        if refusing.is_empty() {
+            return Err(format!("planned to be blocked by {others:?}, and the run said {failed:?}"));
+        }
+        refusing.iter().for_each(|cause| node.lift(cause));
+        blockers = others;
+        node.new_session();
+        run = told(&mut table.cursor(Mode::Apply, defer)?, node)?;
+        for (key, count) in changes(&run).0 {
+            *made.entry(key.clone()).or_insert(0) += count;
+            let most = most.entry(key).or_insert(0);
+            // Why not the sum: what a reboot loses each time is made in every run.
+            *most = if play.reboots_always.is_some() { count.max(*most) } else { *most + count };
+        }
+    }
+    let failed = failures(&run);
+    (one.changes, one.resets, one.reboots) = (made.len(), node.resets, node.reboots);
+    if failed.iter().any(|message| message.contains("holds GPU") || message.contains("in use")) {
+        return Err(format!("the run was refused, and the plan said nothing of it: {failed:?}"));
+    }
+    let plan_failed = failures(&plan);
+    if plan_failed.is_empty() != failed.is_empty() {
+        // Why fine: the plan says that the value is forgotten, and the run says so too.
+        let cause = |message: &String| message.contains("persistence is off");
+        let warned = plan
+            .reports
+            .iter()
+            .flat_map(|report| &report.warnings)
+            .any(|text| text.contains("persistence is off"));
+        if !(warned && plan_failed.is_empty() && failed.iter().all(cause)) {
+            return Err(format!("planned failures {plan_failed:?}, made {failed:?}, warned {warned}"));
+        }
+        one.forgotten = true;
+    }
+    if let (Some(planned), Some(made)) = (plan_failed.first(), failed.first()) {
+        // Why no more: behind its failure neither says what it would do.
+        return if planned == made {
+            Ok(one)
+        } else {
+            Err(format!("planned to fail with {planned}, failed with {made}"))
+        };
+    }
+    same(&planned, &possible, &made, &most)?;
+    if !failed.is_empty() {
+        return Ok(one);
+    }
+    if let EndState::Failed { message, .. } = &run.end.state {
+        return Err(format!("the run failed: {message}"));
+    }
+    let setters = node.setters();
+    node.new_session();
+    let (plan, defer) = table.plan(node)?;
+    let (sure, possible) = changes(&plan);
+    let second = told(&mut table.cursor(Mode::Apply, defer)?, node)?;
+    let (made, _) = changes(&second);
+    let setters_of_second = node.setters();
+    let front = play.reboots_always.as_ref().map(|reboot| {
+        let front = plan.reports.iter().take_while(|report| report.task != *reboot);
+        front.flat_map(|report| &report.changes).collect::<Vec<_>>()
+    });
+    if let Some(front) = front {
+        if !front.is_empty() {
+            return Err(format!("before its reboot a second plan says {front:?}; the run did {setters:?}"));
+        }
+        // What the reboot loses is made again behind it.
+        same(&sure, &possible, &made, &made)?;
+        one.rebooted_again = true;
+        return Ok(one);
+    }
+    if !matches!(run.end.state, EndState::Done) || sure.keys().any(|key| key.4 >= Disruption::Reboot) {
+        same(&sure, &possible, &made, &made)?;
+        one.waits = true;
+        return Ok(one);
+    }
+    if !sure.is_empty() || !possible.is_empty() {
+        return Err(format!(
+            "after the run a plan still says {sure:?} {possible:?}; the run did {setters:?}"
+        ));
+    }
+    if !made.is_empty() || !setters_of_second.is_empty() || !matches!(second.end.state, EndState::Done) {
+        return Err(format!(
+            "the second run did {made:?} {setters_of_second:?}, and ended {:?}",
+            second.end.state
+        ));
+    }
+    one.again = true;
+    Ok(one)
+}
+
+/// Whether what was planned was made, and nothing else but what only the run could tell; `most` is what one run made, where
+/// several were needed.
+fn same(planned: &Sure, possible: &[Possible], made: &Sure, most: &Sure) -> Result<(), String> {
+    let mut odd = Vec::new();
+    for (key, count) in planned {
+        let real = made.get(key).copied().unwrap_or(0);
+        if real < *count {
+            odd.push(format!("planned and not made: {key:?}"));
+        }
+    }
+    for (key, count) in most {
+        let foreseen = planned.get(key).copied().unwrap_or(0);
+        let maybe = possible.iter().any(|(task, what, to)| (task, what, to) == (&key.0, &key.1, &key.3));
+        if foreseen < *count && !maybe {
+            odd.push(format!("made and not planned: {key:?}"));
+        }
+    }
+    if odd.is_empty() { Ok(()) } else { Err(odd.join("\n")) }
+}

@@ -1,0 +1,599 @@
+//! A node: a folder with the files and programs of a system, simulated GPUs, and what a boot makes of them.
+//!
+//! Its truths are written down here once more, from the manuals and not from the code under test.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    fs,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, Weak},
+    time::Duration,
+};
+
+use gpufleet::interpreter::{Action, Fed, Mode, Phase, Work};
+use gpufleet_protocol::{
+    Disruption, Envelope, NodeOp, OpRequest, OpStatus, Permit, Reply, RunEpoch, frame::Decoder,
+    message::Open, nvml::Staged,
+};
+
+use crate::{
+    deadline::Deadline,
+    gpu::{
+        Gpus,
+        sim::{Sim, SimGpu, SimMachine},
+    },
+    os::roots::Roots,
+    random::Random,
+    serve::{channel::Channel, session::Session},
+    state::{dir::Place, record::Record},
+};
+
+/// Units, modules, parameters and the like that plays speak of.
+pub const UNITS: [&str; 7] =
+    ["chronyd.service", "tuned.service", "irqbalance.service", "getty.service", DCGM, NOTEBOOKS, ONCE];
+/// Holds every GPU, and is stopped by gpufleet itself where it is in the way.
+pub const DCGM: &str = "nvidia-dcgm.service";
+/// Does something at each boot, and is done with it.
+pub const ONCE: &str = "tune-gpus.service";
+/// One of its processes may hold a GPU, until a boot.
+const NOTEBOOKS: &str = "jupyter.service";
+pub const PARAMETERS: [(&str, &str); 3] =
+    [("vm.swappiness", "60"), ("kernel.numa_balancing", "1"), ("net.core.somaxconn", "64")];
+pub const MODULES: [&str; 3] = ["nvme_core", "msr", "nouveau"];
+/// The module that a display holds, and with it GPUs up to Ada.
+pub const DISPLAY: &str = "nvidia_drm";
+pub const MOUNTS: [&str; 2] = ["/mnt/scratch", "/mnt/data"];
+
+const SYSTEMCTL: &str = r#"#!/bin/sh
+d=ROOT/units
+while :; do case "$1" in --*) [ "$1" = -- ] && { shift; break; }; shift;; *) break;; esac; done
+verb=$1; shift
+for last; do :; done
+if [ $verb = show ]; then
+  if [ "$last" = '*' ]; then echo NeedDaemonReload=no; exit 0; fi
+  if [ ! -e $d/$last.active ]; then echo Id=$last; echo LoadState=not-found; echo ActiveState=inactive; exit 0; fi
+  read a < $d/$last.active; read e < $d/$last.enabled; read m < $d/$last.masked; read p < $d/$last.pulled
+  l=loaded; [ $m = yes ] && { l=masked; e=masked; }
+  [ $p = - ] && p=
+  t=notify; [ $last = tune-gpus.service ] && t=oneshot
+  echo "Id=$last
+LoadState=$l
+ActiveState=$a
+SubState=running
+UnitFileState=$e
+Type=$t
+RemainAfterExit=no
+Result=success
+CanReload=no
+NeedDaemonReload=no
+WantedBy=$p"
+  exit 0
+fi
+echo "$verb $last" >> ROOT/log
+[ -e $d/$last.active ] || { [ $verb = daemon-reload ] && exit 0; echo "no $last" >&2; exit 1; }
+read m < $d/$last.masked
+read e < $d/$last.enabled
+links=ROOT/etc/systemd/system/multi-user.target.wants
+case $verb in
+start|restart) [ $m = yes ] && { echo masked >&2; exit 1; }; echo active > $d/$last.active;;
+stop) echo inactive > $d/$last.active;;
+enable) [ $m = yes ] && { echo masked >&2; exit 1; }; echo enabled > $d/$last.enabled; : > $links/$last;;
+disable) echo disabled > $d/$last.enabled; rm -f $links/$last;;
+mask) echo yes > $d/$last.masked;;
+unmask) echo no > $d/$last.masked;;
+esac
+"#;
+const MODPROBE: &str = r#"#!/bin/sh
+echo "modprobe $*" >> ROOT/log
+p=ROOT/proc/modules
+if [ "$1" = -r ]; then grep -v "^$3 " $p > $p.new; mv $p.new $p; exit 0; fi
+echo "$2 16384 0 - Live 0x0" >> $p
+"#;
+const MOUNT: &str = r#"#!/bin/sh
+echo "mount $*" >> ROOT/log
+case "$*" in *remount*) exit 0;; esac
+if [ "$1" = -t ]; then fstype=$2 src=$5 path=$6; else path=$1; set -- $(grep " $path " ROOT/etc/fstab); src=$1 fstype=$3; fi
+echo "1 1 0:1 / $path rw - $fstype $src rw" >> ROOT/proc/self/mountinfo
+"#;
+const UMOUNT: &str = r#"#!/bin/sh
+echo "umount $*" >> ROOT/log
+p=ROOT/proc/self/mountinfo
+grep -v " $1 " $p > $p.new; mv $p.new $p
+"#;
+
+/// What a command does: it makes a file, and says so.
+const STAMP: &str = r#"#!/bin/sh
+echo "stamp $1" >> ROOT/log
+: > ROOT$1
+"#;
+const ACCOUNTS: &str = include_str!("../../../node-helper/src/tasks/accounts/stand_in.py");
+const APT: &str = include_str!("../../../node-helper/src/tasks/packages/apt/stand_in.py");
+
+/// The controller's end of a session, as far as operations ask it for content.
+struct Contents {
+    decoder: Decoder,
+    session: Arc<OnceLock<Weak<Session>>>,
+    blobs: Blobs,
+}
+
+type Blobs = Arc<Mutex<HashMap<String, Arc<[u8]>>>>;
+
+impl Write for Contents {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.decoder.feed(bytes);
+        while let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
+            let message: Option<Envelope<Reply>> = frame.decode().map_err(io::Error::other)?;
+            let Some(Reply::NeedBlob { stream, blob }) = message.map(|message| message.body) else {
+                continue;
+            };
+            let content = self.blobs.lock().expect("a lock").get(&blob.sha256).cloned();
+            let session = self.session.get().and_then(Weak::upgrade).expect("a session");
+            match content {
+                Some(content) => {
+                    session.streams.data(stream, content.to_vec());
+                    session.streams.data(stream, Vec::new());
+                }
+                None => session.streams.refused(stream, "no such content".to_owned()),
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub struct Node {
+    dir: tempfile::TempDir,
+    pub machine: SimMachine,
+    session: Arc<Session>,
+    blobs: Blobs,
+    /// What a boot does that no file tells: units that others start, modules of the hardware.
+    starts: BTreeMap<&'static str, bool>,
+    /// Modules that the hardware brings in.
+    hardware: Vec<&'static str>,
+    /// How often a display uses its module as soon as that is loaded.
+    display: u32,
+    verifying: bool,
+    pub resets: usize,
+    pub reboots: usize,
+}
+
+fn holder() -> RunEpoch {
+    RunEpoch { run: "PLAN".to_owned(), epoch: 1 }
+}
+
+impl Node {
+    pub fn new(random: &mut Random) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let machine = SimMachine::new(gpus(random));
+        let blobs = Blobs::default();
+        let session = session(&dir, &machine, &blobs);
+        let starts = UNITS.iter().chain(&MODULES).map(|name| (*name, random.chance(50))).collect();
+        let mut node = Self {
+            dir,
+            machine,
+            session,
+            blobs,
+            starts,
+            hardware: Vec::new(),
+            display: 0,
+            verifying: false,
+            resets: 0,
+            reboots: 0,
+        };
+        node.install(random);
+        node
+    }
+
+    /// Where its files lie.
+    pub fn root(&self) -> String {
+        self.dir.path().display().to_string()
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.dir.path().join(below.trim_start_matches('/'))
+    }
+
+    fn write(&self, below: &str, text: &str) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn read(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap_or_default()
+    }
+
+    fn install(&mut self, random: &mut Random) {
+        let root = self.dir.path().display().to_string();
+        for (place, text) in [
+            ("usr/bin/systemctl", SYSTEMCTL),
+            ("usr/sbin/modprobe", MODPROBE),
+            ("usr/bin/mount", MOUNT),
+            ("usr/bin/umount", UMOUNT),
+            ("usr/bin/stamp", STAMP),
+            ("usr/sbin/groupadd", ACCOUNTS),
+            ("usr/sbin/groupmod", ACCOUNTS),
+            ("usr/sbin/useradd", ACCOUNTS),
+            ("usr/sbin/usermod", ACCOUNTS),
+            ("usr/bin/dpkg-query", APT),
+            ("usr/bin/dpkg", APT),
+            ("usr/bin/apt-cache", APT),
+            ("usr/bin/apt-get", APT),
+        ] {
+            self.write(place, &text.replace("ROOT", &root));
+            fs::set_permissions(self.path(place), fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let trainer = if random.chance(30) { "trainer:x:2001:2001::/home/trainer:/bin/sh\n" } else { "" };
+        self.write("etc/passwd", &format!("me:x:{uid}:{gid}::/root:/bin/sh\n{trainer}"));
+        let group = random.one(&["", "gpu:x:2000:\n", "gpu:x:1999:\n"]);
+        self.write("etc/group", &format!("me:x:{gid}:\nvideo:x:44:\ntrainer:x:2001:\n{group}"));
+        let shadow = if trainer.is_empty() { "" } else { "trainer:!:20000:0:99999:7:::\n" };
+        self.write("etc/shadow", &format!("me:*:1:0:99999:7:::\n{shadow}"));
+        self.write("db", if random.chance(40) { "hello 2.1\nchrony-doc 4.3\n" } else { "hello 2.1\n" });
+        self.write("pool", "hello 2.1\nchrony-doc 4.3\n");
+        self.write("var/lib/apt/lists/lock", "");
+        for folder in ["srv", "run"] {
+            fs::create_dir_all(self.path(folder)).expect("a folder");
+        }
+        for path in ["etc/motd", "srv/stamped", "srv/shelled"] {
+            if random.chance(30) {
+                self.write(path, "old\n");
+            }
+        }
+        self.write("log", "");
+        fs::create_dir_all(self.path("etc/systemd/system/multi-user.target.wants")).expect("a folder");
+        for unit in UNITS {
+            let states = ["enabled", "disabled", "disabled", "static", "indirect", "enabled-runtime"];
+            let state = random.one(&states);
+            let masked = matches!(state, "enabled" | "disabled") && random.chance(15);
+            let active = !masked && random.chance(50);
+            let pulled = if random.chance(20) { "other.target" } else { "-" };
+            let (state, masked, active, pulled) = if unit == DCGM {
+                // Why no more: what a boot makes of units that hold GPUs is foreseen for those that a play names.
+                let active = self.machine.get().units[DCGM];
+                (if active { "enabled" } else { "disabled" }, false, active, "-")
+            } else if unit == ONCE {
+                (if active { "enabled" } else { "disabled" }, false, false, "-")
+            } else {
+                (state, masked, active, pulled)
+            };
+            if unit == NOTEBOOKS && active && random.chance(30) {
+                let gpu = &mut self.machine.get().gpus[0];
+                // Why only there: what a client alone keeps awake forgets when that ends.
+                let holds = gpu.persistence && gpu.client.is_none();
+                if holds {
+                    (gpu.client, gpu.client_unit) = (Some(4712), Some(NOTEBOOKS.to_owned()));
+                }
+            }
+            self.write(&format!("units/{unit}.active"), if active { "active\n" } else { "inactive\n" });
+            self.write(&format!("units/{unit}.enabled"), &format!("{state}\n"));
+            self.write(&format!("units/{unit}.masked"), if masked { "yes\n" } else { "no\n" });
+            self.write(&format!("units/{unit}.pulled"), &format!("{pulled}\n"));
+            if state == "enabled" {
+                self.write(&format!("etc/systemd/system/multi-user.target.wants/{unit}"), "");
+            }
+        }
+        for (name, default) in PARAMETERS {
+            let path = format!("proc/sys/{}", name.replace('.', "/"));
+            let value = random.one(&[default, "10", "0"]);
+            self.write(&path, &format!("{value}\n"));
+            if random.chance(30) {
+                let file = random.one(&["10-site.conf", "90-gpufleet.conf"]);
+                let text = self.read(&format!("etc/sysctl.d/{file}"));
+                let value = random.one(&["10", "0", "5"]);
+                self.write(&format!("etc/sysctl.d/{file}"), &format!("{text}{name} = {value}\n"));
+            }
+        }
+        self.write("etc/hostname", &format!("{}\n", random.one(&["old", "gpu001"])));
+        self.write("proc/sys/kernel/hostname", &format!("{}\n", random.one(&["old", "gpu001", "dhcp-17"])));
+        let words = random.one(&["quiet", "quiet iommu=pt", "quiet nouveau.modeset=0"]);
+        self.write(
+            "etc/default/grub",
+            &format!("GRUB_CMDLINE_LINUX_DEFAULT=\"{words}\"\nGRUB_CMDLINE_LINUX=\"\"\n"),
+        );
+        let running = random.one(&["quiet", "quiet iommu=pt", ""]);
+        self.write("proc/cmdline", &format!("BOOT_IMAGE=/vmlinuz root=/dev/sda1 {running}\n"));
+        self.write("proc/sys/kernel/osrelease", "6.1\n");
+        let mut modules = String::from("nvidia 16384 0 - Live 0x0\n");
+        for module in MODULES {
+            if random.chance(40) {
+                let _ = writeln!(modules, "{module} 16384 0 - Live 0x0");
+                if self.starts[module] {
+                    self.hardware.push(module);
+                }
+            }
+            if random.chance(20) {
+                self.write(&format!("etc/modules-load.d/{module}.conf"), &format!("{module}\n"));
+            }
+        }
+        self.display = self.machine.get().drm;
+        if self.display > 0 {
+            self.hardware.push(DISPLAY);
+            let _ = writeln!(modules, "{DISPLAY} 16384 0 - Live 0x0");
+        }
+        self.write("proc/modules", &modules);
+        let (mut fstab, mut mounted) =
+            ("UUID=1 / ext4 defaults 0 1\n".to_owned(), "1 1 0:1 / / rw - ext4 /dev/sda1 rw\n".to_owned());
+        for place in MOUNTS {
+            let line = random.chance(40);
+            if line {
+                let opts = random.one(&["defaults", "noauto"]);
+                let _ = writeln!(fstab, "tmpfs {place} tmpfs {opts} 0 0");
+            }
+            if random.chance(40) {
+                let _ = writeln!(mounted, "1 1 0:1 / {place} rw - tmpfs tmpfs rw");
+                fs::create_dir_all(self.path(place)).expect("a folder");
+            }
+        }
+        self.write("etc/fstab", &fstab);
+        self.write("proc/self/mountinfo", &mounted);
+        for file in ["etc/limits.conf", "etc/block.conf"] {
+            let text = random.one(&["", "* soft memlock 64\n", "# kept\n* hard memlock unlimited\n"]);
+            self.write(file, text);
+        }
+        if random.chance(50) {
+            self.write("srv/left", "left\n");
+        }
+        if random.chance(50) {
+            fs::create_dir_all(self.path("run/gpu")).expect("a folder");
+        }
+    }
+
+    /// What a boot makes of the machine.
+    fn reboot(&mut self) {
+        self.reboots += 1;
+        let mut sim = self.machine.get();
+        sim.reboot();
+        sim.drm = self.display;
+        drop(sim);
+        for unit in UNITS {
+            let get = |what: &str| self.read(&format!("units/{unit}.{what}")).trim().to_owned();
+            let mut state = get("enabled");
+            if state == "enabled-runtime" {
+                "disabled".clone_into(&mut state);
+                self.write(&format!("units/{unit}.enabled"), "disabled\n");
+            }
+            let others = self.starts[unit];
+            let active = get("masked") != "yes"
+                && match state.as_str() {
+                    "enabled" => true,
+                    "disabled" => get("pulled") != "-" && others,
+                    _ => others,
+                };
+            let active = active && unit != ONCE;
+            self.write(&format!("units/{unit}.active"), if active { "active\n" } else { "inactive\n" });
+        }
+        for (name, default) in PARAMETERS {
+            let mut value = default.to_owned();
+            let mut files: Vec<PathBuf> = fs::read_dir(self.path("etc/sysctl.d"))
+                .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+                .unwrap_or_default();
+            files.sort();
+            for file in files {
+                for line in fs::read_to_string(file).unwrap_or_default().lines() {
+                    if let Some((key, set)) = line.split_once('=')
+                        && key.trim() == name
+                    {
+                        set.trim().clone_into(&mut value);
+                    }
+                }
+            }
+            self.write(&format!("proc/sys/{}", name.replace('.', "/")), &format!("{value}\n"));
+        }
+        self.write("proc/sys/kernel/hostname", &self.read("etc/hostname"));
+        let grub = self.read("etc/default/grub");
+        let of = |variable: &str| {
+            let line = grub.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('='));
+            line.unwrap_or_default().trim_matches('"').to_owned()
+        };
+        let words = format!("{} {}", of("GRUB_CMDLINE_LINUX"), of("GRUB_CMDLINE_LINUX_DEFAULT"));
+        self.write("proc/cmdline", &format!("BOOT_IMAGE=/vmlinuz root=/dev/sda1 {}\n", words.trim()));
+        let mut modules = String::from("nvidia 16384 0 - Live 0x0\n");
+        for module in MODULES.into_iter().chain([DISPLAY]) {
+            let told = self.read(&format!("etc/modules-load.d/{module}.conf"));
+            if self.hardware.contains(&module) || told.lines().any(|line| line.trim() == module) {
+                let _ = writeln!(modules, "{module} 16384 0 - Live 0x0");
+            }
+        }
+        self.write("proc/modules", &modules);
+        let mut mounted = "1 1 0:1 / / rw - ext4 /dev/sda1 rw\n".to_owned();
+        for line in self.read("etc/fstab").lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [src, path, fstype, opts, ..] = words.as_slice()
+                && *path != "/"
+                && !opts.split(',').any(|option| option == "noauto")
+            {
+                let _ = writeln!(mounted, "1 1 0:1 / {path} rw - {fstype} {src} rw");
+            }
+        }
+        self.write("proc/self/mountinfo", &mounted);
+        let _ = fs::remove_dir_all(self.path("run"));
+        fs::create_dir_all(self.path("run")).expect("a folder");
+        self.tell_gpus();
+        self.new_session();
+    }
+
+    /// A helper that is started anew.
+    pub fn new_session(&mut self) {
+        self.session = session(&self.dir, &self.machine, &self.blobs);
+        self.verifying = false;
+    }
+
+    /// What other tasks do to units and modules counts for the GPUs.
+    fn tell_gpus(&self) {
+        let mut sim = self.machine.get();
+        for unit in [DCGM, NOTEBOOKS] {
+            let active = self.read(&format!("units/{unit}.active")).trim() == "active";
+            let known = sim.units.get(unit).copied();
+            if known.unwrap_or(!active) != active {
+                sim.set_unit(unit, active);
+            }
+        }
+        if !self.read("proc/modules").lines().any(|line| line.starts_with(&format!("{DISPLAY} "))) {
+            sim.drm = 0;
+        }
+    }
+
+    /// The other way around: gpufleet stops and starts units that hold GPUs.
+    fn hear_gpus(&self) {
+        let active = if self.machine.get().units[DCGM] { "active\n" } else { "inactive\n" };
+        self.write(&format!("units/{DCGM}.active"), active);
+    }
+
+    /// Somebody takes out of the way what a plan named.
+    pub fn lift(&mut self, blocker: &str) {
+        let mut sim = self.machine.get();
+        if blocker.contains(DISPLAY) {
+            (sim.drm, self.display) = (0, 0);
+        } else {
+            let of = |pid: u32| blocker.starts_with(&format!("process {pid} "));
+            sim.end_clients(|gpu| gpu.client.is_some_and(of));
+        }
+    }
+
+    /// Every program that was told to change something, and every effect on GPUs, since this was asked last.
+    pub fn setters(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.read("log").lines().map(str::to_owned).collect();
+        self.write("log", "");
+        all.append(&mut std::mem::take(&mut self.machine.get().effects));
+        all
+    }
+
+    /// The next prediction starts from the node as it is.
+    pub fn forget(&self) {
+        self.session.forget_predictions();
+    }
+
+    /// Does what the interpreter asks for, as the engine has it done.
+    pub fn answer(&mut self, action: &Action) -> Fed {
+        match &action.work {
+            Work::Reboot { .. } => {
+                match action.mode {
+                    Mode::Predict => {
+                        self.session.assume_activation(Disruption::Reboot);
+                    }
+                    Mode::Apply => self.reboot(),
+                }
+                Fed::Rebooted
+            }
+            Work::Node { op, blobs } => {
+                let mut known = self.blobs.lock().expect("a lock");
+                known.extend(blobs.iter().map(|need| (need.blob.sha256.clone(), Arc::clone(&need.bytes))));
+                drop(known);
+                self.operate(action, op)
+            }
+            _ => Fed::Done,
+        }
+    }
+
+    fn operate(&mut self, action: &Action, op: &NodeOp) -> Fed {
+        let verifies = action.phase == Phase::Verify;
+        if verifies && !self.verifying {
+            self.forget();
+        }
+        self.verifying = verifies;
+        let mut request = OpRequest {
+            op: op.clone(),
+            mode: action.mode,
+            permit: None,
+            run_as: None,
+            timeout_s: 60,
+            op_id: action.id.to_string(),
+            secret: false,
+            environment: Vec::new(),
+        };
+        loop {
+            let open = Open {
+                holder: holder(),
+                who: "plan".to_owned(),
+                writes: true,
+                guest: false,
+                commands: false,
+                login_uid: None,
+            };
+            let state = self.path("state");
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let outcome = self.session.alone(open, state, &request, &deadline);
+            match op {
+                NodeOp::GpuGroup(_) => self.hear_gpus(),
+                _ => self.tell_gpus(),
+            }
+            if outcome.activated == Some(Disruption::GpuReset) && action.mode == Mode::Apply {
+                self.resets += 1;
+            }
+            match outcome.status {
+                OpStatus::NeedsPermit { class } if request.permit.is_none() => {
+                    request.permit = Some(Permit { class, holder: holder(), valid_for_s: 60 });
+                }
+                _ => return Fed::Outcome(Box::new(outcome)),
+            }
+        }
+    }
+}
+
+fn session(dir: &tempfile::TempDir, machine: &SimMachine, blobs: &Blobs) -> Arc<Session> {
+    let state = dir.path().join("state");
+    fs::create_dir_all(&state).expect("a folder");
+    let known = Arc::new(OnceLock::new());
+    let contents =
+        Contents { decoder: Decoder::default(), session: Arc::clone(&known), blobs: Arc::clone(blobs) };
+    let session = Session::new(Channel::new(contents), Roots::below(dir.path()), Place::default());
+    let gpus = Gpus::with_machine(Box::new(machine.clone()), Record::of(Some(&state)));
+    *session.gpus.lock().expect("a lock") = Some(gpus);
+    let session = Arc::new(session);
+    let _ = known.set(Arc::downgrade(&session));
+    session
+}
+
+/// GPUs as a node may have been left: nothing that the driver would have forgotten by now.
+fn gpus(random: &mut Random) -> Sim {
+    let hopper = random.chance(60);
+    // Why always on Ampere: without persistence the call that sets the MIG mode may reset the GPU itself, which no plan relies on.
+    let daemon = !hopper || random.chance(40);
+    let dcgm = random.chance(60);
+    let count = 1 + random.below(3);
+    let mut all = Vec::new();
+    for index in 0..count {
+        let mut gpu = SimGpu::new(u32::try_from(index).unwrap_or(0), hopper);
+        let layouts: [&[(u32, u32, u32)]; 4] =
+            [&[], &[(19, 0, 1), (19, 3, 1)], &[(9, 0, 4), (9, 4, 4)], &[(0, 0, 8)]];
+        if random.chance(35) {
+            gpu = gpu.with_instances(random.one(&layouts));
+        }
+        gpu.ecc = Staged { current: random.chance(60), pending: random.chance(60) };
+        gpu.persistence = daemon || random.chance(40);
+        gpu.resettable = random.chance(75);
+        if gpu.persistence || dcgm {
+            gpu.power_mw = random.one(&[700_000, 500_000, 300_000]);
+            if !gpu.mig.current {
+                gpu.compute_mode = random.one(&[0, 0, 3]);
+            }
+        }
+        all.push(gpu);
+    }
+    let mut sim = Sim::new(all);
+    (sim.persistenced.active, sim.persistenced.enabled) = match daemon {
+        true => (true, !hopper || random.chance(70)),
+        false => (false, random.chance(20)),
+    };
+    sim.units.insert("nvidia-dcgm.service".to_owned(), dcgm);
+    if random.chance(30) {
+        (sim.mps.unit.exists, sim.mps.unit.active, sim.mps.unit.enabled) = (true, true, random.chance(70));
+        sim.mps.running = Some(100);
+    }
+    if random.chance(12) {
+        sim.drm = 2;
+    }
+    if random.chance(8) {
+        let at = random.below(count);
+        sim.gpus[at].client = sim.gpus[at].persistence.then_some(4711);
+    }
+    sim
+}

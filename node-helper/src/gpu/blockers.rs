@@ -1,0 +1,117 @@
+//! What stands in the way of a forecast, as the node is now.
+//!
+//! Pure judgement over what was seen when the node was read, so that a plan knows what a run would be refused for. The run looks again
+//! right before it acts ([`super::apply`]).
+
+use std::collections::BTreeSet;
+
+use gpufleet_protocol::{Blocker, Disruption, message::GpuClient};
+
+use super::{
+    clients::MPS_UNITS,
+    idle,
+    plan::{Activation, Stage},
+    state::{Gpu, State},
+};
+
+/// Modules that hold a GPU up to Ada while somebody uses them.
+///
+/// Source: NVIDIA/mig-parted#181. Why not the others: their counts may be above zero with nobody at work.
+const HOLDING: [&str; 2] = ["nvidia_drm", "nvidia_peermem"];
+
+/// Why the helper may set nothing on the GPUs, where it may not.
+pub fn rights(state: &State) -> Option<Blocker> {
+    let uid = state.holding.not_root?;
+    Some(Blocker::new(
+        format!("only root may change GPUs, and gpufleet works as uid {uid} on this node"),
+        "declare `become: true` for the task or the play",
+    ))
+}
+
+/// The module that keeps these GPUs from being reset.
+pub fn module(state: &State, activation: Option<&Activation>) -> Option<Blocker> {
+    let activation = activation.filter(|activation| activation.class == Disruption::GpuReset)?;
+    let gpus: Vec<&Gpu> = activation.uuids.iter().filter_map(|uuid| state.gpu(uuid)).collect();
+    if gpus.iter().all(|gpu| gpu.architecture.has_volatile_mig()) {
+        return None;
+    }
+    let held = |(module, _): &&(String, u32)| HOLDING.contains(&module.as_str());
+    let (module, count) = state.holding.modules.iter().find(held)?;
+    let labels: Vec<String> = gpus.iter().map(|gpu| gpu.label()).collect();
+    let next = match module.as_str() {
+        "nvidia_drm" => {
+            "end what shows something on these GPUs, such as a display manager (`systemctl isolate multi-user.target`), \
+             and unload the module: `modprobe -r nvidia_drm`"
+        }
+        _ => {
+            "end the processes that use RDMA with GPU memory, and unload the module: `modprobe -r nvidia_peermem`"
+        }
+    };
+    let works = |gpu: &&Gpu| state.holding.clients.iter().any(|client| client.gpus.contains(&gpu.index));
+    // Why: a job over InfiniBand counts in nvidia_peermem, and is gone once the node is drained.
+    let next = match gpus.iter().any(works) {
+        true => {
+            format!(
+                "if it is used by what works on these GPUs now, it is free when that ends; if not, {next}"
+            )
+        }
+        false => next.to_owned(),
+    };
+    Some(Blocker::new(
+        format!("the kernel module {module} (use count {count}) holds {}", labels.join(", ")),
+        next,
+    ))
+}
+
+/// Everything that a run of these stages would be refused for now.
+pub fn of_stages(state: &State, stages: &[&Stage]) -> Vec<Blocker> {
+    let acts = stages.iter().any(|stage| !stage.changes.is_empty());
+    let mut blockers: Vec<Blocker> = rights(state).filter(|_| acts).into_iter().collect();
+    let disturbing: Vec<&&Stage> =
+        stages.iter().filter(|stage| stage.class() >= Disruption::Clients).collect();
+    let through_mps = state.host.client_units.iter().any(|unit| MPS_UNITS.contains(&unit.as_str()));
+    // Why all: MPS is stopped as well, and whoever works through it loses its server, wherever it works.
+    let all = through_mps && disturbing.iter().any(|stage| stage.stops_units());
+    let mut free: Option<BTreeSet<String>> = (!all).then(BTreeSet::new);
+    for stage in &disturbing {
+        free = match (free, stage.must_be_free()) {
+            (Some(mut all), Some(more)) => {
+                all.extend(more);
+                Some(all)
+            }
+            _ => None,
+        };
+    }
+    let indexes: Option<BTreeSet<u32>> =
+        free.map(|uuids| uuids.iter().filter_map(|uuid| state.gpu(uuid)).map(|gpu| gpu.index).collect());
+    let meant = |client: &&GpuClient| match &indexes {
+        None => true,
+        Some(indexes) => client.gpus.iter().any(|index| indexes.contains(index)),
+    };
+    if !disturbing.is_empty() {
+        let clients = state.holding.clients.iter().filter(meant);
+        blockers.extend(clients.map(|client| Blocker::new(idle::sentence(client), next_for(client))));
+        if indexes.is_none_or(|indexes| !indexes.is_empty()) {
+            let unknown = state.holding.unknown.iter();
+            blockers.extend(unknown.map(|why| {
+                Blocker::new(
+                    format!("whether the GPUs are free is unknown: {why}"),
+                    "let gpufleet be root there: `become: true`",
+                )
+            }));
+        }
+    }
+    let activation = stages.iter().find_map(|stage| stage.activation.as_ref());
+    blockers.extend(module(state, activation));
+    blockers
+}
+
+fn next_for(client: &GpuClient) -> String {
+    match client.unit.as_deref() {
+        Some(owner) if owner.starts_with("Slurm job") || owner.starts_with("pod ") => {
+            format!("wait for {owner}, or let gpufleet drain the node (`rollout: {{drain: …}}`)")
+        }
+        Some(unit) if unit.ends_with(".service") => format!("stop it before: `systemctl stop {unit}`"),
+        _ => format!("wait for it, or end it: `kill {}`", client.pid),
+    }
+}

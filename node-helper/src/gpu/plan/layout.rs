@@ -1,0 +1,119 @@
+//! MIG layouts: which instances go, which come, and how that is told.
+//!
+//! Pure. Two layouts are the same when the same profiles stand at the same places, each with one compute instance that
+//! takes all of it.
+
+use gpufleet_protocol::{Change, Disruption, nvml::Placement, tasks::MigStrategy};
+
+use super::{Act, Stage};
+use crate::gpu::{
+    desired::{GpuWants, LayoutWant},
+    mig::{self, Slot},
+    state::{Gpu, Instance},
+};
+
+fn slot_of(instance: &Instance) -> Slot {
+    Slot { placement: instance.placement, profile_id: instance.profile_id }
+}
+
+/// The layout there is, in the style of the declaration; instances that nobody can use are named.
+fn present_text(gpu: &Gpu, by_place: bool) -> String {
+    let profiles = gpu.profiles.as_deref().unwrap_or_default();
+    let slots: Vec<Slot> = gpu.present().iter().map(slot_of).collect();
+    let mut text = if by_place {
+        mig::places_text(profiles, &slots)
+    } else {
+        mig::counts_text(profiles, slots.iter().map(|slot| slot.profile_id))
+    };
+    let empty = gpu.present().iter().filter(|instance| instance.computes.is_empty()).count();
+    let split = gpu
+        .present()
+        .iter()
+        .filter(|instance| !instance.computes.is_empty() && !gpu.is_whole(instance))
+        .count();
+    if empty > 0 {
+        text.push_str(&format!(" ({empty} without compute instance)"));
+    }
+    if split > 0 {
+        text.push_str(&format!(" ({split} with partial compute instances)"));
+    }
+    text
+}
+
+/// Destroys all instances, because MIG goes off.
+pub(super) fn clear(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let Some(want) = wants.mig.as_ref().filter(|_| !gpu.present().is_empty()) else { return };
+    let what = format!("{} MIG layout", gpu.label());
+    let at = stage
+        .change(want.member, Change::new(what, Some(present_text(gpu, false)), "none", Disruption::Clients));
+    for instance in gpu.present() {
+        let act = Act::DestroyInstance { uuid: gpu.uuid.clone(), placement: instance.placement };
+        stage.step(want.member, act, &[at]);
+    }
+}
+
+/// Instances to destroy, to clear of compute instances, to create, and to give a compute instance.
+struct Difference {
+    destroy: Vec<Placement>,
+    clear: Vec<Placement>,
+    create: Vec<Slot>,
+    compute: Vec<Placement>,
+}
+
+fn difference(gpu: &Gpu, want: &LayoutWant) -> Difference {
+    let mut diff =
+        Difference { destroy: Vec::new(), clear: Vec::new(), create: Vec::new(), compute: Vec::new() };
+    for instance in gpu.present() {
+        if !want.slots.contains(&slot_of(instance)) {
+            diff.destroy.push(instance.placement);
+        } else if instance.computes.is_empty() {
+            diff.compute.push(instance.placement);
+        } else if !gpu.is_whole(instance) {
+            diff.clear.push(instance.placement);
+            diff.compute.push(instance.placement);
+        }
+    }
+    let is_there = |slot: &&Slot| gpu.present().iter().any(|instance| slot_of(instance) == **slot);
+    diff.create = want.slots.iter().filter(|slot| !is_there(slot)).copied().collect();
+    let differs = !(diff.destroy.is_empty() && diff.create.is_empty() && diff.clear.is_empty());
+    if want.strategy == MigStrategy::Rebuild && differs {
+        diff.destroy = gpu.present().iter().map(|instance| instance.placement).collect();
+        diff.create = want.slots.clone();
+        (diff.clear, diff.compute) = (Vec::new(), Vec::new());
+    }
+    diff
+}
+
+/// Brings the instances to the declared layout, keeping those that are in it.
+pub(super) fn arrange(stage: &mut Stage, gpu: &Gpu, wants: &GpuWants) {
+    let Some(want) = &wants.layout else { return };
+    let diff = difference(gpu, &want.value);
+    if diff.destroy.is_empty() && diff.clear.is_empty() && diff.create.is_empty() && diff.compute.is_empty() {
+        return;
+    }
+    let profiles = gpu.profiles.as_deref().unwrap_or_default();
+    let to = if want.value.by_place {
+        mig::places_text(profiles, &want.value.slots)
+    } else {
+        mig::counts_text(profiles, want.value.slots.iter().map(|slot| slot.profile_id))
+    };
+    let destroys = !(diff.destroy.is_empty() && diff.clear.is_empty());
+    let class = if destroys { Disruption::Clients } else { Disruption::Live };
+    let from = Some(present_text(gpu, want.value.by_place));
+    let at = stage.change(want.member, Change::new(format!("{} MIG layout", gpu.label()), from, to, class));
+    let uuid = || gpu.uuid.clone();
+    for placement in diff.destroy {
+        stage.step(want.member, Act::DestroyInstance { uuid: uuid(), placement }, &[at]);
+    }
+    for placement in diff.clear {
+        stage.step(want.member, Act::ClearInstance { uuid: uuid(), placement }, &[at]);
+    }
+    for slot in &diff.create {
+        let act =
+            Act::CreateInstance { uuid: uuid(), profile_id: slot.profile_id, placement: slot.placement };
+        stage.step(want.member, act, &[at]);
+    }
+    for placement in diff.compute.into_iter().chain(diff.create.iter().map(|slot| slot.placement)) {
+        stage.step(want.member, Act::CreateCompute { uuid: uuid(), placement }, &[at]);
+    }
+}

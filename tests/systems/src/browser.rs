@@ -1,0 +1,197 @@
+//! A real browser without a window, driven over its debugging pipe.
+
+use std::{
+    collections::VecDeque,
+    fs::{File, OpenOptions},
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long the browser may take for one thing.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Words that every start has: a user of its own, and no network of its own accord.
+const WORDS: [&str; 7] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--hide-scrollbars",
+];
+
+/// A browser with one page; both end with this value.
+pub struct Browser {
+    child: Child,
+    input: File,
+    messages: Receiver<Value>,
+    /// What was heard and not asked for.
+    events: VecDeque<Value>,
+    session: String,
+    last: u64,
+    _folder: TempDir,
+}
+
+impl Browser {
+    /// Opens a file in a window so many pixels wide.
+    ///
+    /// # Panics
+    /// When the browser does not start or does not load it.
+    pub fn open(file: &Path, fragment: &str, width: u32) -> Self {
+        let folder = tempfile::Builder::new().prefix("gpufleet-page-").tempdir().expect("a folder");
+        let pipe = |name: &str| {
+            let path = folder.path().join(name);
+            let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+            assert!(made.success(), "a named pipe");
+            path
+        };
+        let (to, from) = (pipe("to"), pipe("from"));
+        // Why a shell: the browser speaks on descriptors 3 and 4.
+        let child = Command::new("sh")
+            .args(["-c", "exec chromium \"$@\" 3<\"$TO\" 4>\"$FROM\"", "sh", "--remote-debugging-pipe"])
+            .args(WORDS)
+            .arg(format!("--user-data-dir={}", folder.path().join("user").display()))
+            .env("TO", &to)
+            .env("FROM", &from)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh");
+        let input = OpenOptions::new().write(true).open(&to).expect("a pipe to the browser");
+        let output = File::open(&from).expect("a pipe from the browser");
+        let (sender, messages) = channel();
+        std::thread::spawn(move || {
+            for message in BufReader::new(output).split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice(&message) else { continue };
+                if sender.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut browser = Self {
+            child,
+            input,
+            messages,
+            events: VecDeque::new(),
+            session: String::new(),
+            last: 0,
+            _folder: folder,
+        };
+        let page = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let attached =
+            browser.call("Target.attachToTarget", json!({"targetId": page["targetId"], "flatten": true}));
+        browser.session = attached["sessionId"].as_str().expect("a session").to_owned();
+        for domain in ["Page", "Log", "Runtime", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        browser.call("Emulation.setDeviceMetricsOverride", size);
+        browser.go(file, fragment);
+        browser
+    }
+
+    /// Loads a file anew.
+    ///
+    /// # Panics
+    /// When it does not load.
+    pub fn go(&mut self, file: &Path, fragment: &str) {
+        // Why first elsewhere: from one fragment of a file to another nothing is loaded.
+        for url in ["about:blank".to_owned(), format!("file://{}#{fragment}", file.display())] {
+            self.events.retain(|event| event["method"] != "Page.loadEventFired");
+            self.call("Page.navigate", json!({"url": url}));
+            let begin = Instant::now();
+            while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
+                let message = self.hear(begin);
+                self.events.push_back(message);
+            }
+        }
+    }
+
+    /// What an expression gives in the page.
+    ///
+    /// # Panics
+    /// When it throws.
+    pub fn says(&mut self, expression: &str) -> Value {
+        let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", asked);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].clone()
+    }
+
+    /// What the page complained of, and all that it wanted from elsewhere.
+    pub fn complaints(&mut self) -> Vec<String> {
+        // Why: an answer comes behind everything that was said before it.
+        self.says("1");
+        let bad = |event: &&Value| match event["method"].as_str().unwrap_or_default() {
+            "Log.entryAdded" | "Runtime.exceptionThrown" | "Runtime.consoleAPICalled" => true,
+            "Network.requestWillBeSent" => {
+                let url = event["params"]["request"]["url"].as_str().unwrap_or_default();
+                !url.starts_with("file:") && !url.starts_with("about:")
+            }
+            _ => false,
+        };
+        self.events.iter().filter(bad).map(|event| event["params"].to_string()).collect()
+    }
+
+    fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.last += 1;
+        let mut message = json!({"id": self.last, "method": method, "params": parameters});
+        if !self.session.is_empty() {
+            message["sessionId"] = json!(self.session);
+        }
+        self.input.write_all(format!("{message}\0").as_bytes()).expect("the browser listens");
+        let begin = Instant::now();
+        loop {
+            let message = self.hear(begin);
+            if message["id"] == self.last {
+                assert!(message["error"].is_null(), "{method}: {message}");
+                return message["result"].clone();
+            }
+            self.events.push_back(message);
+        }
+    }
+
+    fn hear(&self, since: Instant) -> Value {
+        match self.messages.recv_timeout(LIMIT.saturating_sub(since.elapsed())) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => panic!("the browser said nothing for {LIMIT:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the browser ended"),
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How many sheets a file makes on paper.
+///
+/// # Panics
+/// When the browser does not print it.
+pub fn sheets(file: &Path, fragment: &str) -> usize {
+    let folder = tempfile::tempdir().expect("a folder");
+    let paper = folder.path().join("paper.pdf");
+    let printed = Command::new("chromium")
+        .args(WORDS)
+        .arg(format!("--user-data-dir={}", folder.path().join("user").display()))
+        .arg(format!("--print-to-pdf={}", paper.display()))
+        .arg(format!("file://{}#{fragment}", file.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("chromium");
+    assert!(printed.success(), "{printed}");
+    let text = std::fs::read(&paper).expect("a document");
+    text.split(|byte| *byte == b'\n').filter(|line| line.ends_with(b"/Type /Page")).count()
+}
