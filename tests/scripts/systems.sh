@@ -55,7 +55,7 @@ wait "$building" || {
 export GPUFLEET_MACHINE_TREE="$tree"
 # Why four at once: each test waits for Slurm, or for a machine, most of its time.
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"
+    cargo nextest run --config-file tests/nextest.toml --locked -p gpufleet-systems-tests --test '*' --no-fail-fast --test-threads 4 "$@"
 else
     cargo test --locked -p gpufleet-systems-tests --test '*' --no-fail-fast -- --test-threads 4 "$@"
 fi

@@ -6,7 +6,7 @@ cargo build --locked -p gpufleet -p gpufleet-lab -p nvml-sim -p crashpoint
 if cargo nextest --version >/dev/null 2>&1; then
     # Why the ignored ones too: they are measurements with a bound, which mean something in a process of their own,
     # and here every test has one.
-    exec cargo nextest run --locked --workspace --no-fail-fast --run-ignored all "$@"
+    exec cargo nextest run --config-file tests/nextest.toml --locked --workspace --no-fail-fast --run-ignored all "$@"
 fi
 cargo test --locked -p gpufleet --test transport -- --ignored
 exec cargo test --locked --workspace --no-fail-fast "$@"

@@ -47,10 +47,11 @@ pub(crate) async fn accept(
     let acceptor = TlsAcceptor::from(tls);
     let mut changed = shared.changed.subscribe();
     loop {
+        // Why before the look: a change between the two would be forgotten, and with it the end of the server.
+        changed.mark_unchanged();
         if shared.stopped() {
             return Ok(());
         }
-        changed.mark_unchanged();
         if shared.reach() == Reach::Refused {
             if listener.take().is_some() {
                 reserved = Some(bind(address).await?);

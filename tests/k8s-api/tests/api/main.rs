@@ -2,6 +2,7 @@
 
 mod client;
 mod cluster;
+mod endings;
 mod faults;
 mod lab;
 mod logins;
