@@ -82,6 +82,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<serve::Options
                 std::env::set_current_dir(&folder).map_err(|error| format!("{folder}: {error}"))?;
             }
             "--state-dir" => options.state_dir = Some(value()?.into()),
+            "--verified" => options.verified = Some(value()?),
             other => return Err(format!("unknown argument `{other}`")),
         }
     }

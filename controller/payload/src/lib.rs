@@ -1,6 +1,14 @@
-//! The node file that this build embeds.
-/// Supervisor, worker, length and magic, as docs/architecture.md describes.
-pub static NODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node.bin"));
+//! The node files that this build carries: supervisor, worker, length and magic, as docs/architecture.md describes.
 
-/// The same for aarch64; empty in builds that carry none, which are all but releases.
-pub static NODE_AARCH64: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node-aarch64.bin"));
+/// One node file. One that this build does not carry is empty.
+#[derive(Debug)]
+pub struct Carried {
+    /// As gzip packs it.
+    pub packed: &'static [u8],
+    /// Of the file itself, in bytes.
+    pub size: usize,
+    /// Of the file itself, lower-case hexadecimal.
+    pub sha256: &'static str,
+}
+
+include!(concat!(env!("OUT_DIR"), "/files.rs"));

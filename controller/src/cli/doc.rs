@@ -281,6 +281,17 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_of_commands_is_up_to_date() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/commands.md");
+        let wanted = clap_markdown::help_markdown::<Cli>();
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&path, &wanted).unwrap();
+        }
+        let there = fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == wanted, "docs/reference/commands.md is out of date: run `make reference`");
+    }
+
+    #[test]
     fn every_command_has_a_man_page() {
         let folder = tempfile::tempdir().unwrap();
         let mut program = Cli::command();

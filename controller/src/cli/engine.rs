@@ -603,9 +603,10 @@ fn finish(
 ) -> Result<u8, CommandError> {
     let screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
     let model = &screen.model;
-    let document = history::json(model)?;
+    let document = report::json(model).map_err(CommandError::internal)?;
     dir.put(&dir.report_json(), &document)?;
-    dir.put(&dir.report_html(), &history::html(model)?)?;
+    let page = report::html(model).map_err(CommandError::internal)?;
+    dir.put(&dir.report_html(), &page)?;
     match request.format() {
         Format::Json => output.data(&document)?,
         Format::Jsonl => {}

@@ -6,7 +6,7 @@ use gpufleet::{
     display::{self, RunRow},
     event::Verb,
     journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
-    report::{self, NOT_OVER, RunModel, Standing},
+    report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing, Timing},
 };
 
 use super::{
@@ -76,25 +76,27 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     let events = read_events(&dir.journal())?;
     let mut model = RunModel::of(&events);
     model.at_work = at_work;
+    let mut timing = Timing::default();
+    events.iter().for_each(|event| timing.apply(event));
     let code = match model.standing() {
         Standing::Finished => 0,
         Standing::Running | Standing::CutOff => NOT_OVER,
     };
+    let document = |renderer: &Renderer| renderer.render(&model, &timing).map_err(CommandError::internal);
     if let Some(file) = &args.output {
-        let is_html = file.extension().is_some_and(|ending| ending == "html");
-        let text = if is_html { html(&model)? } else { json(&model)? };
+        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let text = document(Renderer::for_ending(ending).unwrap_or(&JSON))?;
         let failed = |e: std::io::Error| CommandError::user(format!("cannot write {}: {e}", file.display()));
         fs::write(file, text).map_err(failed)?;
         return Ok(code);
     }
     let text = match args.format {
         ReportFormat::Human => display::not_over(&model, &output.style) + &screen(&model, output),
-        ReportFormat::Json => json(&model)?,
         ReportFormat::Jsonl => fs::read_to_string(dir.journal())?,
-        ReportFormat::Html => html(&model)?,
+        ReportFormat::Document(renderer) => document(renderer)?,
         ReportFormat::Path => {
             // Why always: a page of an earlier moment would look like this one's.
-            dir.put(&dir.report_html(), &html(&model)?)?;
+            dir.put(&dir.report_html(), &document(&HTML)?)?;
             dir.report_html().display().to_string()
         }
     };
@@ -116,12 +118,4 @@ pub fn screen(model: &RunModel, output: &Output) -> String {
         Verb::Plan => display::plan_screen(model, display::PlanView::Summary, &output.style),
         Verb::Audit => display::audit_screen(model, &output.style),
     }
-}
-
-pub fn json(model: &RunModel) -> Result<String, CommandError> {
-    serde_json::to_string_pretty(&report::document(model)).map_err(CommandError::internal)
-}
-
-pub fn html(model: &RunModel) -> Result<String, CommandError> {
-    report::html(model).map_err(CommandError::internal)
 }

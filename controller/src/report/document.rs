@@ -202,6 +202,14 @@ fn schema_of<T: JsonSchema>(name: &str) -> Value {
     schema
 }
 
+/// The document as text, indented.
+///
+/// # Errors
+/// Those of the writer.
+pub fn json(model: &RunModel) -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(&document(model))
+}
+
 /// The document of a run, finished or not.
 pub fn document(model: &RunModel) -> Value {
     let verb = model.verb();

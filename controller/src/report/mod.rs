@@ -12,12 +12,13 @@ mod junit;
 pub(crate) mod mig;
 mod model;
 mod page;
+mod rendering;
 mod timing;
 mod verdict;
 
 pub use crate::names::{fold_names, fold_numbers};
 pub(crate) use digests::short;
-pub use document::{DOCUMENT_FORMAT, document, document_schema, event_schema};
+pub use document::{DOCUMENT_FORMAT, document, document_schema, event_schema, json};
 pub use grouping::{Cause, ChangeGroup, causes, fold_changes, fold_gpus, hardware_class, reasons};
 pub(crate) use grouping::{values, without_name};
 pub use html::{HtmlError, html};
@@ -25,6 +26,7 @@ pub use junit::junit;
 pub(crate) use model::host_of;
 pub(crate) use model::seconds_between;
 pub use model::{Connection, NodeModel, Notice, Reboot, RunModel, RunningTask, Standing, Wanted};
+pub use rendering::{HTML, JSON, RENDERERS, RenderError, Renderer};
 pub use timing::{Case, TaskTime, Timing};
 pub use verdict::{Ending, ExitRules, NOT_OVER, NextAction, Verdict, computed_exit_code, exit_code};
 

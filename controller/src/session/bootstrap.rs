@@ -3,9 +3,11 @@
 //! Pure. The command must reach `sh` unharmed through bash, dash, zsh, csh, tcsh and fish, so it is one line in
 //! single quotes without quotes, backslashes and exclamation marks.
 //!
-//! A file that is there already is run only when the node's own `sha256sum`, `openssl` or `shasum` gives its digest, since
-//! what it says of itself once it runs proves nothing; where the node has none of them it is sent anew each time. Owner
-//! and size are looked at first, so that only a file that may be ours is read.
+//! A file that is there already is run only when the node's own `sha256sum`, `openssl` or `shasum` has given its digest,
+//! since what it says of itself once it runs proves nothing; where the node has none of them it is sent anew each time.
+//! Owner and size are looked at first, so that only a file that may be ours is read. Once its digest was right, inode,
+//! owner, mode, size and the kernel's times stand for it, in a record that only its owner can write: hashing the whole
+//! file at every start would cost each node tens of milliseconds. A record that differs in any of them is worth nothing.
 
 use std::fmt::Write as _;
 
@@ -88,9 +90,10 @@ pub(super) enum Word {
     Login(u32),
     /// A file that was there before is being run.
     Run,
-    /// The file for this architecture is to be sent now.
+    /// The file for this architecture is to be sent now, as gzip packs it where the node can unpack that.
     Need {
         architecture: String,
+        packed: bool,
     },
     Fail {
         kind: String,
@@ -130,9 +133,10 @@ fn parse(text: &str) -> Option<Word> {
     match word {
         "login" => rest.parse().ok().map(Word::Login),
         "run" => Some(Word::Run),
-        "need" => {
-            rest.split_once(' ').map(|(architecture, _)| Word::Need { architecture: architecture.to_owned() })
-        }
+        "need" => rest.split_once(' ').map(|(architecture, form)| Word::Need {
+            architecture: architecture.to_owned(),
+            packed: form == "gzip",
+        }),
         "fail" => {
             let (kind, detail) = rest.split_once(' ').unwrap_or((rest, ""));
             Some(Word::Fail { kind: kind.to_owned(), detail: detail.trim().to_owned() })
@@ -174,12 +178,12 @@ mod tests {
     #[test]
     fn our_lines_are_found_in_noise() {
         let mut words = Words::new("T");
-        let noise = b"Welcome!\nno newline hereT login 1000\nother T-password: x\nT need x86_64 0\nT fail place /a:noexec /b:full\nT ru";
+        let noise = b"Welcome!\nno newline hereT login 1000\nother T-password: x\nT need x86_64 gzip\nT fail place /a:noexec /b:full\nT ru";
         assert_eq!(
             words.scan(noise),
             [
                 Word::Login(1000),
-                Word::Need { architecture: "x86_64".to_owned() },
+                Word::Need { architecture: "x86_64".to_owned(), packed: true },
                 Word::Fail { kind: "place".to_owned(), detail: "/a:noexec /b:full".to_owned() },
             ]
         );

@@ -1,5 +1,6 @@
 # Finds the node file, or asks for it on stdin, and runs it. Runs as the user that the helper will be.
-# Arguments: tag, list of ARCH=SHA256=SIZE, 1 to send the file anew, words for the helper.
+# Arguments: tag, list of ARCH=SHA256=SIZE=PACKED, 1 to send the file anew, words for the helper. Sizes are in bytes, the
+# second one is that of the file as gzip packs it.
 # Lines are joined by spaces, so that any login shell hands them on: no quote, no backslash, no exclamation mark.
 umask 077;
 t=$1;
@@ -10,7 +11,7 @@ export PATH;
 m=$(uname -m);
 h=;
 for e in $2; do
-  case $e in "$m"=*) e=${e#*=}; h=${e%=*}; n=${e#*=};; esac;
+  case $e in "$m"=*) e=${e#*=}; h=${e%%=*}; e=${e#*=}; n=${e%=*}; b=${e#*=};; esac;
 done;
 case $h in "") echo "$t fail arch $m"; exit 1;; esac;
 
@@ -59,16 +60,43 @@ digest() {
   g=${g%% *};
 };
 
+# What changes whenever the file does: inode, size, owner, mode, and the times that the kernel keeps, to the nanosecond.
+# Nothing where the node has no stat that tells them.
+stamp() {
+  k=$(LC_ALL=C TZ=UTC0 stat -c "%d %i %s %u %a %y %z" "$1" 2>/dev/null);
+};
+
+# Whether the file is as it was when its digest was right. Only its owner can write here, so the record is not forged.
+seen() {
+  stamp "$h";
+  case $k in "") return 1;; esac;
+  [ -h "$h.seen" ] && return 1;
+  [ -f "$h.seen" ] && [ -O "$h.seen" ] || return 1;
+  j=;
+  read -r j <"$h.seen" 2>/dev/null;
+  case $j in "$k") return 0;; esac;
+  return 1;
+};
+
+# Keeps what the file looks like, now that its digest was right.
+keep() {
+  stamp "$h";
+  case $k in "") return 0;; esac;
+  rm -f "$h.seen";
+  ( echo "$k" >"$h.seen" ) 2>/dev/null;
+};
+
 run() {
   x=$PWD/$h;
   cd / ;
   umask 022;
   unset LD_PRELOAD LD_LIBRARY_PATH;
-  case $y in "") exec "$x" serve;; esac;
-  exec "$x" serve $y --folder "$p";
+  case $y in "") exec "$x" serve $v;; esac;
+  exec "$x" serve $v $y --folder "$p";
 };
 
 i=$(id -u);
+v=;
 r=;
 case $i in 0) r=1;; esac;
 set -- "$3" "${XDG_CACHE_HOME:+$XDG_CACHE_HOME/gpufleet}" "${HOME:+$HOME/.cache/gpufleet}" "${r:+/var/lib/gpufleet/node}" "${XDG_RUNTIME_DIR:-/run/user/$i}/gpufleet" "${r:+/run/gpufleet}";
@@ -79,8 +107,12 @@ case $f in 0)
     case $d in /*) ;; *) continue;; esac;
     look "$d" || continue;
     case $z in "$n") ;; *) continue;; esac;
-    digest "$h";
-    case $g in "$h") ;; *) continue;; esac;
+    seen || {
+      digest "$h";
+      case $g in "$h") ;; *) continue;; esac;
+      keep;
+    };
+    v="--verified $h";
     echo "$t run";
     run;
   done;;
@@ -102,8 +134,13 @@ for d do
   ( : >"$q" ) 2>/dev/null || { c="$c $d:not-writable"; continue; };
   case $s in
     "")
-      echo "$t need $m $i";
-      head -c "$n" >"$q" 2>/dev/null;;
+      if command -v gzip >/dev/null 2>&1; then
+        echo "$t need $m gzip";
+        head -c "$b" | gzip -dc >"$q" 2>/dev/null;
+      else
+        echo "$t need $m plain";
+        head -c "$n" >"$q" 2>/dev/null;
+      fi;;
     *)
       cp "$s" "$q" 2>/dev/null; rm -f "$s"; s=;;
   esac;
@@ -112,17 +149,19 @@ for d do
     *) echo "$t fail short $d"; exit 1;;
   esac;
   digest "$q";
-  case $g in "$h"|"") ;; *) rm -f "$q"; echo "$t fail digest $d"; exit 1;; esac;
+  case $g in "$h") v="--verified $h";; "") ;; *) rm -f "$q"; echo "$t fail digest $d"; exit 1;; esac;
   chmod 700 "$q";
   "./$q" --version </dev/null >/dev/null 2>&1;
   case $? in
     126|127) c="$c $d:noexec"; s=$PWD/$q; continue;;
   esac;
   mv -f "$q" "$h" || { rm -f "$q"; echo "$t fail short $d"; exit 1; };
+  case $v in "") ;; *) keep;; esac;
   k=0;
   for e in $(ls -t); do
-    case ${#e} in 64) k=$((k + 1)); [ $k -le 2 ] || rm -f "./$e";; esac;
+    case ${#e} in 64) k=$((k + 1)); [ $k -le 2 ] || rm -f "./$e" "./$e.seen";; esac;
   done;
+  for e in *.seen; do [ -f "${e%.seen}" ] || rm -f "./$e"; done;
   find . -name ".new.*" -mmin +60 -exec rm -f {} + 2>/dev/null;
   run;
 done;

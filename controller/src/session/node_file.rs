@@ -1,5 +1,9 @@
 //! The helper's file, named by its content.
 
+use std::io::{Read as _, Write as _};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use gpufleet_payload::Carried;
 use sha2::{Digest, Sha256};
 use tokio_util::bytes::Bytes;
 
@@ -8,15 +12,40 @@ use tokio_util::bytes::Bytes;
 pub struct NodeFile {
     /// As `uname -m` says it.
     pub architecture: String,
-    pub bytes: Bytes,
-    /// Lower-case hexadecimal.
+    /// What is sent: the file as gzip packs it.
+    pub packed: Bytes,
+    /// Of the file itself, in bytes.
+    pub size: usize,
+    /// Of the file itself, lower-case hexadecimal.
     pub sha256: String,
 }
 
 impl NodeFile {
-    pub fn new(architecture: impl Into<String>, bytes: Bytes) -> Self {
-        let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { architecture: architecture.into(), bytes, sha256 }
+    /// Packs a file.
+    pub fn new(architecture: impl Into<String>, bytes: &[u8]) -> Self {
+        let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        // Why no error: memory takes everything that is written to it.
+        let _ = packer.write_all(bytes);
+        let packed = Bytes::from(packer.finish().unwrap_or_default());
+        Self { architecture: architecture.into(), packed, size: bytes.len(), sha256 }
+    }
+
+    fn carried(architecture: &str, file: &'static Carried) -> Option<Self> {
+        (file.size > 0).then(|| Self {
+            architecture: architecture.to_owned(),
+            packed: Bytes::from_static(file.packed),
+            size: file.size,
+            sha256: file.sha256.to_owned(),
+        })
+    }
+
+    /// The file itself, for a node that cannot unpack it.
+    pub(super) fn plain(&self) -> Bytes {
+        let mut bytes = Vec::with_capacity(self.size);
+        // Why no error: this build packed it, and the node compares the digest.
+        let _ = GzDecoder::new(&*self.packed).read_to_end(&mut bytes);
+        Bytes::from(bytes)
     }
 }
 
@@ -29,18 +58,16 @@ impl NodeFiles {
         Self(files)
     }
 
-    /// What this build carries. Hashes the files, so it is called once a run.
+    /// What this build carries.
     pub fn embedded() -> Self {
-        let carried = [("x86_64", gpufleet_payload::NODE), ("aarch64", gpufleet_payload::NODE_AARCH64)];
-        let here = carried.into_iter().filter(|(_, bytes)| !bytes.is_empty());
-        Self(
-            here.map(|(architecture, bytes)| NodeFile::new(architecture, Bytes::from_static(bytes)))
-                .collect(),
-        )
+        let carried = [("x86_64", &gpufleet_payload::NODE), ("aarch64", &gpufleet_payload::NODE_AARCH64)];
+        Self(carried.into_iter().filter_map(|(name, file)| NodeFile::carried(name, file)).collect())
     }
 
     pub(super) fn list(&self) -> String {
-        let entry = |file: &NodeFile| format!("{}={}={}", file.architecture, file.sha256, file.bytes.len());
+        let entry = |file: &NodeFile| {
+            format!("{}={}={}={}", file.architecture, file.sha256, file.size, file.packed.len())
+        };
         self.0.iter().map(entry).collect::<Vec<_>>().join(" ")
     }
 
@@ -54,5 +81,34 @@ impl NodeFiles {
 
     pub(super) fn architectures(&self) -> String {
         self.0.iter().map(|file| file.architecture.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a node gets at first contact, in bytes.
+    ///
+    /// Why a bound: a hundred nodes behind one line wait for a hundred times as much.
+    const WIRE: usize = 2_500_000;
+
+    #[test]
+    fn the_helper_stays_light() {
+        for file in NodeFiles::embedded().0 {
+            assert!(file.packed.len() <= WIRE, "{} bytes for {}", file.packed.len(), file.architecture);
+        }
+    }
+
+    #[test]
+    fn what_is_packed_is_the_file() {
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n % 7) as u8).collect();
+        let file = NodeFile::new("x86_64", &bytes);
+        assert!(file.packed.len() < bytes.len() / 10);
+        assert_eq!((file.size, file.plain()), (bytes.len(), Bytes::from(bytes)));
+        for file in NodeFiles::embedded().0 {
+            let again = NodeFile::new(file.architecture.clone(), &file.plain());
+            assert_eq!((again.size, again.sha256), (file.size, file.sha256));
+        }
     }
 }

@@ -132,7 +132,10 @@ struct Driver<'a> {
 /// What an event meant.
 enum Step {
     Nothing,
-    Send(String),
+    Send {
+        architecture: String,
+        packed: bool,
+    },
     /// The helper speaks; these are its first bytes.
     Speaking(Vec<u8>),
 }
@@ -177,8 +180,8 @@ impl<'a> Driver<'a> {
             };
             match self.take(event).await? {
                 Step::Nothing => {}
-                Step::Send(architecture) => {
-                    self.push(&architecture).await?;
+                Step::Send { architecture, packed } => {
+                    self.push(&architecture, packed).await?;
                     until = Instant::now() + limit;
                 }
                 Step::Speaking(rest) => return self.greet(rest, until).await,
@@ -204,7 +207,7 @@ impl<'a> Driver<'a> {
                     match word {
                         Word::Login(uid) => self.login_uid = Some(uid),
                         Word::Run => self.ran_existing = true,
-                        Word::Need { architecture } => step = Step::Send(architecture),
+                        Word::Need { architecture, packed } => step = Step::Send { architecture, packed },
                         Word::Fail { kind, detail } => self.failed = Some(self.refusal(&kind, detail)),
                     }
                 }
@@ -250,17 +253,17 @@ impl<'a> Driver<'a> {
     }
 
     /// Sends the node file, in pieces that must each move on.
-    async fn push(&mut self, architecture: &str) -> Result<(), Failure> {
+    async fn push(&mut self, architecture: &str, packed: bool) -> Result<(), Failure> {
         let Some(file) = self.options.node_files.get(architecture) else {
             return Err(self.finally(StartError::Architecture {
                 found: architecture.to_owned(),
                 known: self.options.node_files.architectures(),
             }));
         };
-        (self.stage)(Stage::Sending { bytes: file.bytes.len() });
+        let mut rest = if packed { file.packed.clone() } else { file.plain() };
+        (self.stage)(Stage::Sending { bytes: rest.len() });
         self.pushed = true;
         let stall = self.options.deadlines.stall;
-        let mut rest = file.bytes.clone();
         while !rest.is_empty() {
             let piece = rest.split_to(CHUNK.min(rest.len()));
             match timeout(stall, self.channel.writer.write(piece)).await {

@@ -2,14 +2,15 @@
 //!
 //! Enough to test how a helper gets to a node and runs there; what helpers do is tested elsewhere.
 
-use std::sync::Arc;
+use std::{fs, path::PathBuf, sync::Arc};
 
-use gpufleet::session::{NodeFile, NodeFiles, SessionOptions};
-use tokio_util::bytes::Bytes;
+use gpufleet::session::{NodeFile, NodeFiles, NodeSession, SessionOptions};
 
 const SCRIPT: &str = r#"#!/bin/sh
 # VARIANT
 [ "$1" = serve ] || exit 0
+# Tests put programs of their own before these.
+PATH=/usr/bin:/bin
 set -f
 frame() {
   n=$((${#1} + 1))
@@ -32,7 +33,7 @@ done
 "#;
 
 fn options(script: String) -> SessionOptions {
-    let file = NodeFile::new(std::env::consts::ARCH, Bytes::from(script));
+    let file = NodeFile::new(std::env::consts::ARCH, script.as_bytes());
     let mut options = SessionOptions::new(Arc::new(NodeFiles::new(vec![file])));
     options.deadlines.start = std::time::Duration::from_secs(20);
     options
@@ -45,7 +46,15 @@ pub fn fake(variant: &str) -> SessionOptions {
 
 /// Megabytes of helper, so that sending takes several windows.
 pub fn big() -> SessionOptions {
-    let padding = "# padding padding padding padding padding padding padding padding\n".repeat(50_000);
+    // Why no words: gzip would make little of them.
+    const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-";
+    let mut state = 1_u64;
+    let mut letter = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(LETTERS[(state >> 58) as usize])
+    };
+    let line = |_| format!("# {}\n", (0..64).map(|_| letter()).collect::<String>());
+    let padding: String = (0..70_000).map(line).collect();
     options(SCRIPT.replace("VARIANT", "big").replace("DIGEST", "") + "exit 0\n" + &padding)
 }
 
@@ -64,6 +73,16 @@ pub fn silent() -> SessionOptions {
     let mut options = options("#!/bin/sh\n[ \"$1\" = serve ] || exit 0\nexec cat >/dev/null\n".to_owned());
     options.deadlines.start = std::time::Duration::from_secs(2);
     options
+}
+
+/// Takes a helper off this machine that went into a folder which outlives its test.
+pub async fn forget(session: NodeSession) {
+    let path = PathBuf::from(session.hello().boot_id.clone().unwrap());
+    session.close().await;
+    // Why no error: a helper that ran as a user of the test went with that user.
+    for path in [path.with_extension("seen"), path] {
+        let _ = fs::remove_file(path);
+    }
 }
 
 pub fn digest(options: &SessionOptions) -> String {

@@ -28,7 +28,7 @@ fn operation(op: NodeOp, id: &str) -> OpRequest {
 #[tokio::test]
 async fn commands_run_and_content_arrives() {
     let files = NodeFiles::embedded();
-    assert!(!gpufleet_payload::NODE.is_empty(), "this build embeds no helper; unset GPUFLEET_NODE_BIN");
+    assert!(gpufleet_payload::NODE.size > 0, "this build embeds no helper; unset GPUFLEET_NODE_BIN");
     let node = Node::start();
     let options = SessionOptions::new(Arc::new(files));
     let connector = node.connector();
@@ -59,7 +59,7 @@ async fn commands_run_and_content_arrives() {
         }
 
         let content = Bytes::from((0..3_000_000u32).map(|n| (n % 253) as u8).collect::<Vec<_>>());
-        let sha256 = NodeFile::new("", content.clone()).sha256;
+        let sha256 = NodeFile::new("", &content).sha256;
         let dest = node.path(if pushed { "one" } else { "two" });
         let put = PutFile {
             dest: dest.display().to_string(),

@@ -17,7 +17,7 @@ use gpufleet_protocol::{Reply, Request};
 use serde_json::json;
 
 use crate::{
-    fake_helper::{big, digest, dying, fake, lying, silent},
+    fake_helper::{big, digest, dying, fake, forget, lying, silent},
     node::{Node, Setup, connector, run, uid},
     users::User,
 };
@@ -53,7 +53,8 @@ async fn the_helper_is_sent_once_and_not_again() {
         assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
         session.close().await;
     }
-    assert_eq!(files(&cache(&node)), [digest(&options)]);
+    let file = digest(&options);
+    assert_eq!(files(&cache(&node)), [file.clone(), format!("{file}.seen")]);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&cache(&node)), 0o700);
     assert_eq!(mode(&cache(&node).join(digest(&options))), 0o700);
@@ -85,7 +86,8 @@ async fn two_versions_are_kept() {
         // Why: the order is by modification time.
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
-    let mut kept = wanted.split_off(1);
+    let mut kept: Vec<_> =
+        wanted.split_off(1).into_iter().flat_map(|file| [format!("{file}.seen"), file]).collect();
     kept.sort();
     assert_eq!(files(&cache(&node)), kept);
 }
@@ -125,6 +127,41 @@ async fn a_damaged_file_is_sent_again() {
         session.close().await;
         assert_eq!(fs::read(&path).unwrap(), content);
     }
+}
+
+/// The digest of a file is asked for when it came and when anything about it changed, and not at every start.
+#[tokio::test]
+async fn a_file_that_did_not_change_is_not_hashed_again() {
+    let node = Node::start_with(&Setup::with(&["SetEnv HOME=@DIR@/home PATH=@DIR@/bin:/usr/bin:/bin"]));
+    let (program, log) = (node.path("bin/sha256sum"), node.path("hashed"));
+    fs::create_dir(node.path("bin")).unwrap();
+    fs::write(&program, format!("#!/bin/sh\necho once >>{}\nexec /usr/bin/sha256sum\n", log.display()))
+        .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let hashed = || fs::read_to_string(&log).unwrap_or_default().lines().count();
+    let options = fake("unchanged");
+    let path = cache(&node).join(digest(&options));
+    let record = path.with_extension("seen");
+    let begin = async |pushed| {
+        let session = open(&node, &options).await.unwrap();
+        assert_eq!((session.was_pushed(), session.hello().digest.clone()), (pushed, digest(&options)));
+        session.close().await;
+        hashed()
+    };
+    assert_eq!(begin(true).await, 1);
+    assert_eq!(begin(false).await, 1);
+    // Its times change with everything that is done to it, also with what leaves the content as it was.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o500)).unwrap();
+    assert_eq!(begin(false).await, 2);
+    assert_eq!(begin(false).await, 2);
+    fs::write(&record, "0 0 0 0\n").unwrap();
+    assert_eq!(begin(false).await, 3);
+    // A record that another file could be is none.
+    fs::remove_file(&record).unwrap();
+    symlink("/dev/zero", &record).unwrap();
+    assert_eq!(begin(false).await, 4);
+    assert!(!fs::symlink_metadata(&record).unwrap().is_symlink());
+    assert_eq!(begin(false).await, 4);
 }
 
 #[tokio::test]
@@ -167,8 +204,7 @@ async fn folders_that_others_could_change_are_not_used() {
         let session = open(&node, &options).await.unwrap();
         let path = session.hello().boot_id.clone().unwrap();
         assert_eq!(path, format!("/var/lib/gpufleet/node/{}", digest(&options)));
-        session.close().await;
-        fs::remove_file(path).unwrap();
+        forget(session).await;
     }
 }
 
@@ -246,8 +282,7 @@ async fn a_helper_for_another_architecture_is_not_sent() {
     let mut options = fake("arch");
     options.node_files =
         std::sync::Arc::new(gpufleet::session::NodeFiles::new(vec![gpufleet::session::NodeFile::new(
-            "vax",
-            tokio_util::bytes::Bytes::from_static(b"x"),
+            "vax", b"x",
         )]));
     let error = open(&node, &options).await.unwrap_err().to_string();
     assert_eq!(
@@ -279,8 +314,7 @@ async fn a_node_without_a_home_is_served() {
     let session = open(&node, &options).await.unwrap();
     let path = session.hello().boot_id.clone().unwrap();
     assert_eq!(path, format!("/var/lib/gpufleet/node/{}", digest(&options)));
-    session.close().await;
-    fs::remove_file(path).unwrap();
+    forget(session).await;
 }
 
 #[tokio::test]
@@ -344,12 +378,6 @@ fn sudo_node() -> Node {
     Node::start_with(&Setup::with(&["SetEnv X=1"]))
 }
 
-async fn forget_file(session: NodeSession) {
-    let path = session.hello().boot_id.clone().unwrap();
-    session.close().await;
-    let _ = fs::remove_file(path);
-}
-
 #[tokio::test]
 async fn sudo_with_a_password_runs_the_helper_as_root() {
     let Some(user) = User::create("/bin/bash", Some("USER ALL=(ALL) ALL")) else { return };
@@ -359,7 +387,7 @@ async fn sudo_with_a_password_runs_the_helper_as_root() {
     assert_eq!(session.hello().uid, 0);
     assert_ne!(session.login_uid(), 0);
     assert!(matches!(session.simple(Request::ForgetPredictions).await, Ok(Reply::Done)));
-    forget_file(session).await;
+    forget(session).await;
 }
 
 #[tokio::test]
@@ -370,7 +398,7 @@ async fn sudo_without_a_password_needs_none() {
         let target = sudo_target(&node, &user, password);
         let session = NodeSession::open(&node.connector(), &target, &fake("sudo-n")).await.unwrap();
         assert_eq!(session.hello().uid, 0);
-        forget_file(session).await;
+        forget(session).await;
     }
 }
 
@@ -450,7 +478,7 @@ async fn this_machine_and_the_openssh_client_carry_sessions_too() {
         .await
         .unwrap();
     assert_eq!(session.hello().uid, uid());
-    forget_file(session).await;
+    forget(session).await;
 }
 
 fn resident_kib() -> u64 {

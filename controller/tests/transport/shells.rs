@@ -7,7 +7,7 @@ use gpufleet_protocol::{Reply, Request};
 use serde_json::json;
 
 use crate::{
-    fake_helper::fake,
+    fake_helper::{fake, forget},
     node::{Node, Setup},
     users::User,
 };
@@ -38,9 +38,7 @@ async fn every_login_shell_starts_the_helper() {
             let session = session.unwrap_or_else(|error| panic!("{shell}: {error}"));
             assert_eq!(session.hello().uid == 0, escalated, "{shell}");
             assert_eq!(session.simple(Request::ForgetPredictions).await.unwrap(), Reply::Done, "{shell}");
-            let path = session.hello().boot_id.clone().unwrap();
-            session.close().await;
-            let _ = fs::remove_file(path);
+            forget(session).await;
         }
         tested.push(shell);
     }

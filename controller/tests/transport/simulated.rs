@@ -24,12 +24,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio_util::bytes::Bytes;
 
 fn options() -> SessionOptions {
-    let file = NodeFile::new(std::env::consts::ARCH, Bytes::from_static(b"helper"));
+    let file = NodeFile::new(std::env::consts::ARCH, b"helper");
     SessionOptions::new(Arc::new(NodeFiles::new(vec![file])))
 }
 
 fn digest() -> String {
-    NodeFile::new("", Bytes::from_static(b"helper")).sha256
+    NodeFile::new("", b"helper").sha256
 }
 
 fn hello() -> Reply {

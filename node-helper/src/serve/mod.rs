@@ -46,6 +46,8 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// The controller's own machine under the name of this host; others may stand for it too.
     pub local: Option<String>,
+    /// SHA-256 of the file that runs, where who started it has verified it; left out, the helper reads itself.
+    pub verified: Option<String>,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             heartbeat_timeout: Duration::from_secs(HEARTBEAT_TIMEOUT_S),
             state_dir: None,
             local: None,
+            verified: None,
         }
     }
 }
@@ -64,14 +67,14 @@ fn own_digest() -> io::Result<String> {
     files::sha256_of(std::fs::File::open("/proc/self/exe")?).map(|(digest, _)| digest)
 }
 
-fn hello(roots: &Roots) -> io::Result<Hello> {
+fn hello(options: &Options) -> io::Result<Hello> {
     Ok(Hello {
         protocol: PROTOCOL_VERSION,
-        digest: own_digest()?,
+        digest: options.verified.clone().map_or_else(own_digest, Ok)?,
         uid: rustix::process::geteuid().as_raw(),
         arch: std::env::consts::ARCH.to_owned(),
         pid: std::process::id(),
-        boot_id: reboot::boot_id(roots),
+        boot_id: reboot::boot_id(&options.roots),
     })
 }
 
@@ -87,7 +90,7 @@ enum End {
 pub fn serve(options: Options) -> ExitCode {
     let place = dir::Place { given: options.state_dir.clone(), local: options.local.clone() };
     let session = Arc::new(Session::new(Channel::new(io::stdout()), options.roots.clone(), place));
-    let greeting = hello(&options.roots);
+    let greeting = hello(&options);
     let greeted = session.channel.preamble().and_then(|()| match greeting {
         Ok(hello) => session.channel.send(0, Reply::Hello(hello)),
         Err(error) => {

@@ -1,8 +1,12 @@
 //! What was recorded, and going on with it: `runs`, `report`, `resume`, `pause`, `abort`; and `doc`.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use gpufleet::report::{RENDERERS, Renderer};
 
 use super::super::doc::KindName;
 use super::{Format, Overruling};
@@ -49,21 +53,59 @@ pub struct ReportArgs {
     /// Run: its id, either end of it, or `latest`.
     #[arg(default_value = "latest")]
     pub run: String,
-    /// What is printed: the screen, the JSON document, or the path of the HTML page.
-    #[arg(long, value_name = "FORMAT", default_value = "human")]
+    /// What is printed.
+    #[arg(long, value_name = "FORMAT", default_value = "human", value_parser = ReportWord)]
     pub format: ReportFormat,
-    /// Writes the HTML page or the JSON document (by the name's ending) to this file.
+    /// Writes the document that belongs to the name's ending (`.html`, `.xml` for JUnit, else JSON) to this file.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// What `report` prints.
+#[derive(Clone, Copy, Debug)]
 pub enum ReportFormat {
     Human,
-    Json,
     Jsonl,
-    Html,
     Path,
+    Document(&'static Renderer),
+}
+
+/// Reads the word of a [`ReportFormat`].
+#[derive(Clone, Copy, Debug)]
+struct ReportWord;
+
+impl TypedValueParser for ReportWord {
+    type Value = ReportFormat;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<ReportFormat, clap::Error> {
+        let words = PossibleValuesParser::new(report_words());
+        let word = words.parse_ref(command, arg, value)?;
+        Ok(match (word.as_str(), Renderer::of(&word)) {
+            (_, Some(renderer)) => ReportFormat::Document(renderer),
+            ("jsonl", None) => ReportFormat::Jsonl,
+            ("path", None) => ReportFormat::Path,
+            (_, None) => ReportFormat::Human,
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(report_words().into_iter()))
+    }
+}
+
+fn report_words() -> Vec<PossibleValue> {
+    let word = |name, help: &'static str| PossibleValue::new(name).help(help);
+    let documents = RENDERERS.iter().map(|renderer| word(renderer.name, renderer.summary));
+    let mut words = vec![word("human", "The screen that the run showed at its end")];
+    words.extend(documents);
+    words.push(word("jsonl", "Every event, a line each"));
+    words.push(word("path", "The name of the HTML page"));
+    words
 }
 
 #[derive(Clone, Debug, Args)]

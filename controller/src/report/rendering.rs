@@ -1,0 +1,94 @@
+//! The documents that a report is written as. A new one is a file with its function, and a line in [`RENDERERS`].
+
+use super::{RunModel, Timing, document::json, html::html, junit::junit};
+
+/// Why a document could not be made: always a fault of gpufleet's, never of what it tells.
+#[derive(Debug, thiserror::Error)]
+#[error("the report cannot be written as {format}")]
+pub struct RenderError {
+    format: &'static str,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// One kind of document.
+#[derive(Debug)]
+pub struct Renderer {
+    /// The word of `--format`.
+    pub name: &'static str,
+    /// How the name of a file ends that gets it, without the dot.
+    pub ending: &'static str,
+    /// What it is for, for the help.
+    pub summary: &'static str,
+    make: fn(&RunModel, &Timing) -> Result<String, Box<dyn std::error::Error + Send + Sync>>,
+}
+
+pub static JSON: Renderer = Renderer {
+    name: "json",
+    ending: "json",
+    summary: "One JSON document, as docs/schema/report.schema.json describes it",
+    make: |model, _| Ok(json(model)?),
+};
+
+pub static HTML: Renderer = Renderer {
+    name: "html",
+    ending: "html",
+    summary: "One page for a browser",
+    make: |model, _| Ok(html(model)?),
+};
+
+static JUNIT: Renderer = Renderer {
+    name: "junit",
+    ending: "xml",
+    summary: "JUnit XML: a suite a play, a case a task of a node",
+    make: |_, timing| Ok(junit(timing)?),
+};
+
+/// Every kind of document, in the order of the help.
+pub static RENDERERS: &[&Renderer] = &[&JSON, &HTML, &JUNIT];
+
+impl Renderer {
+    /// The one that a word of `--format` names.
+    pub fn of(name: &str) -> Option<&'static Self> {
+        RENDERERS.iter().copied().find(|renderer| renderer.name == name)
+    }
+
+    /// The one for a file with this ending; `None` where no kind of document has it.
+    pub fn for_ending(ending: &str) -> Option<&'static Self> {
+        RENDERERS.iter().copied().find(|renderer| renderer.ending == ending)
+    }
+
+    /// The document of a run, over or not.
+    ///
+    /// # Errors
+    /// [`RenderError`].
+    pub fn render(&self, model: &RunModel, timing: &Timing) -> Result<String, RenderError> {
+        (self.make)(model, timing).map_err(|source| RenderError { format: self.name, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn words_and_endings_name_one_document_each() {
+        for renderer in RENDERERS {
+            assert_eq!(Renderer::of(renderer.name).map(|found| found.name), Some(renderer.name));
+            assert_eq!(Renderer::for_ending(renderer.ending).map(|found| found.name), Some(renderer.name));
+        }
+    }
+
+    #[test]
+    fn every_document_tells_of_every_node() {
+        let events = sample::run();
+        let mut timing = Timing::default();
+        events.iter().for_each(|event| timing.apply(event));
+        let model = RunModel::of(&events);
+        for renderer in RENDERERS {
+            let text = renderer.render(&model, &timing).unwrap();
+            let missing: Vec<_> = model.nodes().filter(|node| !text.contains(&node.name)).collect();
+            assert!(missing.is_empty(), "{}: {missing:?}", renderer.name);
+        }
+    }
+}
