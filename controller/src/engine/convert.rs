@@ -166,7 +166,7 @@ pub(super) fn policy(
 
 /// What must hold on a node of this play before it is given back.
 pub(super) fn gate(play: &Play) -> Vec<HealthCheck> {
-    play.policy.health_gate.iter().filter_map(|gate| HealthCheck::from_word(gate.as_str())).collect()
+    play.policy.checks()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{approval::Confirm, slot::Slot};
 use crate::{
     drain::Runner,
     interpreter::HostContext,
-    playbook::{Gate, Play, Policy, PowerCycle},
+    playbook::{Play, Policy, PowerCycle},
     template::{self, Dict, Scope, TemplateError, Value, inert},
 };
 
@@ -45,11 +45,7 @@ impl Hooks {
 
     /// Commands of the health gate, as they are written.
     pub(super) fn gates(&self) -> Vec<Value> {
-        let command = |gate: &Gate| match gate {
-            Gate::Command(command) => Some(command.clone()),
-            _ => None,
-        };
-        self.policy.health_gate.iter().filter_map(command).collect()
+        self.policy.gate_commands()
     }
 
     pub(super) fn power_cycle(&self) -> Option<&PowerCycle> {

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use gpufleet_protocol::health::HealthCheck;
+
 use super::program::Amount;
 use crate::diagnostic::Span;
 use crate::rollout::Window;
@@ -64,6 +66,26 @@ pub struct Written {
     pub drain: bool,
     pub reboot: bool,
     pub power_cycle: bool,
+}
+
+impl Policy {
+    /// The checks of the health gate that the node's helper does.
+    pub fn checks(&self) -> Vec<HealthCheck> {
+        let check = |gate: &Gate| match gate {
+            Gate::Check(check) => Some(*check),
+            Gate::Command(_) => None,
+        };
+        self.health_gate.iter().filter_map(check).collect()
+    }
+
+    /// The commands of the health gate, as they are written.
+    pub fn gate_commands(&self) -> Vec<Value> {
+        let command = |gate: &Gate| match gate {
+            Gate::Check(_) => None,
+            Gate::Command(command) => Some(command.clone()),
+        };
+        self.health_gate.iter().filter_map(command).collect()
+    }
 }
 
 impl Default for Policy {
@@ -318,36 +340,26 @@ pub enum RebootVia {
 /// One condition for giving a node back.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Gate {
-    /// As many GPUs as before.
-    GpuCount,
-    /// The layout that the play declares, and nothing pending.
-    MigLayout,
-    /// ECC as declared, no uncorrected errors, no rows waiting to be remapped.
-    Ecc,
-    /// No critical Xid since the last boot.
-    Xid,
-    Persistence,
-    FabricManager,
+    /// A check of the node's helper.
+    Check(HealthCheck),
     /// A template for a line for `sh -c` on the node; exit code 0 holds.
     Command(Value),
 }
 
 impl Gate {
+    /// The word of a gate that is a command.
+    pub const COMMAND: &str = "command";
+
     /// What is asked for where a play says nothing.
     pub fn usual() -> Vec<Self> {
-        vec![Self::GpuCount, Self::MigLayout, Self::Ecc]
+        HealthCheck::USUAL.iter().copied().map(Self::Check).collect()
     }
 
     /// As it is written in a playbook.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::GpuCount => "gpu_count",
-            Self::MigLayout => "mig_layout",
-            Self::Ecc => "ecc",
-            Self::Xid => "xid",
-            Self::Persistence => "persistence",
-            Self::FabricManager => "fabric_manager",
-            Self::Command(_) => "command",
+            Self::Check(check) => check.word(),
+            Self::Command(_) => Self::COMMAND,
         }
     }
 }

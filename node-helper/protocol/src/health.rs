@@ -18,53 +18,50 @@ pub struct HealthRequest {
     pub since_boot: Option<String>,
 }
 
-/// One check, by the word that a play writes in `health_gate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HealthCheck {
+/// The registry of checks: a line here and a file in the helper's `health` make one.
+macro_rules! checks {
+    ($($(#[$doc:meta])+ $check:ident: $word:literal,)+) => {
+        /// One check, by the word that a play writes in `health_gate`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum HealthCheck { $($(#[$doc])+ #[serde(rename = $word)] $check),+ }
+
+        impl HealthCheck {
+            /// Every check, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$check),+];
+
+            /// The word in a play and in a report.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$check => $word),+ }
+            }
+        }
+    };
+}
+
+checks! {
     /// NVML lists as many GPUs as expected, and can read each.
-    GpuCount,
+    GpuCount: "gpu_count",
     /// No GPU waits for an activation of its MIG mode.
-    MigLayout,
+    MigLayout: "mig_layout",
     /// No pending ECC mode, no uncorrected error that still matters, no row remapping failed or pending.
-    Ecc,
+    Ecc: "ecc",
     /// The driver asks for no recovery, and the kernel logged no Xid since this boot that says something about the node
     /// and that nothing has settled since.
-    Xid,
+    Xid: "xid",
     /// Persistence is on for every GPU.
-    Persistence,
+    Persistence: "persistence",
     /// The fabric manager runs where the node has NVSwitches.
-    FabricManager,
+    FabricManager: "fabric_manager",
     /// systemd is up, degraded included.
-    System,
+    System: "system",
 }
 
 impl HealthCheck {
-    pub const ALL: [Self; 7] = [
-        Self::GpuCount,
-        Self::MigLayout,
-        Self::Ecc,
-        Self::Xid,
-        Self::Persistence,
-        Self::FabricManager,
-        Self::System,
-    ];
+    /// What a health gate asks for where a play says nothing.
+    pub const USUAL: &[Self] = &[Self::GpuCount, Self::MigLayout, Self::Ecc];
 
-    /// The word in a play.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::GpuCount => "gpu_count",
-            Self::MigLayout => "mig_layout",
-            Self::Ecc => "ecc",
-            Self::Xid => "xid",
-            Self::Persistence => "persistence",
-            Self::FabricManager => "fabric_manager",
-            Self::System => "system",
-        }
-    }
-
+    /// The check of this word.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.word() == word)
+        Self::ALL.iter().copied().find(|check| check.word() == word)
     }
 }
 
@@ -159,8 +156,8 @@ mod tests {
     #[test]
     fn words_name_their_checks_on_the_wire_too() {
         for check in HealthCheck::ALL {
-            assert_eq!(HealthCheck::from_word(check.word()), Some(check));
-            assert_eq!(serde_json::to_string(&check).unwrap(), format!("\"{}\"", check.word()));
+            assert_eq!(HealthCheck::from_word(check.word()), Some(*check));
+            assert_eq!(serde_json::to_string(check).unwrap(), format!("\"{}\"", check.word()));
         }
         assert_eq!(HealthCheck::from_word("gpus"), None);
     }

@@ -1,10 +1,17 @@
 //! The health gate: whether a node may be given back, and how far its operating system is.
 //!
-//! `gpus` judges one reading of the GPUs, `xid` what the kernel logged, `system` what systemd says; `xid_table` knows
-//! the error codes. Nothing here changes the node. Invariant: what cannot be read is unknown, never fine.
+//! Each check is a file of its own and a line in [`of`]; `gpus` asks one reading of the GPUs, `xid_table` knows the
+//! error codes. Nothing here changes the node. Invariant: what cannot be read is unknown, never fine.
 
+mod ecc;
+mod fabric_manager;
+mod gpu_count;
 mod gpus;
+mod mig_layout;
+mod persistence;
 mod system;
+#[cfg(test)]
+mod tests;
 mod xid;
 mod xid_table;
 
@@ -52,9 +59,34 @@ pub enum FabricManager {
 /// What a check found.
 type Found = (Verdict, String);
 
-/// Whether a check needs the GPUs to be read. The kernel's log needs it to know whether there is a GPU at all.
+/// How a check judges.
+enum Check {
+    /// From the operating system alone.
+    System(fn(&Roots, &Deadline) -> Found),
+    /// From a reading of the GPUs.
+    Gpus(fn(&Seen) -> Found),
+    /// From a reading of the GPUs, and how many of them were there before.
+    Count(fn(&Seen, Option<u32>) -> Found),
+    /// From a reading of the GPUs and the kernel's log.
+    Log(fn(&Seen, &Roots, &Deadline) -> Found),
+}
+
+/// The registry: every check and what judges it.
+const fn of(check: HealthCheck) -> Check {
+    match check {
+        HealthCheck::GpuCount => Check::Count(gpu_count::check),
+        HealthCheck::MigLayout => Check::Gpus(mig_layout::check),
+        HealthCheck::Ecc => Check::Gpus(ecc::check),
+        HealthCheck::Xid => Check::Log(xid::check),
+        HealthCheck::Persistence => Check::Gpus(persistence::check),
+        HealthCheck::FabricManager => Check::Gpus(fabric_manager::check),
+        HealthCheck::System => Check::System(system::check),
+    }
+}
+
+/// Whether a check needs the GPUs to be read.
 pub fn reads_gpus(wanted: &HealthRequest) -> bool {
-    wanted.checks.iter().any(|check| *check != HealthCheck::System)
+    wanted.checks.iter().any(|check| !matches!(of(*check), Check::System(_)))
 }
 
 /// One result for each check, in the order asked for.
@@ -93,20 +125,11 @@ fn found(
     roots: &Roots,
     deadline: &Deadline,
 ) -> Found {
-    let Some(seen) = seen else {
-        return match check {
-            HealthCheck::System => system::check(&system::read(roots, deadline)),
-            _ => (Verdict::Unknown, "the GPUs were not read".to_owned()),
-        };
-    };
-    match check {
-        HealthCheck::System => system::check(&system::read(roots, deadline)),
-        HealthCheck::GpuCount => gpus::count(seen, wanted.gpus),
-        HealthCheck::FabricManager => gpus::fabric_manager(seen),
-        HealthCheck::Xid if gpus::none(seen) => (Verdict::NotApplicable, gpus::NO_GPU.to_owned()),
-        HealthCheck::Xid => xid::check(seen, roots, deadline),
-        HealthCheck::MigLayout => gpus::each(seen, gpus::mig),
-        HealthCheck::Ecc => gpus::each(seen, gpus::ecc),
-        HealthCheck::Persistence => gpus::each(seen, gpus::persistence),
+    match (of(check), seen) {
+        (Check::System(judge), _) => judge(roots, deadline),
+        (_, None) => (Verdict::Unknown, "the GPUs were not read".to_owned()),
+        (Check::Gpus(judge), Some(seen)) => judge(seen),
+        (Check::Count(judge), Some(seen)) => judge(seen, wanted.gpus),
+        (Check::Log(judge), Some(seen)) => judge(seen, roots, deadline),
     }
 }

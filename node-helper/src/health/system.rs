@@ -62,7 +62,11 @@ fn ask(roots: &Roots, deadline: &Deadline) -> Option<String> {
     Some(word).filter(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
-pub fn check(system: &SystemState) -> Found {
+pub fn check(roots: &Roots, deadline: &Deadline) -> Found {
+    judge(&read(roots, deadline))
+}
+
+fn judge(system: &SystemState) -> Found {
     if system.shutdown_scheduled {
         return (Verdict::Fail, "the system is about to go down, or a shutdown is scheduled".to_owned());
     }
@@ -96,7 +100,7 @@ mod tests {
     }
 
     fn verdict(roots: &Roots) -> Verdict {
-        check(&read(roots, &Deadline::after(Duration::from_secs(10)))).0
+        check(roots, &Deadline::after(Duration::from_secs(10))).0
     }
 
     #[test]

@@ -20,7 +20,7 @@ use gpufleet_protocol::{
 
 use super::{
     Found, Seen,
-    gpus::lacks,
+    gpus::{NO_GPU, lacks, none},
     xid_table::{Asks, asks, name},
 };
 use crate::{deadline::Deadline, os::roots::Roots, process::Run};
@@ -54,7 +54,11 @@ struct Log {
     loads: Vec<u64>,
 }
 
+/// Why the reading too: it tells whether there is a GPU at all, and what the driver asks for now.
 pub fn check(seen: &Seen, roots: &Roots, deadline: &Deadline) -> Found {
+    if none(seen) {
+        return (Verdict::NotApplicable, NO_GPU.to_owned());
+    }
     let (text, complete, trouble) = match read_ring(&roots.path("/dev/kmsg")) {
         Ok((text, complete)) => (text, complete, None),
         Err(error) => (String::new(), false, Some(format!("/dev/kmsg: {error}"))),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpufleet_protocol::lenient::parse_seconds;
+use gpufleet_protocol::{health::HealthCheck, lenient::parse_seconds};
 
 use super::values::is_variable_name;
 use super::{Parser, keys};
@@ -713,35 +713,29 @@ impl Parser<'_> {
         }
         let Some(text) = node.as_str() else {
             self.error(
-                node.wrong_type("`health_gate`", "names of checks, or `command: …`").label(GATES.join(", ")),
+                node.wrong_type("`health_gate`", "names of checks, or `command: …`")
+                    .label(gates().join(", ")),
             );
             return None;
         };
-        Some(match text {
-            "gpu_count" => Gate::GpuCount,
-            "mig_layout" => Gate::MigLayout,
-            "ecc" => Gate::Ecc,
-            "xid" => Gate::Xid,
-            "persistence" => Gate::Persistence,
-            "fabric_manager" => Gate::FabricManager,
-            "command" => {
-                self.error(
-                    Diagnostic::error("`command` in `health_gate` needs the command")
-                        .at(&node.span)
-                        .help("write `- command: \"/usr/local/bin/healthy\"`"),
-                );
-                return None;
-            }
-            other => {
-                self.error(
-                    Diagnostic::error(format!("unknown check `{other}`"))
-                        .at(&node.span)
-                        .label(GATES.join(", "))
-                        .suggest(other, GATES.iter().copied()),
-                );
-                return None;
-            }
-        })
+        if text == Gate::COMMAND {
+            self.error(
+                Diagnostic::error("`command` in `health_gate` needs the command")
+                    .at(&node.span)
+                    .help("write `- command: \"/usr/local/bin/healthy\"`"),
+            );
+            return None;
+        }
+        let check = HealthCheck::from_word(text);
+        if check.is_none() {
+            self.error(
+                Diagnostic::error(format!("unknown check `{text}`"))
+                    .at(&node.span)
+                    .label(gates().join(", "))
+                    .suggest(text, gates()),
+            );
+        }
+        check.map(Gate::Check)
     }
 
     fn power_cycle(&mut self, node: &Node) -> Option<PowerCycle> {
@@ -794,4 +788,8 @@ fn spans(node: &Node, keys: &[&'static str]) -> HookSpans {
     HookSpans(keys.iter().filter_map(place).collect())
 }
 
-const GATES: &[&str] = &["gpu_count", "mig_layout", "ecc", "xid", "persistence", "fabric_manager", "command"];
+/// Every word of `health_gate`.
+fn gates() -> Vec<&'static str> {
+    let checks = HealthCheck::ALL.iter().map(|check| check.word());
+    checks.chain([Gate::COMMAND]).collect()
+}

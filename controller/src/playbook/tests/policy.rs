@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gpufleet_protocol::health::HealthCheck;
 use proptest::prelude::*;
 
 use super::{errors_of, load, play};
@@ -34,7 +35,14 @@ fn nothing_written_is_careful() {
     let policy = &play.policy;
     assert_eq!(**policy, Policy::default());
     assert_eq!(policy.drain, Drain::None);
-    assert_eq!(policy.health_gate, [Gate::GpuCount, Gate::MigLayout, Gate::Ecc]);
+    assert_eq!(
+        policy.health_gate,
+        [
+            Gate::Check(HealthCheck::GpuCount),
+            Gate::Check(HealthCheck::MigLayout),
+            Gate::Check(HealthCheck::Ecc)
+        ]
+    );
     assert!(policy.gate_is_default);
     assert_eq!(policy.reboot, RebootPolicy { timeout_s: 1200, via: RebootVia::Ssh });
     assert_eq!((policy.soak_s, policy.max_unavailable_per_domain), (0, None));
@@ -78,9 +86,9 @@ fn the_whole_block() {
     assert_eq!(
         policy.health_gate,
         [
-            Gate::GpuCount,
-            Gate::Persistence,
-            Gate::FabricManager,
+            Gate::Check(HealthCheck::GpuCount),
+            Gate::Check(HealthCheck::Persistence),
+            Gate::Check(HealthCheck::FabricManager),
             Gate::Command(Value::text("/opt/ok {{ inventory_hostname }}")),
         ]
     );
@@ -93,6 +101,14 @@ fn the_whole_block() {
         timeout_s: 900,
     };
     assert_eq!(policy.power_cycle, Some(cycle));
+}
+
+#[test]
+fn a_gate_takes_every_check_there_is() {
+    let words: Vec<&str> = HealthCheck::ALL.iter().map(|check| check.word()).collect();
+    let written = policy(&format!("    health_gate: [{}, command: /opt/ok]\n", words.join(", ")));
+    assert_eq!(written.checks(), HealthCheck::ALL);
+    assert_eq!(written.gate_commands(), [Value::text("/opt/ok")]);
 }
 
 #[test]

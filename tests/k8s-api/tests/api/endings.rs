@@ -2,23 +2,27 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpufleet_k8s_api::server::Server;
 use gpufleet_k8s_api::settings::Settings;
 
-/// Each end meets the server in another instant of waking up, which it does after every look from outside.
+/// Each end meets the server in another instant of its waking up, in which it once missed that it was to end.
 #[test]
 fn a_server_that_wakes_up_as_it_is_dropped_ends() {
     let (done, ended) = mpsc::channel();
     thread::spawn(move || {
-        for _ in 0..2000 {
+        for turn in 0..5_000_u64 {
             let server = Server::standing(Settings::default()).expect("it starts");
             server.with(|_| ());
+            let wakes = Instant::now();
+            while wakes.elapsed() < Duration::from_nanos(turn * 37 % 100_000) {
+                std::hint::spin_loop();
+            }
             drop(server);
         }
         // Why ignored: who waits for it may have given up.
         let _ = done.send(());
     });
-    ended.recv_timeout(Duration::from_secs(50)).expect("every server ended");
+    ended.recv_timeout(Duration::from_secs(100)).expect("every server ended");
 }

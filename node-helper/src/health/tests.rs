@@ -1,9 +1,6 @@
 use std::sync::Arc;
 
-use gpufleet_protocol::{
-    health::{HealthCheck, HealthRequest},
-    nvml::{RemappedRows, Staged},
-};
+use gpufleet_protocol::nvml::{Code, RemappedRows, Staged};
 
 use super::*;
 use crate::{
@@ -13,8 +10,6 @@ use crate::{
         sim::{Sim, SimGpu, SimMachine},
         worker::NvmlError,
     },
-    health::{Unread, report},
-    os::roots::Roots,
     state::Record,
 };
 
@@ -28,19 +23,19 @@ fn good() -> SimGpu {
     SimGpu { persistence: true, ..SimGpu::new(0, true) }
 }
 
-fn of(gpu: SimGpu, ask: fn(&GpuReading) -> Says) -> Found {
-    each(&seen(Sim::new(vec![good(), SimGpu { index: 1, ..gpu }])), ask)
+fn of(gpu: SimGpu, check: fn(&Seen) -> Found) -> Found {
+    check(&seen(Sim::new(vec![good(), SimGpu { index: 1, ..gpu }])))
 }
 
 #[test]
 fn a_good_node_passes_every_check_of_its_gpus() {
     let seen = seen(Sim::new(vec![good(), SimGpu { index: 1, ..good() }]));
-    assert_eq!(count(&seen, Some(2)), (Verdict::Ok, "2 GPUs".to_owned()));
-    assert_eq!(count(&seen, None).0, Verdict::Ok);
-    for ask in [mig, ecc, persistence] {
-        assert_eq!(each(&seen, ask), (Verdict::Ok, "2 GPUs".to_owned()));
+    assert_eq!(gpu_count::check(&seen, Some(2)), (Verdict::Ok, "2 GPUs".to_owned()));
+    assert_eq!(gpu_count::check(&seen, None).0, Verdict::Ok);
+    for ask in [mig_layout::check, ecc::check, persistence::check] {
+        assert_eq!(ask(&seen), (Verdict::Ok, "2 GPUs".to_owned()));
     }
-    assert_eq!(fabric_manager(&seen).0, Verdict::NotApplicable);
+    assert_eq!(fabric_manager::check(&seen).0, Verdict::NotApplicable);
 }
 
 #[test]
@@ -49,38 +44,42 @@ fn each_defect_is_told_with_its_gpu() {
     for (gpu, ask, part) in [
         (
             SimGpu { mig: staged, ..good() },
-            mig as fn(&GpuReading) -> Says,
+            mig_layout::check as fn(&Seen) -> Found,
             "MIG mode is disabled and will be enabled",
         ),
-        (SimGpu { ecc: staged, ..good() }, ecc, "ECC is disabled and will be enabled"),
+        (SimGpu { ecc: staged, ..good() }, ecc::check, "ECC is disabled and will be enabled"),
         (
             SimGpu { uncorrected: 2, recovery_action: Ok(1), ..good() },
-            ecc,
+            ecc::check,
             "2 uncorrected memory errors since the driver was loaded, and the driver asks for a reset of the GPU",
         ),
         (
             SimGpu { uncorrected: 2, recovery_action: Ok(9), ..good() },
-            ecc,
+            ecc::check,
             "something that gpufleet does not know",
         ),
         (
             SimGpu { uncorrected: 2, recovery_action: Err(Code::NOT_SUPPORTED), ..good() },
-            ecc,
+            ecc::check,
             "does not tell whether they still matter",
         ),
-        (SimGpu { uncorrected: 2, uncorrected_sram: 1, ..good() }, ecc, "1 of them in SRAM"),
-        (SimGpu { uncorrected: 1, architecture: Some(6), ..good() }, ecc, "this generation does not contain"),
+        (SimGpu { uncorrected: 2, uncorrected_sram: 1, ..good() }, ecc::check, "1 of them in SRAM"),
+        (
+            SimGpu { uncorrected: 1, architecture: Some(6), ..good() },
+            ecc::check,
+            "this generation does not contain",
+        ),
         (
             SimGpu { rows: Ok(RemappedRows { failed: true, ..Default::default() }), ..good() },
-            ecc,
+            ecc::check,
             "replace the board",
         ),
         (
             SimGpu { rows: Ok(RemappedRows { pending: true, ..Default::default() }), ..good() },
-            ecc,
+            ecc::check,
             "waits to be remapped",
         ),
-        (SimGpu { persistence: false, ..good() }, persistence, "persistence is off"),
+        (SimGpu { persistence: false, ..good() }, persistence::check, "persistence is off"),
     ] {
         let (verdict, why) = of(gpu, ask);
         assert_eq!(verdict, Verdict::Fail, "{why}");
@@ -90,32 +89,32 @@ fn each_defect_is_told_with_its_gpu() {
 
 #[test]
 fn a_contained_error_and_counters_that_mig_refuses_hold_no_node() {
-    let (verdict, why) = of(SimGpu { uncorrected: 1, ..good() }, ecc);
+    let (verdict, why) = of(SimGpu { uncorrected: 1, ..good() }, ecc::check);
     assert_eq!(verdict, Verdict::Ok, "{why}");
     assert!(
         why.starts_with("2 GPUs; GPU 1: 1 uncorrected memory errors since the driver was loaded, contained"),
         "{why}"
     );
     let refuses = SimGpu { refuses_counters: true, ..good() };
-    assert_eq!(of(refuses.clone(), ecc).0, Verdict::Unknown);
-    assert_eq!(of(SimGpu { mig: Staged::settled(true), ..refuses }, ecc).0, Verdict::Ok);
+    assert_eq!(of(refuses.clone(), ecc::check).0, Verdict::Unknown);
+    assert_eq!(of(SimGpu { mig: Staged::settled(true), ..refuses }, ecc::check).0, Verdict::Ok);
 }
 
 #[test]
 fn what_cannot_be_read_is_unknown_and_what_a_gpu_lacks_is_not() {
-    assert_eq!(of(SimGpu { rows: Err(Code::UNKNOWN), ..good() }, ecc).0, Verdict::Unknown);
-    assert_eq!(of(SimGpu { rows: Err(Code::NOT_SUPPORTED), ..good() }, ecc).0, Verdict::Ok);
+    assert_eq!(of(SimGpu { rows: Err(Code::UNKNOWN), ..good() }, ecc::check).0, Verdict::Unknown);
+    assert_eq!(of(SimGpu { rows: Err(Code::NOT_SUPPORTED), ..good() }, ecc::check).0, Verdict::Ok);
     assert_eq!(
-        of(SimGpu { has_ecc: false, ..good() }, ecc),
+        of(SimGpu { has_ecc: false, ..good() }, ecc::check),
         (Verdict::Ok, "1 of 2 GPUs, the others do not have it".to_owned())
     );
     let without = seen(Sim::new(vec![SimGpu { has_ecc: false, ..good() }]));
-    assert_eq!(each(&without, ecc).0, Verdict::NotApplicable);
+    assert_eq!(ecc::check(&without).0, Verdict::NotApplicable);
     let lost = seen(Sim::new(vec![good(), SimGpu { index: 1, lost: true, ..good() }]));
-    for ask in [mig, ecc, persistence] {
-        assert_eq!(each(&lost, ask).0, Verdict::Unknown);
+    for ask in [mig_layout::check, ecc::check, persistence::check] {
+        assert_eq!(ask(&lost).0, Verdict::Unknown);
     }
-    let (verdict, why) = count(&lost, Some(2));
+    let (verdict, why) = gpu_count::check(&lost, Some(2));
     assert_eq!(verdict, Verdict::Fail);
     assert!(why.starts_with("GPU 1 is lost"), "{why}");
 }
@@ -124,7 +123,7 @@ fn what_cannot_be_read_is_unknown_and_what_a_gpu_lacks_is_not() {
 fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
     let one = seen(Sim::new(vec![good()]));
     assert_eq!(
-        count(&one, Some(2)),
+        gpu_count::check(&one, Some(2)),
         (
             Verdict::Fail,
             "the driver lists 1 GPUs, and 2 were here before; next step: look for Xid errors, then power-cycle the node"
@@ -138,25 +137,25 @@ fn a_gpu_that_is_missing_fails_and_a_node_without_any_has_nothing_to_check() {
         fabric_manager: FabricManager::Absent,
         resets: Default::default(),
     };
-    assert_eq!(count(&no_driver(0), None).0, Verdict::NotApplicable);
-    assert_eq!(count(&no_driver(0), Some(0)).0, Verdict::NotApplicable);
-    assert_eq!(count(&no_driver(0), Some(8)).0, Verdict::Fail);
-    assert_eq!(each(&no_driver(0), ecc).0, Verdict::NotApplicable);
-    assert_eq!(count(&no_driver(8), Some(8)).0, Verdict::Unknown);
-    assert_eq!(each(&no_driver(8), ecc).0, Verdict::Unknown);
+    assert_eq!(gpu_count::check(&no_driver(0), None).0, Verdict::NotApplicable);
+    assert_eq!(gpu_count::check(&no_driver(0), Some(0)).0, Verdict::NotApplicable);
+    assert_eq!(gpu_count::check(&no_driver(0), Some(8)).0, Verdict::Fail);
+    assert_eq!(ecc::check(&no_driver(0)).0, Verdict::NotApplicable);
+    assert_eq!(gpu_count::check(&no_driver(8), Some(8)).0, Verdict::Unknown);
+    assert_eq!(ecc::check(&no_driver(8)).0, Verdict::Unknown);
     let hung =
         Sim { broken: Some(NvmlError::Hung { detail: "NVML hangs".into() }), ..Sim::new(vec![good()]) };
-    assert_eq!(each(&seen(hung), mig), (Verdict::Unknown, "NVML hangs".to_owned()));
+    assert_eq!(mig_layout::check(&seen(hung)), (Verdict::Unknown, "NVML hangs".to_owned()));
 }
 
 #[test]
 fn switches_need_their_manager() {
     let with = |fabric_manager| Sim { switches: 4, fabric_manager, ..Sim::new(vec![good()]) };
-    assert_eq!(fabric_manager(&seen(with(true))).0, Verdict::Ok);
+    assert_eq!(fabric_manager::check(&seen(with(true))).0, Verdict::Ok);
     // The simulated node lists no process at all, so nobody knows.
-    assert_eq!(fabric_manager(&seen(with(false))).0, Verdict::Unknown);
+    assert_eq!(fabric_manager::check(&seen(with(false))).0, Verdict::Unknown);
     let absent = Seen { fabric_manager: FabricManager::Absent, ..seen(with(true)) };
-    assert_eq!(fabric_manager(&absent).0, Verdict::Fail);
+    assert_eq!(fabric_manager::check(&absent).0, Verdict::Fail);
 }
 
 #[test]

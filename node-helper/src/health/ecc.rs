@@ -1,0 +1,92 @@
+//! `ecc`: nothing pending, no uncorrected error that still matters, no row of memory that cannot be remapped.
+
+use gpufleet_protocol::nvml::{GpuReading, Staged, recovery};
+
+use super::{
+    Found, Seen,
+    gpus::{Says, each, lacks, on},
+};
+
+pub fn check(seen: &Seen) -> Found {
+    each(seen, of)
+}
+
+/// What uncorrected errors since the driver was loaded mean.
+///
+/// Source: NVIDIA, GPU memory error management: from Ampere on an error in DRAM is contained to the program that met it,
+/// and its page is taken out of use; the driver says itself when more is needed. Totals over the life of a board are
+/// history and do not count.
+fn uncorrected(gpu: &GpuReading, mode: Staged) -> Says {
+    /// `NVML_DEVICE_ARCH_TURING`, the last without containment.
+    const TURING: u32 = 6;
+    let count = match gpu.ecc_uncorrected {
+        Ok(0) => return Says::Fine,
+        Ok(count) => count,
+        // Why fine: without ECC nothing is counted, and beside MIG instances the whole GPU's counters are refused.
+        Err(code) if lacks(code) && (!mode.current || gpu.mig.is_ok_and(|mig| mig.current)) => {
+            return Says::Fine;
+        }
+        Err(code) => return Says::Unreadable(format!("uncorrected memory errors: {code}")),
+    };
+    let told = format!("{count} uncorrected memory errors since the driver was loaded");
+    let reset = |why: &str| {
+        Says::Wrong(format!("{told}, {why}; next step: reset the GPU, and replace it when they come back"))
+    };
+    if gpu.architecture.is_ok_and(|architecture| architecture <= TURING) {
+        return reset("which this generation does not contain");
+    }
+    match gpu.ecc_uncorrected_sram {
+        Ok(0) => {}
+        Ok(sram) => return reset(&format!("{sram} of them in SRAM, which are not contained")),
+        Err(code) if lacks(code) => {}
+        Err(code) => return Says::Unreadable(format!("{told}; those in SRAM: {code}")),
+    }
+    match gpu.recovery_action.map(recovery) {
+        Ok(None) => Says::Noted(format!("{told}, contained; a reset of the GPU when it is idle clears them")),
+        Ok(Some(asks)) => reset(&format!("and the driver asks for {asks}")),
+        Err(_) => reset("and this driver does not tell whether they still matter"),
+    }
+}
+
+/// Source of what each finding asks for: NVIDIA's GPU memory error management. Row remapping: pending needs a reset, a
+/// failure qualifies for replacement.
+fn of(gpu: &GpuReading) -> Says {
+    let mode = match gpu.ecc {
+        Ok(mode) => mode,
+        Err(code) if lacks(code) => return Says::Absent,
+        Err(code) => return Says::Unreadable(format!("ECC mode: {code}")),
+    };
+    let mut wrong = Vec::new();
+    let mut unread = Vec::new();
+    if mode.current != mode.pending {
+        wrong.push(format!(
+            "ECC is {} and will be {} after the next reset; next step: reset the GPU or reboot",
+            on(mode.current),
+            on(mode.pending)
+        ));
+    }
+    let mut noted = None;
+    match uncorrected(gpu, mode) {
+        Says::Wrong(why) => wrong.push(why),
+        Says::Unreadable(why) => unread.push(why),
+        Says::Noted(what) => noted = Some(what),
+        Says::Fine | Says::Absent => {}
+    }
+    match gpu.remapped_rows {
+        Ok(rows) if rows.failed => {
+            wrong.push("a row of memory could not be remapped; next step: replace the board".to_owned());
+        }
+        Ok(rows) if rows.pending => {
+            wrong.push("a row of memory waits to be remapped; next step: reset the GPU".to_owned());
+        }
+        Ok(_) => {}
+        // Why no word: GPUs before Ampere do not remap, and with MIG instances none tells.
+        Err(code) if lacks(code) => {}
+        Err(code) => unread.push(format!("remapped rows: {code}")),
+    }
+    match (wrong.is_empty(), unread.is_empty()) {
+        (false, _) => Says::Wrong(wrong.join("; ")),
+        (true, false) => Says::Unreadable(unread.join("; ")),
+        (true, true) => noted.map_or(Says::Fine, Says::Noted),
+    }
+}

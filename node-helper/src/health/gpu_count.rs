@@ -1,0 +1,45 @@
+//! `gpu_count`: as many GPUs as before, and each answers.
+
+use gpufleet_protocol::{health::Verdict, nvml::Code};
+
+use super::{
+    Found, Seen,
+    gpus::{NO_GPU, none},
+};
+
+/// Compares with what was there before; where nobody knows that, with the PCI bus.
+pub fn check(seen: &Seen, expected: Option<u32>) -> Found {
+    if none(seen) {
+        return match expected {
+            None | Some(0) => (Verdict::NotApplicable, NO_GPU.to_owned()),
+            Some(expected) => (
+                Verdict::Fail,
+                format!("{NO_GPU}, and it had {expected}; next step: look at the PCI bus (lspci)"),
+            ),
+        };
+    }
+    let snapshot = match &seen.snapshot {
+        Ok(snapshot) => snapshot,
+        Err(unread) => return (Verdict::Unknown, unread.why.clone()),
+    };
+    if let Some((index, code)) = snapshot.unreadable.first() {
+        // Source: nvml.h and the driver's InfoROM messages.
+        let next = match *code {
+            Code::RESET_REQUIRED => "reset the GPU",
+            Code(14) => "replace the board",
+            _ => "power-cycle the node",
+        };
+        return (Verdict::Fail, format!("GPU {index} is lost: {code}; next step: {next}"));
+    }
+    let have = u32::try_from(snapshot.gpus.len()).unwrap_or(u32::MAX);
+    let (expected, source) = match expected {
+        Some(expected) => (expected, "were here before"),
+        None => (seen.on_bus, "are on the PCI bus"),
+    };
+    if have == expected {
+        return (Verdict::Ok, format!("{have} GPUs"));
+    }
+    let next =
+        if have < expected { "; next step: look for Xid errors, then power-cycle the node" } else { "" };
+    (Verdict::Fail, format!("the driver lists {have} GPUs, and {expected} {source}{next}"))
+}
