@@ -88,7 +88,7 @@ bench: setup
 release: targets
 	tests/scripts/release.sh
 
-## reference: writes the generated pages of docs/reference and the generated part of docs/ansible.md
+## reference: writes the generated pages of docs/reference and the generated part of docs/ansible/cases.md
 reference:
 	UPDATE=1 $(CARGO) test --locked -p gpufleet reference
 	UPDATE=1 $(CARGO) test --locked -p gpufleet-tests --test compat reference

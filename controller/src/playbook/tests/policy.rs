@@ -122,7 +122,12 @@ fn the_command_line_wins() {
 
 #[test]
 fn the_examples_of_the_guide() {
-    let guide = include_str!("../../../../docs/guide/waves-and-reboots.md");
+    let guide = [
+        include_str!("../../../../docs/guide/rollout.md"),
+        include_str!("../../../../docs/guide/drains.md"),
+        include_str!("../../../../docs/guide/reboots.md"),
+    ]
+    .concat();
     let mut read = 0;
     for block in guide.split("```yaml\n").skip(1) {
         let text = block.split("```").next().unwrap_or_default();
