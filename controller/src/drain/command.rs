@@ -60,7 +60,8 @@ impl CommandDrainer {
 
     fn hooks(&self, target: &Target) -> Result<&HostHooks, DrainError> {
         self.options.hooks.get(&target.host).ok_or_else(|| {
-            DrainError(format!("there are no hooks for the host `{}`; nothing was run", target.host))
+            let why = format!("there are no hooks for the host `{}`", target.host);
+            DrainError::NotSent { why, left: "run" }
         })
     }
 
@@ -81,12 +82,11 @@ impl CommandDrainer {
             call.env.push(("GPUFLEET_RUN".to_owned(), marker.run.clone()));
             call.env.push(("GPUFLEET_MARKER".to_owned(), marker.to_string()));
         }
-        let unknown = |what: String| {
-            let node = target.map(|target| format!(" for {}", target.node)).unwrap_or_default();
-            DrainError(format!(
-                "the hook `{hook}`{node}{} {what}; its answer is unknown: run it by hand, it must exit with 0 for yes and 1 for no",
-                self.runner.place()
-            ))
+        let unknown = |did: String| DrainError::Hook {
+            hook: hook.to_owned(),
+            for_node: target.map(|target| format!(" for {}", target.node)).unwrap_or_default(),
+            place: self.runner.place(),
+            did,
         };
         let output = self.runner.run(call).await.map_err(|error| unknown(error.to_string()))?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -164,10 +164,13 @@ impl Drainer for CommandDrainer {
                 Ownership::Ours => Cordon::Ours { evidence: said },
                 Ownership::Theirs { by } => Cordon::HeldByOthers { by },
                 Ownership::NotDrained => {
-                    return Err(DrainError(format!(
-                        "the hook `drain` says yes for {}, yet `still_ours` says that it is not drained; run both by hand",
-                        target.node
-                    )));
+                    return Err(DrainError::Standing {
+                        what: format!(
+                            "the hook `drain` says yes for {}, yet `still_ours` says that it is not drained",
+                            target.node
+                        ),
+                        next: "run both by hand".to_owned(),
+                    });
                 }
             })
         }
@@ -227,11 +230,12 @@ impl Drainer for CommandDrainer {
             let resume = &self.hooks(target)?.resume;
             match self.ask("resume", resume, Some(target), Some(marker)).await? {
                 Answer::Yes(_) => Ok(Ownership::NotDrained),
-                Answer::No(lines) => Err(DrainError(format!(
-                    "{} stays drained: {}; run the hook `resume` by hand",
-                    target.node,
-                    words(lines, "the hook `resume` says no"),
-                ))),
+                Answer::No(lines) => Err(DrainError::StaysOut {
+                    node: target.node.clone(),
+                    out: "drained",
+                    why: words(lines, "the hook `resume` says no"),
+                    next: "run the hook `resume` by hand".to_owned(),
+                }),
             }
         }
         .boxed()
@@ -247,10 +251,10 @@ impl Drainer for CommandDrainer {
             let lines = match self.ask("out", hook, None, None).await? {
                 Answer::Yes(lines) => lines,
                 Answer::No(lines) => {
-                    return Err(DrainError(format!(
-                        "the hook `out` (`{hook}`) says no: {}; who is out is unknown",
-                        lines.join(" ")
-                    )));
+                    return Err(DrainError::Standing {
+                        what: format!("the hook `out` (`{hook}`) says no: {}", lines.join(" ")),
+                        next: "who is out is unknown".to_owned(),
+                    });
                 }
             };
             let out: BTreeMap<&str, &str> = lines
@@ -342,7 +346,10 @@ mod tests {
         });
         assert!(drainer.cordon(&target(), &marker(), "why").await.is_ok(), "it has a bound of its own");
         let error = drainer.activity(&target()).await.unwrap_err();
-        assert!(error.0.contains("the hook `is_idle` for n1 gave no answer within 0.2 s"), "{error}");
+        assert!(
+            error.to_string().contains("the hook `is_idle` for n1 gave no answer within 0.2 s"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -401,7 +408,7 @@ mod tests {
     async fn a_host_without_hooks_is_never_touched() {
         let other = Target { host: "h2".into(), node: "n2".into() };
         let error = with(|_| ()).cordon(&other, &marker(), "why").await.unwrap_err();
-        assert_eq!(error.0, "there are no hooks for the host `h2`; nothing was run");
+        assert_eq!(error.to_string(), "there are no hooks for the host `h2`; nothing was run");
         assert!(with(|_| ()).activity(&other).await.is_err());
     }
 

@@ -203,12 +203,13 @@ impl KubernetesDrainer {
                 self.stopped().insert(target.node.clone(), operands::stopped(&node));
                 Ok(node)
             }
-            Got::Missing | Got::Raced => Err(DrainError(format!(
-                "the cluster{} has no node `{}`; check the name that Kubernetes has for the host `{}` (`kubectl get nodes`)",
-                self.cluster.place(),
-                target.node,
-                target.host
-            ))),
+            Got::Missing | Got::Raced => Err(DrainError::Standing {
+                what: format!("the cluster{} has no node `{}`", self.cluster.place(), target.node),
+                next: format!(
+                    "check the name that Kubernetes has for the host `{}` (`kubectl get nodes`)",
+                    target.host
+                ),
+            }),
         }
     }
 
@@ -226,8 +227,7 @@ impl KubernetesDrainer {
     async fn may_disturb(&self, target: &Target, node: &Node) -> Result<(), DrainError> {
         self.proof().await?;
         // Why an error: a kubelet that starts after a reboot tells its boot in a while.
-        self.stranger(target, node)
-            .map_or(Ok(()), |why| Err(DrainError(format!("nobody was evicted: {why}"))))
+        self.stranger(target, node).map_or(Ok(()), |why| Err(DrainError::LeftAlone { what: "evicted", why }))
     }
 
     /// Why the cluster's node is not proven to be the host; `None` where it is, or where nobody knows the host's boot.
@@ -237,7 +237,10 @@ impl KubernetesDrainer {
 
     async fn take(&self, target: &Target, marker: &Marker, why: &str) -> Result<Cordon, DrainError> {
         if !marker.is_writable() {
-            return Err(DrainError(format!("`{marker}` cannot be read back; nothing was changed")));
+            return Err(DrainError::NotSent {
+                why: format!("`{marker}` cannot be read back"),
+                left: "changed",
+            });
         }
         for _ in 0..RACES {
             let node = self.read(target).await?;
@@ -287,12 +290,17 @@ impl KubernetesDrainer {
     }
 
     fn restless(&self, target: &Target) -> DrainError {
-        DrainError(format!(
-            "the node {} changes faster than it can be patched{}; see who writes to it (`kubectl get node {} -o yaml --show-managed-fields`)",
-            target.node,
-            self.cluster.place(),
-            target.node
-        ))
+        DrainError::Standing {
+            what: format!(
+                "the node {} changes faster than it can be patched{}",
+                target.node,
+                self.cluster.place()
+            ),
+            next: format!(
+                "see who writes to it (`kubectl get node {} -o yaml --show-managed-fields`)",
+                target.node
+            ),
+        }
     }
 
     /// Reads the node and its pods, and judges them.
@@ -352,10 +360,10 @@ impl KubernetesDrainer {
     async fn push(&self, target: &Target, marker: &Marker) -> Result<Activity, DrainError> {
         let look = self.look(target).await?;
         if !matches!(standing(&look.node, marker), Ownership::Ours) {
-            return Err(DrainError(format!(
-                "the node {} is not this run's; nobody was evicted",
-                target.node
-            )));
+            return Err(DrainError::Standing {
+                what: format!("the node {} is not this run's", target.node),
+                next: "nobody was evicted".to_owned(),
+            });
         }
         // Why not where a person overrules it: pods that could go in order would be killed with those that cannot.
         if !look.refused.is_empty() && !self.options.forced {
@@ -433,7 +441,8 @@ impl KubernetesDrainer {
             return (pod, said);
         }
         let reply = self.cluster.send(eviction::eviction(pod, self.options.grace_period, false)).await;
-        let answer = reply.map_or_else(|error| Evicted::Unanswered(error.0), |reply| eviction::read(&reply));
+        let answer =
+            reply.map_or_else(|error| Evicted::Unanswered(error.to_string()), |reply| eviction::read(&reply));
         self.ask_later(pod, &answer);
         (pod, answer)
     }

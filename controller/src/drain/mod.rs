@@ -7,6 +7,7 @@
 //! * An error means *unknown*, never *no*: who asks treats the node as busy and not ours.
 
 mod command;
+mod error;
 mod kubernetes;
 mod login;
 mod marker;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use command::{CommandDrainer, CommandOptions, HostHooks};
+pub use error::{DrainError, Effect};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use kubernetes::read_foreign_object;
 pub use kubernetes::{
@@ -122,13 +124,6 @@ pub struct Outage {
     /// Whether the scheduler has such a node at all.
     pub known: bool,
 }
-
-/// The scheduler did not answer, or not in a way that means something; never a "no".
-///
-/// Names the command and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DrainError(pub String);
 
 /// One scheduler.
 ///

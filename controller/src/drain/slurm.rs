@@ -24,8 +24,8 @@ use self::parse::{Job, NodeRecord};
 use self::standing::{away, evidence, held_by, is_silent, marks, outage, second_place, shown, standing};
 use super::marker::is_word;
 use super::{
-    Activity, Call, Cordon, DrainError, Drainer, Marker, Outage, Output, Ownership, RebootOrder, Runner,
-    Target,
+    Activity, Call, Cordon, DrainError, Drainer, Effect, Marker, Outage, Output, Ownership, RebootOrder,
+    Runner, Target,
 };
 
 /// How much of a reason's text follows the marker, in characters.
@@ -92,7 +92,6 @@ impl SlurmDrainer {
     }
 
     async fn run(&self, argv: &[&str], timeout: Duration) -> Result<Output, DrainError> {
-        let shown = format!("`{}`{}", argv.join(" "), self.runner.place());
         let seconds = timeout.as_secs().max(1).to_string();
         // Why unset: what a login shell exports would filter or redirect the answer.
         let wrapper = [
@@ -119,11 +118,12 @@ impl SlurmDrainer {
             argv,
             ["squeue" | "sinfo", ..] | ["scontrol", "show", ..] | ["scontrol", "-a", "show", ..]
         );
-        let effect = if asks { "" } else { "its effect is unknown: " };
-        let unknown = |what: String| {
-            DrainError(format!(
-                "{shown} {what}; {effect}check that slurmctld answers (`scontrol ping`), then resume the run"
-            ))
+        let unknown = |did: String| DrainError::Program {
+            command: argv.join(" "),
+            place: self.runner.place(),
+            did,
+            effect: if asks { Effect::None } else { Effect::Unknown },
+            next: "check that slurmctld answers (`scontrol ping`), then resume the run".to_owned(),
         };
         match self.runner.run(call).await {
             Ok(Output { status: Some(status), .. }) if STOPPED.contains(&status) => {
@@ -143,7 +143,11 @@ impl SlurmDrainer {
     }
 
     fn refused(&self, argv: &[&str], output: &Output, help: &str) -> DrainError {
-        DrainError(format!("`{}`{} says: {}; {help}", argv.join(" "), self.runner.place(), said(output)))
+        DrainError::Refused {
+            asked: format!("`{}`{}", argv.join(" "), self.runner.place()),
+            said: said(output),
+            next: help.to_owned(),
+        }
     }
 
     async fn read(&self, target: &Target) -> Result<NodeRecord, DrainError> {
@@ -168,12 +172,12 @@ impl SlurmDrainer {
         if output.status != Some(0) {
             return Err(self.refused(&argv, &output, "what runs on the node is unknown"));
         }
-        parse::jobs(&String::from_utf8_lossy(&output.stdout)).map_err(|line| {
-            DrainError(format!(
-                "`{}`{} printed a line that is no job: `{line}`; what runs on the node is unknown",
-                argv.join(" "),
-                self.runner.place()
-            ))
+        parse::jobs(&String::from_utf8_lossy(&output.stdout)).map_err(|line| DrainError::Program {
+            command: argv.join(" "),
+            place: self.runner.place(),
+            did: format!("printed a line that is no job: `{line}`"),
+            effect: Effect::None,
+            next: "what runs on the node is unknown".to_owned(),
         })
     }
 
@@ -189,10 +193,7 @@ impl SlurmDrainer {
             Ownership::Theirs { by } => return Ok(Cordon::HeldByOthers { by }),
             Ownership::NotDrained => {
                 if before.state.base == "UNKNOWN" {
-                    return Err(DrainError(format!(
-                        "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
-                        target.node, before.state
-                    )));
+                    return Err(unregistered(&before));
                 }
                 // Why not for silence alone: a node that was resumed a moment ago shows it for some seconds.
                 if !marks(&before).is_empty() {
@@ -223,14 +224,16 @@ impl SlurmDrainer {
                     &output,
                     "draining needs a Slurm operator or administrator, or SlurmUser",
                 ),
-                Ok(_) => DrainError(format!(
-                    "`{}`{} was accepted, yet {} shows {}; somebody may have resumed it at the same moment: look with `scontrol show node {}`",
-                    argv.join(" "),
-                    self.runner.place(),
-                    target.node,
-                    evidence(&after),
-                    target.node
-                )),
+                Ok(_) => DrainError::Program {
+                    command: argv.join(" "),
+                    place: self.runner.place(),
+                    did: format!("was accepted, yet {} shows {}", target.node, evidence(&after)),
+                    effect: Effect::None,
+                    next: format!(
+                        "somebody may have resumed it at the same moment: look with `scontrol show node {}`",
+                        target.node
+                    ),
+                },
             }),
         }
     }
@@ -269,7 +272,7 @@ impl SlurmDrainer {
         let deadline = Instant::now() + self.options.register_timeout;
         let mut registered: Option<(Timestamp, Instant)> = None;
         let before = loop {
-            let (record, waiting) = match self.read(target).await {
+            let waiting = match self.read(target).await {
                 Ok(record) => match standing(&record, marker) {
                     other @ (Ownership::NotDrained | Ownership::Theirs { .. }) => return Ok(other),
                     Ownership::Ours => match away(&record, rebooted_after) {
@@ -279,30 +282,29 @@ impl SlurmDrainer {
                                     break record;
                                 }
                                 Some((same, _)) if same == booted => {
-                                    (Some(record), "its boot was registered only just now".to_owned())
+                                    Ok("its boot was registered only just now".to_owned())
                                 }
                                 _ => {
                                     registered = Some((booted, Instant::now()));
-                                    (Some(record), "its boot was registered only just now".to_owned())
+                                    Ok("its boot was registered only just now".to_owned())
                                 }
                             },
                             _ => break record,
                         },
-                        Some(waiting) => (Some(record), waiting),
+                        Some(waiting) => Ok(waiting),
                     },
                 },
-                Err(DrainError(error)) => (None, error),
+                Err(error) => Err(error),
             };
             if Instant::now() + self.options.poll > deadline {
-                return Err(match record {
-                    None => DrainError(waiting),
-                    Some(_) => DrainError(format!(
-                        "{} stays drained: {waiting}, {} s long (`scontrol show node {}`{}); check slurmd on the node, then resume the run",
-                        target.node,
-                        self.options.register_timeout.as_secs(),
-                        target.node,
-                        self.runner.place()
-                    )),
+                let waiting = waiting?;
+                let long = self.options.register_timeout.as_secs();
+                let place = self.runner.place();
+                return Err(DrainError::StaysOut {
+                    node: target.node.clone(),
+                    out: "drained",
+                    why: format!("{waiting}, {long} s long (`scontrol show node {}`{place})", target.node),
+                    next: "check slurmd on the node, then resume the run".to_owned(),
                 });
             }
             tokio::time::sleep(self.options.poll).await;
@@ -349,10 +351,7 @@ impl SlurmDrainer {
                 return Ok(record);
             }
             if Instant::now() >= deadline {
-                return Err(DrainError(format!(
-                    "Slurm does not know the state of {} yet (State={}); it will once the node registered after slurmctld's start",
-                    target.node, record.state
-                )));
+                return Err(unregistered(&record));
             }
             tokio::time::sleep(self.options.poll).await;
         }
@@ -527,7 +526,8 @@ impl SlurmDrainer {
         Ok(match output.status {
             Some(0) => RebootOrder::Taken,
             _ => RebootOrder::Refused(
-                self.refused(&argv, &output, "check RebootProgram in slurm.conf, or reboot over SSH").0,
+                self.refused(&argv, &output, "check RebootProgram in slurm.conf, or reboot over SSH")
+                    .to_string(),
             ),
         })
     }
@@ -649,11 +649,19 @@ pub fn is_node_name(name: &str) -> bool {
     is_word(name) && !name.starts_with('-') && !name.eq_ignore_ascii_case("all")
 }
 
+/// A node whose state Slurm itself does not know yet.
+fn unregistered(record: &NodeRecord) -> DrainError {
+    DrainError::Standing {
+        what: format!("Slurm does not know the state of {} yet (State={})", record.name, record.state),
+        next: "it will once the node registered after slurmctld's start".to_owned(),
+    }
+}
+
 fn single(name: &str) -> Result<&str, DrainError> {
     if is_node_name(name) {
         Ok(name)
     } else {
-        Err(DrainError(format!("`{name}` is no name of one Slurm node; nothing was run")))
+        Err(DrainError::NotSent { why: format!("`{name}` is no name of one Slurm node"), left: "run" })
     }
 }
 
@@ -661,7 +669,8 @@ fn lock_word(run: &str) -> Result<&str, DrainError> {
     if is_word(run) {
         Ok(run)
     } else {
-        Err(DrainError(format!("`{run}` cannot be part of a reservation's name; nothing was run")))
+        let why = format!("`{run}` cannot be part of a reservation's name");
+        Err(DrainError::NotSent { why, left: "run" })
     }
 }
 
@@ -669,7 +678,7 @@ fn writable(marker: &Marker) -> Result<(), DrainError> {
     if marker.is_writable() {
         Ok(())
     } else {
-        Err(DrainError(format!("`{marker}` cannot be read back from Slurm; nothing was run")))
+        Err(DrainError::NotSent { why: format!("`{marker}` cannot be read back from Slurm"), left: "run" })
     }
 }
 

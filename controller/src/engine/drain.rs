@@ -703,8 +703,9 @@ impl NodeTask {
 
     /// Shows why a node is not given back yet, each cause once.
     async fn waits_to_give_back(&self, why: &DrainError, told: &mut String) {
-        if *told != why.0 {
-            told.clone_from(&why.0);
+        let why = why.to_string();
+        if *told != why {
+            told.clone_from(&why);
             self.state(NodeState::Resuming, Some(format!("waits: {why}"))).await;
         }
     }

@@ -87,7 +87,7 @@ mod tests {
         let model = RunModel::of(&events);
         for renderer in RENDERERS {
             let text = renderer.render(&model, &timing).unwrap();
-            let missing: Vec<_> = model.nodes().filter(|node| !text.contains(&node.name)).collect();
+            let missing: Vec<_> = model.nodes().iter().filter(|node| !text.contains(&node.name)).collect();
             assert!(missing.is_empty(), "{}: {missing:?}", renderer.name);
         }
     }

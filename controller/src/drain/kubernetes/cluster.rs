@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::DrainError;
+use super::super::{DrainError, Effect};
 use super::{
     api::{Api, Method, Reply, Request, escaped},
     eviction::said,
@@ -44,35 +44,42 @@ impl Cluster {
 
     pub(super) async fn send(&self, request: Request) -> Result<Reply, DrainError> {
         let shown = format!("{} {}", request.method, bare(&request.path));
-        let effect = if request.method == Method::Get { "" } else { "its effect is unknown: " };
+        let effect = if request.method == Method::Get { Effect::None } else { Effect::Unknown };
         let reply = self.api.send(request).await;
-        reply.map_err(|error| {
-            DrainError(format!(
-                "`{shown}`{}: {error}; {effect}check that the API server answers (`kubectl get --raw /readyz`)",
-                self.place()
-            ))
+        reply.map_err(|error| DrainError::Request {
+            request: shown,
+            place: self.place(),
+            why: error.to_string(),
+            effect,
+            next: Some("check that the API server answers (`kubectl get --raw /readyz`)".to_owned()),
         })
     }
 
     pub(super) async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<Got<T>, DrainError> {
         let shown = format!("{} {}", request.method, bare(&request.path));
         let reply = self.send(request).await?;
-        let wrong = |what: &str| DrainError(format!("`{shown}`{}: {what}", self.place()));
+        let wrong = |why: String, next: Option<&str>| DrainError::Request {
+            request: shown,
+            place: self.place(),
+            why,
+            effect: Effect::None,
+            next: next.map(str::to_owned),
+        };
         match reply.status {
             200..=299 => serde_json::from_slice(&reply.body)
                 .map(Got::Here)
-                .map_err(|error| wrong(&format!("the answer cannot be read: {error}"))),
+                .map_err(|error| wrong(format!("the answer cannot be read: {error}"), None)),
             404 => Ok(Got::Missing),
             409 => Ok(Got::Raced),
             422 if is_a_failed_test(&reply.body) => Ok(Got::Raced),
             status => {
                 let told: Status = serde_json::from_slice(&reply.body).unwrap_or_default();
-                let help = match status {
-                    401 => "; check the credentials of the kubeconfig",
-                    403 => "; docs/guide/kubernetes.md lists the rights that draining needs",
-                    _ => "",
+                let next = match status {
+                    401 => Some("check the credentials of the kubeconfig"),
+                    403 => Some("docs/guide/kubernetes.md lists the rights that draining needs"),
+                    _ => None,
                 };
-                Err(wrong(&format!("{}{help}", said(status, &told, &reply.body))))
+                Err(wrong(said(status, &told, &reply.body), next))
             }
         }
     }
@@ -127,7 +134,13 @@ impl Cluster {
                 return Ok(all);
             }
         }
-        Err(DrainError(format!("`GET {}`{} has no end", bare(path), self.place())))
+        Err(DrainError::Request {
+            request: format!("GET {}", bare(path)),
+            place: self.place(),
+            why: "the list has no end".to_owned(),
+            effect: Effect::None,
+            next: None,
+        })
     }
 
     pub(super) async fn daemon(&self, namespace: &str, name: &str) -> Result<Option<DaemonSet>, DrainError> {

@@ -51,12 +51,16 @@ impl KubernetesDrainer {
             let left = self.options.ready_timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break Err(match waits {
-                    Ok(why) => DrainError(format!(
-                        "{} stays cordoned: {why}, {} s long (`kubectl describe node {}`); correct that, then resume the run",
-                        target.node,
-                        self.options.ready_timeout.as_secs(),
-                        target.node
-                    )),
+                    Ok(why) => DrainError::StaysOut {
+                        node: target.node.clone(),
+                        out: "cordoned",
+                        why: format!(
+                            "{why}, {} s long (`kubectl describe node {}`)",
+                            self.options.ready_timeout.as_secs(),
+                            target.node
+                        ),
+                        next: "correct that, then resume the run".to_owned(),
+                    },
                     Err(error) => error,
                 });
             }
@@ -130,7 +134,7 @@ impl KubernetesDrainer {
             }
             if let Some(why) = self.has_lost_lock().await? {
                 let nothing = standing::abandon(&node, marker).is_empty();
-                return if nothing { Ok(()) } else { Err(DrainError(why)) };
+                return if nothing { Ok(()) } else { Err(DrainError::Lock { why }) };
             }
             if self.take_notices_back(target, marker).await? && self.abandon(target, &node, marker).await? {
                 return Ok(());
@@ -236,7 +240,7 @@ impl KubernetesDrainer {
             }
             if let Some(why) = self.has_lost_lock().await? {
                 let nothing = operands::restore(&node, &marker.to_string()).is_empty();
-                return if nothing { Ok(()) } else { Err(DrainError(why)) };
+                return if nothing { Ok(()) } else { Err(DrainError::Lock { why }) };
             }
             let mut patch = vec![standing::same(&node), standing::owned(marker)];
             patch.push(standing::annotate(standing::WHY, &line(why)));
@@ -264,7 +268,10 @@ impl KubernetesDrainer {
             None if self.options.pauses_operands => Some(operands::how_to_look(&target.node)),
             Some(_) | None => None,
         };
-        DrainError(left.map_or_else(|| error.to_string(), |left| format!("{error}; {left}")))
+        match left {
+            Some(next) => DrainError::Paused { error: Box::new(error), next },
+            None => error,
+        }
     }
 }
 

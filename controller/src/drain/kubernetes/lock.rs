@@ -28,7 +28,7 @@ impl Held {
 
     /// Whether this process may change something: it took no lock, or has it still.
     pub(super) async fn proof(&self, cluster: &Cluster, lock: &Lock) -> Result<(), DrainError> {
-        self.lost(cluster, lock).await?.map_or(Ok(()), |why| Err(DrainError(why)))
+        self.lost(cluster, lock).await?.map_or(Ok(()), |why| Err(DrainError::Lock { why }))
     }
 
     /// That the lock which this process took is not its any more, in words; `None` where it took none, or has it still.
@@ -67,15 +67,13 @@ impl Held {
                 // Why read again: the next reading says who has it, whatever this answer was.
                 Got::Here(_) | Got::Raced => {}
                 Got::Missing => {
-                    return Err(DrainError(format!(
-                        "{} cannot be made: is there a namespace `{}`?",
-                        shown(cluster, lock),
-                        lock.namespace
-                    )));
+                    let lease = shown(cluster, lock);
+                    let why = format!("{lease} cannot be made: is there a namespace `{}`?", lock.namespace);
+                    return Err(DrainError::Lock { why });
                 }
             }
         }
-        Err(DrainError(format!("{} changes faster than it can be taken", shown(cluster, lock))))
+        Err(DrainError::Lock { why: format!("{} changes faster than it can be taken", shown(cluster, lock)) })
     }
 
     pub(super) async fn release(&self, cluster: &Cluster, lock: &Lock, run: &str) -> Result<(), DrainError> {
@@ -89,7 +87,9 @@ impl Held {
             }
         }
         if holder(cluster, lock).await?.as_deref() == Some(run) {
-            return Err(DrainError(format!("{} is still held by run {run}", shown(cluster, lock))));
+            return Err(DrainError::Lock {
+                why: format!("{} is still held by run {run}", shown(cluster, lock)),
+            });
         }
         if self.get().as_deref() == Some(run) {
             self.set(None);

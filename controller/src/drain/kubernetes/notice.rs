@@ -49,7 +49,7 @@ impl KubernetesDrainer {
         }
         // Why an error: whoever is told to go may have to stay, so it is asked again first.
         if !trial.unknown.is_empty() {
-            return Err(DrainError(format!("nobody was told to go yet: {}", trial.unknown.join(", "))));
+            return Err(DrainError::LeftAlone { what: "told to go yet", why: trial.unknown.join(", ") });
         }
         self.give_notice(target, marker, &look).await
     }
@@ -67,7 +67,10 @@ impl KubernetesDrainer {
         self.may_disturb(target, &look.node).await?;
         let now = Timestamp::now();
         let seconds = i64::try_from(notice.as_secs()).unwrap_or_default();
-        let unheard = || DrainError("the notice has no end that can be told".to_owned());
+        let unheard = || {
+            let why = "the notice has no end that can be told".to_owned();
+            DrainError::LeftAlone { what: "told to go yet", why }
+        };
         let end = Timestamp::from_second(now.as_second().saturating_add(seconds)).map_err(|_| unheard())?;
         let text =
             format!("evicted from {end} by {marker}: {}", look.node.annotation(WHY).unwrap_or_default());

@@ -331,7 +331,7 @@ async fn resume_waits_for_the_newer_boot_and_gives_up_in_time() {
     let reboot = |text: &str| Some(text.parse().unwrap());
     let (drainer, runner) = with(Fake::ours());
     let error = drainer.resume(&target(), &own(), reboot("2026-11-21T09:00:00Z")).await.unwrap_err();
-    assert!(error.0.contains("has not registered since its reboot"), "{error}");
+    assert!(error.to_string().contains("has not registered since its reboot"), "{error}");
     assert_eq!(updates(&runner), 0);
     for state in ["DOWN+DRAIN+NOT_RESPONDING", "UNKNOWN+DRAIN", "DOWN+DRAIN+REBOOT_ISSUED"] {
         let (drainer, runner) = with(Fake { state: state.into(), ..Fake::ours() });
@@ -376,7 +376,7 @@ async fn silence_is_unknown_and_never_no() {
     let (drainer, _) = with(Fake { silent_at: Some((0, false)), ..Fake::ours() });
     let error = drainer.ownership(&target(), &own()).await.unwrap_err();
     assert!(
-        error.0.starts_with("`scontrol show node -o gpu1` on login1 gave no answer within 20 s"),
+        error.to_string().starts_with("`scontrol show node -o gpu1` on login1 gave no answer within 20 s"),
         "{error}"
     );
     let (drainer, _) = with(Fake { silent_at: Some((1, false)), ..Fake::ours() });

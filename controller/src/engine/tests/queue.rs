@@ -66,6 +66,11 @@ pub(super) struct Queue {
     pub(super) takes_no_word: Mutex<bool>,
 }
 
+/// An error whose text is this one alone.
+fn unanswered(why: impl Into<String>) -> DrainError {
+    DrainError::Lock { why: why.into() }
+}
+
 impl Queue {
     pub(super) fn note(&self, what: &str, node: &str) {
         lock(&self.log).push(format!("{what} {node}"));
@@ -105,7 +110,7 @@ impl FakeScheduler {
         let mut silent = lock(&self.0.queue.silent);
         if *silent > 0 {
             *silent -= 1;
-            return Err(DrainError("no answer".to_owned()));
+            return Err(unanswered("no answer"));
         }
         Ok(())
     }
@@ -198,8 +203,7 @@ impl Drainer for FakeScheduler {
         _why: &'a str,
     ) -> BoxFuture<'a, Result<(), DrainError>> {
         let deaf = *lock(&self.0.queue.takes_no_word);
-        let answer =
-            if deaf { Err(DrainError("no answer; `kubectl x` mends it".to_owned())) } else { Ok(()) };
+        let answer = if deaf { Err(unanswered("no answer; `kubectl x` mends it")) } else { Ok(()) };
         Box::pin(std::future::ready(answer))
     }
 
@@ -237,7 +241,7 @@ impl Drainer for FakeScheduler {
             if *lock(&self.0.queue.hangs) {
                 std::future::pending::<()>().await;
             }
-            self.answers().map_err(|error| DrainError(format!("`{}`: {error}", target.node)))?;
+            self.answers().map_err(|error| unanswered(format!("`{}`: {error}", target.node)))?;
             Ok(Some(Vec::new()))
         })
     }
@@ -273,7 +277,7 @@ impl Drainer for FakeScheduler {
             }
             if rebooted_after.is_some() && self.0.with(&target.host, |machine| machine.boot) == 1 {
                 tokio::time::sleep(REGISTERS).await;
-                return Err(DrainError(format!("{} has not registered since its reboot", target.node)));
+                return Err(unanswered(format!("{} has not registered since its reboot", target.node)));
             }
             lock(&self.0.queue.held).remove(&target.node);
             self.0.queue.note("resume", &target.node);
@@ -292,7 +296,7 @@ impl Drainer for FakeScheduler {
         _marker: &'a Marker,
     ) -> BoxFuture<'a, Result<(), DrainError>> {
         let keeps = *lock(&self.0.queue.keeps_marks);
-        let answer = if keeps { Err(DrainError("no answer to the patch".to_owned())) } else { Ok(()) };
+        let answer = if keeps { Err(unanswered("no answer to the patch")) } else { Ok(()) };
         Box::pin(std::future::ready(answer))
     }
 
