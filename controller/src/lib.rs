@@ -20,5 +20,5 @@ pub mod transport;
 
 use gpufleet_language::glob;
 pub use gpufleet_language::{
-    diagnostic, inventory, lint, migration, names, playbook, template, vault, visible, yaml,
+    diagnostic, inventory, lint, migration, names, playbook, template, vault, visible,
 };

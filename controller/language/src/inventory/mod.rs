@@ -28,7 +28,7 @@ mod words;
 
 pub use load::LoadOptions;
 pub use model::{HostName, HostVars, Inventory};
-pub use var_files::read_vars;
+pub use var_files::{given_vars, read_vars};
 
 #[cfg(test)]
 mod properties;

@@ -142,6 +142,27 @@ pub fn read_vars(path: &Path, keyring: &Keyring) -> Result<Map<String, Value>, D
     Ok(vars.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
 }
 
+/// Reads variables that the command line gives, from a file or as they are: what is encrypted is decrypted and marked.
+///
+/// # Errors
+/// No YAML, no mapping of names to values, or a value that no password opens.
+pub fn given_vars(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
+    let encrypted = vault::is_encrypted(source.text());
+    let source = &if encrypted { keyring.open_file(source)? } else { Arc::clone(source) };
+    let root = yaml::parse_source(source)?;
+    keyring.note(&root);
+    let mut value = root.to_json();
+    keyring.reveal(&mut value)?;
+    match value {
+        Value::Object(map) if encrypted => {
+            Ok(map.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
+        }
+        Value::Object(map) => Ok(map),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Diagnostic::error(format!("{} is not a mapping of names to values", source.name())).into()),
+    }
+}
+
 fn vars_of(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, Diagnostics> {
     let root = yaml::parse_source(source)?;
     keyring.note(&root);

@@ -16,6 +16,7 @@ mod program;
 mod role;
 mod start;
 mod tags;
+mod vars;
 
 pub use check::Known;
 pub use library::{Included, Library, Site, Wanted};
@@ -33,6 +34,7 @@ pub use program::{
 };
 pub use role::Role;
 pub use tags::TagFilter;
+pub use vars::read_late_vars;
 
 #[cfg(test)]
 mod tests;

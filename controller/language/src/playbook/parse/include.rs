@@ -653,7 +653,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 impl Diagnostic {
     /// Place and message in one line.
-    pub fn one_line(&self) -> String {
+    pub(crate) fn one_line(&self) -> String {
         match &self.span {
             Some(span) => format!("{}:{}:{}: {}", span.file(), span.line, span.column, self.message),
             None => self.message.clone(),
