@@ -18,7 +18,6 @@ pub mod session;
 pub mod settings;
 pub mod transport;
 
-use gpufleet_language::glob;
 pub use gpufleet_language::{
     diagnostic, inventory, lint, migration, names, playbook, template, vault, visible,
 };

@@ -15,7 +15,6 @@
 //! Ansible's language is in it.
 
 pub mod diagnostic;
-pub mod glob;
 pub mod inventory;
 pub mod lint;
 pub mod migration;

@@ -7,13 +7,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use gpufleet_protocol::glob::Glob;
+
 use super::address::parse_address;
 use super::draft::ALL;
 use super::load::{expands, read_file};
 use super::model::{HostName, Inventory};
 use super::name_regex::NameRegex;
 use crate::diagnostic::{Diagnostic, Diagnostics, SourceFile, Span, did_you_mean};
-use crate::glob::Glob;
 use crate::names::{NameList, fold_names, is_number_list};
 
 /// One part of a pattern.

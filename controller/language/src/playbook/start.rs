@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::glob::Glob;
+
 use super::{
     program::{Block, Item, Items, Play, Program, Task},
     tags::TagFilter,
 };
-use crate::glob::Glob;
 
 impl Program {
     /// The program from the first task on that `wanted` names, or matches as a glob; tasks that `tags` leaves out do

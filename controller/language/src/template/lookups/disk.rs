@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::glob::Glob;
 use minijinja::{Environment, Error};
 
-use super::files::matcher;
 use super::{Engine, Outside, top_scope, unknown};
 use crate::template::frame::{collect, expose};
 use crate::template::outside::PathKind;
@@ -63,10 +63,10 @@ fn fileglob(value: &Engine) -> Result<Engine, Error> {
     if folder.contains(['*', '?', '[']) {
         return Err(refusal("fileglob", "only the last part of the path can be a pattern"));
     }
-    let matches = matcher(pattern).map_err(|_| refusal("fileglob", "it is not a pattern"))?;
+    let glob = Glob::new(pattern);
     let listed = if path.starts_with('/') && folder.is_empty() { "/" } else { folder };
     let mut files = outside.files_of(listed).map_err(|message| refusal("fileglob", &message))?;
-    files.retain(|file| matches.is_match(file) && (!file.starts_with('.') || pattern.starts_with('.')));
+    files.retain(|file| glob.matches(file) && (!file.starts_with('.') || pattern.starts_with('.')));
     files.sort_unstable();
     let whole = |file: &String| match path.rsplit_once('/') {
         Some((folder, _)) => Value::from(format!("{folder}/{file}")),

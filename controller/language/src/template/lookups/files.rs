@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::glob::Glob;
+
 use super::surroundings::words_and_options;
 use super::{Failure, Found, Lookup, Request, rendered, text, truth};
 use crate::template::outside::{Content, PathKind};
@@ -199,37 +201,6 @@ fn template(request: &Request) -> Found {
     Ok(out)
 }
 
-/// A pattern of names, as for Python's `fnmatch`.
-pub(super) fn matcher(pattern: &str) -> Result<regex::Regex, Failure> {
-    let mut text = String::from("(?s)^");
-    let mut chars = pattern.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '*' => text.push_str(".*"),
-            '?' => text.push('.'),
-            '[' if chars.clone().skip(1).any(|c| c == ']') => {
-                text.push('[');
-                if chars.next_if_eq(&'!').is_some() {
-                    text.push('^');
-                }
-                let mut first = true;
-                for c in chars.by_ref() {
-                    match c {
-                        ']' if !first => break,
-                        '-' => text.push('-'),
-                        c => text.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
-                    }
-                    first = false;
-                }
-                text.push(']');
-            }
-            c => text.push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
-        }
-    }
-    text.push('$');
-    regex::Regex::new(&text).map_err(|_| format!("`{pattern}` is not a pattern").into())
-}
-
 fn glob(request: &Request) -> Found {
     let outside = request.outside()?;
     let mut out = Vec::new();
@@ -246,8 +217,8 @@ fn glob(request: &Request) -> Found {
             let there = candidates(request, Some("files"), folder)?;
             there.into_iter().find(|path| outside.kind(path) == Some(PathKind::Folder)).into_iter().collect()
         };
-        let matches = matcher(name)?;
-        let shows = |file: &str| matches.is_match(file) && (!file.starts_with('.') || name.starts_with('.'));
+        let pattern = Glob::new(name);
+        let shows = |file: &str| pattern.matches(file) && (!file.starts_with('.') || name.starts_with('.'));
         for folder in folders {
             let mut files: Vec<String> =
                 outside.files_of(&folder)?.into_iter().filter(|file| shows(file)).collect();
