@@ -1,6 +1,6 @@
 //! How much one evaluation may make, so that a template that goes wrong is an error and not the end of the machine.
 //!
-//! Owns the two bounds and the filters through which [`super::inserts`] lets the operands of `~`, `+` and `*` go, since
+//! Owns the two bounds and the filters through which [`super::rewrite`] lets the operands of `~`, `+` and `*` go, since
 //! the engine would make anything of them. Invariant: nothing is made before it is known to fit; who passes a bound is
 //! told at the place where it was passed, also where a filter or `default` would have gone on without.
 

@@ -10,10 +10,10 @@ use minijinja::value::Kwargs;
 use minijinja::{Environment, Expression, UndefinedBehavior};
 
 use super::includes::{self, Shelves, TakenIn};
-use super::inserts::{self, Inserted};
+use super::rewrite::{self, Rewritten};
 use super::scan::{self, Piece};
 use super::value::Value;
-use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, growing, inert, lookups, minus};
+use super::{Scope, Syntax, TemplateError, Truth, bounds, filters, frame, inert, lookups, mutable};
 use crate::diagnostic::suggest;
 
 /// Steps that one evaluation may take: a loop over a million items is a mistake.
@@ -35,8 +35,8 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // Why: on an error it looks up every variable in sight, which counts as use here, and collects their secrets.
     environment.set_debug(false);
     bounds::register(&mut environment);
-    growing::register(&mut environment);
-    inserts::register(&mut environment);
+    mutable::register(&mut environment);
+    rewrite::register(&mut environment);
     environment.set_formatter(|out, state, value| {
         // Why: `x if y` without `else` gives nothing, and that is no mistake within a text.
         if value.is_undefined() {
@@ -65,7 +65,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 struct Compiled {
     code: Code,
     /// It changes lists or mappings.
-    grows: bool,
+    changes: bool,
 }
 
 enum Code {
@@ -77,8 +77,8 @@ enum Code {
 }
 
 pub(super) struct Document {
-    written: inserts::Document,
-    grown: Option<Inserted>,
+    written: rewrite::Document,
+    literals: Option<Rewritten>,
 }
 
 impl Document {
@@ -87,18 +87,19 @@ impl Document {
         source: &str,
         syntax: &Syntax,
         marks: &SyntaxConfig,
-        grows: bool,
+        changes: bool,
         outside: &HashSet<String>,
     ) -> Self {
         let own_marks = syntax.has_own_marks();
-        let text = if own_marks { Cow::Owned(scan::dotted_template(source)) } else { Cow::Borrowed(source) };
-        let written = inserts::document(&text, syntax, marks, outside);
-        let grown = (own_marks && grows).then(|| growing::grown_template(&written.inserted.text));
-        Self { written, grown }
+        let text =
+            if own_marks { Cow::Owned(rewrite::dotted_template(source)) } else { Cow::Borrowed(source) };
+        let written = rewrite::document(&text, syntax, marks, outside);
+        let literals = (own_marks && changes).then(|| rewrite::with_literals_in(&written.text.text));
+        Self { written, literals }
     }
 
     pub(super) fn text(&self) -> &str {
-        &self.grown.as_ref().unwrap_or(&self.written.inserted).text
+        &self.literals.as_ref().unwrap_or(&self.written.text).text
     }
 
     /// The names that it sets.
@@ -110,8 +111,8 @@ impl Document {
     pub(super) fn error(&self, error: &minijinja::Error) -> TemplateError {
         let error = TemplateError::from_engine(error, self.text());
         error.moved(|at| {
-            let at = self.grown.as_ref().map_or(at, |grown| grown.back(at));
-            self.written.inserted.back(at)
+            let at = self.literals.as_ref().map_or(at, |literals| literals.back(at));
+            self.written.text.back(at)
         })
     }
 }
@@ -119,19 +120,19 @@ impl Document {
 /// An expression as the engine takes it.
 struct Coded {
     code: Expression<'static, 'static>,
-    text: Inserted,
-    grown: Option<Inserted>,
+    text: Rewritten,
+    literals: Option<Rewritten>,
 }
 
 impl Coded {
     fn eval(&self, root: minijinja::Value) -> Result<minijinja::Value, TemplateError> {
-        self.code.eval(root).map_err(|error| coded_error(&error, &self.text, self.grown.as_ref()))
+        self.code.eval(root).map_err(|error| coded_error(&error, &self.text, self.literals.as_ref()))
     }
 }
 
-fn coded_error(error: &minijinja::Error, text: &Inserted, grown: Option<&Inserted>) -> TemplateError {
-    TemplateError::from_engine(error, &grown.unwrap_or(text).text)
-        .moved(|at| text.back(grown.map_or(at, |grown| grown.back(at))))
+fn coded_error(error: &minijinja::Error, text: &Rewritten, literals: Option<&Rewritten>) -> TemplateError {
+    TemplateError::from_engine(error, &literals.unwrap_or(text).text)
+        .moved(|at| text.back(literals.map_or(at, |literals| literals.back(at))))
 }
 
 enum Part {
@@ -162,17 +163,17 @@ fn cached(
 }
 
 fn compile_expression(source: &str) -> Result<Coded, TemplateError> {
-    let unqualified = scan::unqualified(source);
-    let dotted = scan::dotted(&unqualified);
-    let text = inserts::expression(&minus::rewritten(&dotted));
-    let grown = growing::grows(source).then(|| growing::grown_expression(&text.text));
-    let final_text = &grown.as_ref().unwrap_or(&text).text;
+    let unqualified = rewrite::unqualified(source);
+    let dotted = rewrite::dotted(&unqualified);
+    let text = rewrite::expression(&rewrite::with_minus(&dotted));
+    let literals = rewrite::changes_values(source).then(|| rewrite::with_literals(&text.text));
+    let final_text = &literals.as_ref().unwrap_or(&text).text;
     let compiled = ENVIRONMENT
         .compile_expression_owned(final_text.clone())
         .and_then(|code| whole(final_text, true, &SYNTAX).map(|()| code));
     match compiled {
-        Ok(code) => Ok(Coded { code, text, grown }),
-        Err(error) => Err(coded_error(&error, &text, grown.as_ref())),
+        Ok(code) => Ok(Coded { code, text, literals }),
+        Err(error) => Err(coded_error(&error, &text, literals.as_ref())),
     }
 }
 
@@ -187,7 +188,7 @@ pub(super) fn whole(text: &str, is_expression: bool, syntax: &SyntaxConfig) -> R
 fn expression(source: &str) -> Result<Arc<Compiled>, TemplateError> {
     cached(&EXPRESSIONS, source, || {
         let code = compile_expression(source).map(Code::Expression)?;
-        Ok(Compiled { code, grows: growing::grows(source) })
+        Ok(Compiled { code, changes: rewrite::changes_values(source) })
     })
 }
 
@@ -206,13 +207,13 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
             !(open && pieces.len() > 1)
         };
         let Some(pieces) = scan::pieces(source).filter(several) else {
-            let grows = growing::grows(source);
-            let document = Document::of(source, &Syntax::default(), &SYNTAX, grows, &HashSet::new());
+            let changes = rewrite::changes_values(source);
+            let document = Document::of(source, &Syntax::default(), &SYNTAX, changes, &HashSet::new());
             ENVIRONMENT
                 .template_from_str(document.text())
                 .and_then(|_| whole(document.text(), false, &SYNTAX))
                 .map_err(|error| document.error(&error))?;
-            return Ok(Compiled { grows: document.grown.is_some(), code: Code::Document(document) });
+            return Ok(Compiled { changes: document.literals.is_some(), code: Code::Document(document) });
         };
         let mut parts = Vec::new();
         for piece in pieces {
@@ -220,13 +221,13 @@ fn template(source: &str) -> Result<Arc<Compiled>, TemplateError> {
                 Piece::Text(range) => Part::Text(source.get(range).unwrap_or_default().into()),
                 Piece::Expression(range) => {
                     let start = range.start;
-                    let text = scan::doubled_backslashes(source.get(range).unwrap_or_default());
+                    let text = rewrite::doubled_backslashes(source.get(range).unwrap_or_default());
                     let code = compile_expression(&text).map_err(|error| error.shifted(start))?;
                     Part::Expression { code: Box::new(code), start }
                 }
             });
         }
-        Ok(Compiled { code: Code::Pieces(parts), grows: growing::grows(source) })
+        Ok(Compiled { code: Code::Pieces(parts), changes: rewrite::changes_values(source) })
     })
 }
 
@@ -265,8 +266,8 @@ pub fn evaluate(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError
     let compiled = expression(source)?;
     let Code::Expression(code) = &compiled.code else { return Ok(Value::Null) };
     evaluated(source, scope, |root| {
-        if compiled.grows {
-            frame::let_grow();
+        if compiled.changes {
+            frame::allow_changes();
         }
         frame::collect(&code.eval(root)?)
     })
@@ -323,8 +324,8 @@ pub fn render(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> 
 fn render_line(source: &str, scope: &Arc<Scope>) -> Result<Value, TemplateError> {
     let compiled = template(source)?;
     evaluated(source, scope, |root| {
-        if compiled.grows {
-            frame::let_grow();
+        if compiled.changes {
+            frame::allow_changes();
         }
         match &compiled.code {
             Code::Pieces(parts) => match parts.as_slice() {
@@ -427,7 +428,8 @@ pub fn render_document_as(
         true => SYNTAX.clone(),
         false => syntax.config().map_err(TemplateError::new)?,
     };
-    let document = Document::of(body, syntax, &marks, takes_in || growing::grows(body), &HashSet::new());
+    let document =
+        Document::of(body, syntax, &marks, takes_in || rewrite::changes_values(body), &HashSet::new());
     let taken = TakenIn::of(&document);
     let rendered = evaluated(body, scope, |root| {
         // Why anew each time: an environment keeps the templates that it took in, and their macros belong to one evaluation.
@@ -439,8 +441,8 @@ pub fn render_document_as(
                 taken.open(own, outside, shelves, syntax, &marks);
             }
         }
-        if document.grown.is_some() {
-            frame::let_grow();
+        if document.literals.is_some() {
+            frame::allow_changes();
         }
         frame::note_macros(document.text());
         environment
@@ -560,7 +562,7 @@ fn references(
     };
     let is_own = |name: &String| {
         // Why `undefined`: Jinja has no such value, and everybody means it so.
-        ["omit", "undefined", inserts::SCOPE].contains(&name.as_str())
+        ["omit", "undefined", rewrite::SCOPE].contains(&name.as_str())
             // Why unless called: a variable may have the name of a function.
             || is_function(name) && scan::find_variable(source, name).is_none_or(|at| called(name, at))
             || macros.contains(name)
@@ -693,5 +695,5 @@ const FUNCTIONS: &[&str] = &["range", "dict", "namespace", "lookup", "query", "q
 
 /// Whether the engine has a function of this name.
 pub(super) fn is_function(name: &str) -> bool {
-    FUNCTIONS.contains(&name) || [growing::LIST, growing::DICT].contains(&name)
+    FUNCTIONS.contains(&name) || [rewrite::LIST, rewrite::DICT].contains(&name)
 }

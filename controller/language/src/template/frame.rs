@@ -12,7 +12,7 @@ use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr};
 
 use super::filters::dates;
 use super::value::{Dict, List, OMITTED, Value};
-use super::{Scope, TemplateError, bounds, engine, growing, inert, inserts, scan, sight};
+use super::{Scope, TemplateError, bounds, engine, inert, mutable, rewrite, scan, sight};
 
 type Engine = minijinja::Value;
 
@@ -26,7 +26,7 @@ struct Frame {
     error: Option<TemplateError>,
     /// Lists and mappings of variables that this evaluation may change for itself, where it may: by their place in memory,
     /// which the first of the pair keeps.
-    growing: Option<HashMap<*const (), (Value, Engine)>>,
+    mutable: Option<HashMap<*const (), (Value, Engine)>>,
     /// How many values a text has got, and the last of them.
     written: usize,
     last: Option<Value>,
@@ -138,7 +138,7 @@ pub(super) fn evaluate(
             misses: Vec::new(),
             unknown: false,
             error: None,
-            growing: None,
+            mutable: None,
             written: 0,
             last: None,
             masked_lines: Vec::new(),
@@ -189,12 +189,12 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
         Value::Str(text) => Engine::from(Arc::clone(text)),
         Value::List(list) => {
             let place = Arc::as_ptr(list).cast();
-            grown(place, value, || growing::list(list))
+            changeable(place, value, || mutable::list(list))
                 .unwrap_or_else(|| Engine::from_dyn_object(Arc::clone(list)))
         }
         Value::Map(dict) => {
             let place = Arc::as_ptr(dict).cast();
-            grown(place, value, || growing::dict(dict))
+            changeable(place, value, || mutable::dict(dict))
                 .unwrap_or_else(|| Engine::from_dyn_object(Arc::clone(dict)))
         }
         Value::Omit => Engine::from_object(Omit),
@@ -214,8 +214,8 @@ pub(super) fn expose(value: &Value, name: &str) -> Engine {
 }
 
 /// Lets the evaluation on top change lists and mappings, for itself alone.
-pub(super) fn let_grow() {
-    with_top(|frame| frame.growing.get_or_insert_default().len());
+pub(super) fn allow_changes() {
+    with_top(|frame| frame.mutable.get_or_insert_default().len());
 }
 
 /// Lets the evaluation on top look for its macros, which is no use of variables.
@@ -229,10 +229,10 @@ fn is_macro(name: &str) -> bool {
 }
 
 /// The list or mapping that stands for this one in the evaluation on top, if that may change it.
-fn grown(place: *const (), value: &Value, make: impl FnOnce() -> Engine) -> Option<Engine> {
+fn changeable(place: *const (), value: &Value, make: impl FnOnce() -> Engine) -> Option<Engine> {
     with_top(|frame| {
-        let growing = frame.growing.as_mut()?;
-        Some(growing.entry(place).or_insert_with(|| (value.clone(), make())).1.clone())
+        let mutable = frame.mutable.as_mut()?;
+        Some(mutable.entry(place).or_insert_with(|| (value.clone(), make())).1.clone())
     })
     .flatten()
 }
@@ -410,7 +410,7 @@ impl Object for Scope {
         match name {
             "omit" => Some(Engine::from_object(Omit)),
             "vars" => Some(sight::all(self)),
-            inserts::SCOPE => Some(Engine::from_dyn_object(Arc::clone(self))),
+            rewrite::SCOPE => Some(Engine::from_dyn_object(Arc::clone(self))),
             _ if engine::is_function(name) || is_macro(name) => None,
             _ => Some(missing(name.to_owned())),
         }

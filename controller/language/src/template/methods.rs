@@ -1,12 +1,12 @@
 //! Python's methods of text, as far as the engine lacks them.
 //!
-//! Must not know where a template stands; what changes lists and mappings is in [`super::growing`].
+//! Must not know where a template stands; what changes lists and mappings is in [`super::mutable`].
 
 use minijinja::Error;
 use minijinja::value::from_args;
 
 use super::bounds;
-use super::growing::refusal;
+use super::mutable::refusal;
 
 type Engine = minijinja::Value;
 

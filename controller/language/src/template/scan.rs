@@ -1,6 +1,5 @@
 //! Finds expressions in template text without parsing them.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// Whether text has the signs of a template.
@@ -50,7 +49,7 @@ pub(super) fn pieces(source: &str) -> Option<Vec<Piece>> {
 }
 
 /// Where `close` stands, outside of strings and brackets.
-fn expression_end(bytes: &[u8], start: usize, close: &[u8]) -> Option<usize> {
+pub(super) fn expression_end(bytes: &[u8], start: usize, close: &[u8]) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;
     while let Some(&byte) = bytes.get(at) {
@@ -186,143 +185,6 @@ const OPERATORS: &[&str] = &[
     "call",
 ];
 
-const RESERVED: &[&str] =
-    &["in", "and", "or", "not", "is", "if", "else", "true", "false", "none", "True", "False", "None"];
-
-/// Writes `a['b']` as `a.b`, padded so that offsets stay.
-///
-/// Why: the engine can tell a missing attribute that may be chained (`a.b.c | default(x)`, as in Ansible) from a
-/// membership test only by the dot.
-pub(super) fn dotted(expression: &str) -> Cow<'_, str> {
-    if !expression.contains("['") && !expression.contains("[\"") {
-        return Cow::Borrowed(expression);
-    }
-    let bytes = expression.as_bytes();
-    let mut out = bytes.to_vec();
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'\'' | b'"' => match string_end(bytes, at) {
-                Some(end) => at = end,
-                None => return Cow::Borrowed(expression),
-            },
-            b'[' if is_subscript(bytes, at) => {
-                if let Some(end) = name_subscript(bytes, at) {
-                    let name = bytes.get(at + 2..end - 1).unwrap_or_default();
-                    let mut fresh = vec![b'.'];
-                    fresh.extend_from_slice(name);
-                    fresh.resize(end + 1 - at, b' ');
-                    if let Some(place) = out.get_mut(at..=end) {
-                        place.copy_from_slice(&fresh);
-                    }
-                    at = end;
-                }
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
-}
-
-/// Keeps backslashes in strings of an expression, but for those before a quote.
-///
-/// Why: as in Ansible, `regex_replace('(a)', '\1')` in a playbook means what it says; the engine alone would read an
-/// escape. Template files are left as they are.
-pub(super) fn doubled_backslashes(expression: &str) -> Cow<'_, str> {
-    if !expression.contains('\\') {
-        return Cow::Borrowed(expression);
-    }
-    let mut out = String::with_capacity(expression.len() + 8);
-    let mut quote = None;
-    let mut chars = expression.chars().peekable();
-    while let Some(c) = chars.next() {
-        out.push(c);
-        match (quote, c) {
-            (None, '\'' | '"') => quote = Some(c),
-            (Some(open), c) if c == open => quote = None,
-            (Some(_), '\\') => match chars.next_if(|next| matches!(next, '\'' | '"')) {
-                Some(escaped) => out.push(escaped),
-                None => out.push('\\'),
-            },
-            _ => {}
-        }
-    }
-    Cow::Owned(out)
-}
-
-/// Blanks out `ansible.builtin.` before the names of filters and tests; nothing else moves.
-pub(super) fn unqualified(expression: &str) -> Cow<'_, str> {
-    let prefixes = super::filters::PREFIXES;
-    if !prefixes.iter().any(|prefix| expression.contains(prefix)) {
-        return Cow::Borrowed(expression);
-    }
-    let bytes = expression.as_bytes();
-    let mut out = bytes.to_vec();
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        if byte == b'\'' || byte == b'"' {
-            match string_end(bytes, at) {
-                Some(end) => at = end,
-                None => return Cow::Borrowed(expression),
-            }
-        } else if let Some(prefix) = prefixes
-            .iter()
-            .find(|prefix| bytes.get(at..).is_some_and(|rest| rest.starts_with(prefix.as_bytes())))
-        {
-            let before = bytes.get(..at).unwrap_or_default().trim_ascii_end();
-            if before.last() == Some(&b'|') || matches!(last_word(before).1, "is" | "not") {
-                out.splice(at..at + prefix.len(), std::iter::repeat_n(b' ', prefix.len()));
-            }
-            at += prefix.len() - 1;
-        }
-        at += 1;
-    }
-    String::from_utf8(out).map_or(Cow::Borrowed(expression), Cow::Owned)
-}
-
-/// [`dotted`] for a template with statements.
-pub(super) fn dotted_template(source: &str) -> String {
-    let bytes = source.as_bytes();
-    let mut out = String::with_capacity(source.len());
-    let mut at = 0;
-    let mut copied = 0;
-    while at + 1 < bytes.len() {
-        let close: &[u8] = match (bytes.get(at), bytes.get(at + 1)) {
-            (Some(b'{'), Some(b'{')) => b"}}",
-            (Some(b'{'), Some(b'%')) => b"%}",
-            (Some(b'{'), Some(b'#')) => match source.get(at..).and_then(|rest| rest.find("#}")) {
-                Some(end) => {
-                    at += end + 2;
-                    continue;
-                }
-                None => break,
-            },
-            _ => {
-                at += 1;
-                continue;
-            }
-        };
-        let Some(end) = expression_end(bytes, at + 2, close) else { break };
-        out.push_str(source.get(copied..at + 2).unwrap_or_default());
-        let code = source.get(at + 2..end).unwrap_or_default();
-        match code.strip_suffix(' ').filter(|code| is_raw(code)) {
-            // Why: as in Ansible, the line break after `{% raw %}` stays; the engine wants to be told so.
-            Some(code) => out.extend([code, "+"]),
-            None => out.push_str(&super::minus::rewritten(&dotted(&unqualified(code)))),
-        }
-        copied = end;
-        at = end + 2;
-    }
-    out.push_str(source.get(copied..).unwrap_or_default());
-    out
-}
-
-/// Whether what follows a statement's `{%` begins a stretch that is left as it is.
-fn is_raw(code: &str) -> bool {
-    code.trim_start_matches(['-', '+']).trim() == "raw"
-}
-
 /// Whether the `[` at `at` follows a value.
 pub(super) fn is_subscript(bytes: &[u8], at: usize) -> bool {
     let before = bytes.get(..at).unwrap_or_default().trim_ascii_end();
@@ -337,29 +199,14 @@ pub(super) fn is_subscript(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-fn is_word(byte: u8) -> bool {
+pub(super) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-fn last_word(bytes: &[u8]) -> (&[u8], &str) {
+pub(super) fn last_word(bytes: &[u8]) -> (&[u8], &str) {
     let length = bytes.iter().rev().take_while(|byte| is_word(**byte)).count();
     let (rest, word) = bytes.split_at(bytes.len() - length);
     (rest, std::str::from_utf8(word).unwrap_or_default())
-}
-
-/// The closing bracket of `['name']` at `at`, if that is what stands there.
-fn name_subscript(bytes: &[u8], at: usize) -> Option<usize> {
-    let quote = *bytes.get(at + 1)?;
-    if !matches!(quote, b'\'' | b'"') {
-        return None;
-    }
-    let length = bytes.get(at + 2..)?.iter().position(|byte| *byte == quote)?;
-    let name = bytes.get(at + 2..at + 2 + length)?;
-    let end = at + 2 + length + 1;
-    let legal = name.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
-        && name.iter().all(|byte| is_word(*byte))
-        && !std::str::from_utf8(name).is_ok_and(|name| RESERVED.contains(&name));
-    (legal && bytes.get(end) == Some(&b']')).then_some(end)
 }
 
 /// Where the variable `name` stands in an expression, outside of strings and not as an attribute.
@@ -487,17 +334,6 @@ pub(super) fn calls(expression: &str) -> Vec<Called<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn subscripts_become_dots_and_lists_stay() {
-        assert_eq!(dotted("a['b'] == 1"), "a.b    == 1");
-        assert_eq!(dotted("a['b']['c']|default(1)"), "a.b   .c   |default(1)");
-        assert_eq!(dotted("x in ['a']"), "x in ['a']");
-        assert_eq!(dotted("x is subset ['a']"), "x is subset ['a']");
-        assert_eq!(dotted("d['a-b']"), "d['a-b']");
-        assert_eq!(dotted("'[\\'x\\']' ~ d['y']"), "'[\\'x\\']' ~ d.y   ");
-        assert_eq!(dotted("['a', 'b']['a']"), "['a', 'b'].a   ");
-    }
 
     #[test]
     fn pieces_know_strings_and_braces() {

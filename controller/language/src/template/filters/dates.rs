@@ -15,7 +15,7 @@ use minijinja::value::{DynObject, Object, ObjectRepr};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::super::frame::{is_missing, missing};
-use super::super::minus::MINUS;
+use super::super::rewrite::MINUS;
 use super::{names, refusal};
 
 type Engine = minijinja::Value;

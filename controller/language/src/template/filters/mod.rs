@@ -25,7 +25,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{collect, expose, forgive, missing};
 use super::value::Value;
-use super::{TemplateError, bounds, lookups, scan};
+use super::{TemplateError, bounds, lookups, rewrite, scan};
 use crate::diagnostic::suggest;
 
 type Engine = minijinja::Value;
@@ -403,7 +403,7 @@ pub(super) fn nearest(name: &str, test: bool) -> Option<String> {
 
 /// Refuses filters and tests that do not exist, which the engine itself notices only when it runs them.
 pub(super) fn check_names(expression: &str) -> Result<(), TemplateError> {
-    let expression = &*scan::unqualified(expression);
+    let expression = &*rewrite::unqualified(expression);
     for found in scan::calls(expression) {
         if known(found.test).contains(&found.name) {
             continue;

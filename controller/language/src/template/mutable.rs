@@ -5,7 +5,6 @@
 //! itself; a template that changes nothing has none of these.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
@@ -13,109 +12,22 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, ValueKind, from_a
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::frame::{expose, missing, render};
-use super::inserts::Inserted;
+use super::rewrite::{DICT, LIST};
 use super::value::{Dict, List, Value};
-use super::{bounds, methods, scan};
+use super::{bounds, methods};
 
 type Engine = minijinja::Value;
-
-/// The functions that literals of such a template are given to.
-pub(super) const LIST: &str = "__list";
-pub(super) const DICT: &str = "__dict";
-
-/// Methods that change what they belong to.
-const METHODS: [&str; 11] = [
-    ".append",
-    ".clear",
-    ".extend",
-    ".insert",
-    ".pop",
-    ".popitem",
-    ".remove",
-    ".reverse",
-    ".setdefault",
-    ".sort",
-    ".update",
-];
 
 /// How deep lists may lie in one another.
 const MAX_DEPTH: usize = 64;
 
-/// Whether a template calls a method that changes a list or a mapping.
-pub(super) fn grows(source: &str) -> bool {
-    source.match_indices('.').any(|(at, _)| {
-        let rest = source.get(at..).unwrap_or_default();
-        METHODS
-            .iter()
-            .any(|method| rest.strip_prefix(method).is_some_and(|rest| rest.trim_start().starts_with('(')))
-    })
-}
-
-/// Gives the literals in these stretches of code to the functions that make them grow.
-fn grown(source: &str, stretches: impl Iterator<Item = Range<usize>>) -> Inserted {
-    let mut inserts = Vec::new();
-    for stretch in stretches {
-        literals(source, stretch, &mut inserts);
-    }
-    Inserted::of(source, inserts.into_iter().map(|(at, word)| (at, word.to_owned())).collect())
-}
-
-/// A bare expression whose literals can grow.
-pub(super) fn grown_expression(source: &str) -> Inserted {
-    grown(source, std::iter::once(0..source.len()))
-}
-
-/// A template with statements whose literals can grow.
-pub(super) fn grown_template(source: &str) -> Inserted {
-    let mut raw = false;
-    let stretches = scan::code(source).into_iter().filter(|stretch| {
-        let code = source.get(stretch.clone()).unwrap_or_default();
-        match code.trim_matches(|c: char| c.is_whitespace() || matches!(c, '-' | '+')) {
-            "raw" => raw = true,
-            "endraw" => raw = false,
-            _ => return !raw,
-        }
-        false
-    });
-    grown(source, stretches)
-}
-
-fn literals(source: &str, stretch: Range<usize>, inserts: &mut Vec<(usize, &'static str)>) {
-    let (mut at, end) = (stretch.start, stretch.end);
-    let bytes = source.as_bytes().get(..end).unwrap_or_default();
-    let mut open: Vec<bool> = Vec::new();
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'\'' | b'"' => match scan::string_end(bytes, at) {
-                Some(end) => at = end,
-                None => return,
-            },
-            b'(' => open.push(false),
-            b'[' => {
-                let literal = !scan::is_subscript(bytes, at);
-                if literal {
-                    inserts.push((at, "__list("));
-                }
-                open.push(literal);
-            }
-            b'{' => {
-                inserts.push((at, "__dict("));
-                open.push(true);
-            }
-            b')' | b']' | b'}' if open.pop() == Some(true) => inserts.push((at + 1, ")")),
-            _ => {}
-        }
-        at += 1;
-    }
-}
-
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_function(LIST, |items: Engine| -> Result<Engine, Error> {
         let items = items.try_iter()?.map(Slot::Ready).collect();
-        Ok(Engine::from_object(Growing { items: Mutex::new(items) }))
+        Ok(Engine::from_object(MutableList { items: Mutex::new(items) }))
     });
     environment.add_function(DICT, |map: Engine| -> Result<Engine, Error> {
-        Ok(Engine::from_object(GrowingDict { entries: Mutex::new(pairs(&map)?) }))
+        Ok(Engine::from_object(MutableDict { entries: Mutex::new(pairs(&map)?) }))
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
         if let Some(text) = value.as_str() {
@@ -133,7 +45,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 /// A list of a variable, for a template that may change it.
 pub(super) fn list(list: &List) -> Engine {
     let items = list.items().iter().cloned().map(Slot::Raw).collect();
-    Engine::from_object(Growing { items: Mutex::new(items) })
+    Engine::from_object(MutableList { items: Mutex::new(items) })
 }
 
 /// A mapping of a variable, for a template that may change it.
@@ -141,7 +53,7 @@ pub(super) fn dict(dict: &Dict) -> Engine {
     let entries = dict
         .iter()
         .map(|(key, value)| (Arc::clone(key), (Engine::from(Arc::clone(key)), Slot::Raw(value.clone()))));
-    Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
+    Engine::from_object(MutableDict { entries: Mutex::new(entries.collect()) })
 }
 
 /// A mapping of values that are there already.
@@ -149,7 +61,7 @@ pub(super) fn mapping(entries: Vec<(String, Engine)>) -> Engine {
     let entries = entries
         .into_iter()
         .map(|(key, value)| (Arc::from(key.as_str()), (Engine::from(key), Slot::Ready(value))));
-    Engine::from_object(GrowingDict { entries: Mutex::new(entries.collect()) })
+    Engine::from_object(MutableDict { entries: Mutex::new(entries.collect()) })
 }
 
 /// One value: as a variable holds it until somebody asks for it.
@@ -172,29 +84,29 @@ fn open<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Growing {
+struct MutableList {
     items: Mutex<Vec<Slot>>,
 }
 
 type Entries = IndexMap<Arc<str>, (Engine, Slot)>;
 
-struct GrowingDict {
+struct MutableDict {
     entries: Mutex<Entries>,
 }
 
-impl fmt::Debug for Growing {
+impl fmt::Debug for MutableList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Growing")
+        f.write_str("MutableList")
     }
 }
 
-impl fmt::Debug for GrowingDict {
+impl fmt::Debug for MutableDict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("GrowingDict")
+        f.write_str("MutableDict")
     }
 }
 
-impl Growing {
+impl MutableList {
     /// The value at a place. Why not under the lock: a template in it may ask for this list again.
     fn at(&self, place: usize) -> Option<Engine> {
         let slot = open(&self.items).get(place)?.clone();
@@ -218,7 +130,7 @@ impl Growing {
     }
 }
 
-impl GrowingDict {
+impl MutableDict {
     fn at(&self, key: &str) -> Option<Engine> {
         let slot = open(&self.entries).get(key)?.1.clone();
         if let Slot::Ready(value) = slot {
@@ -270,12 +182,12 @@ fn outside_of(owner: *const (), value: &Engine, depth: usize, method: &str) -> R
     if value.downcast_object_ref::<List>().is_some() || value.downcast_object_ref::<Dict>().is_some() {
         return Ok(());
     }
-    let slots = if let Some(list) = value.downcast_object::<Growing>() {
+    let slots = if let Some(list) = value.downcast_object::<MutableList>() {
         if Arc::as_ptr(&list).cast() == owner {
             return Err(refusal(method, "a list cannot hold itself"));
         }
         open(&list.items).clone()
-    } else if let Some(dict) = value.downcast_object::<GrowingDict>() {
+    } else if let Some(dict) = value.downcast_object::<MutableDict>() {
         if Arc::as_ptr(&dict).cast() == owner {
             return Err(refusal(method, "a mapping cannot hold itself"));
         }
@@ -312,7 +224,7 @@ fn nothing() -> Engine {
     Engine::from(())
 }
 
-impl Object for Growing {
+impl Object for MutableList {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
@@ -418,7 +330,7 @@ impl Object for Growing {
     }
 }
 
-impl Object for GrowingDict {
+impl Object for MutableDict {
     fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
         match key.as_str() {
             Some(key) => self.at(key),
@@ -514,10 +426,10 @@ fn plain_method(value: &Engine, method: &str, args: &[Engine]) -> Option<Result<
         }),
         (ValueKind::Seq, "copy") => from_args(args).and_then(|()| {
             let items = value.try_iter()?.map(Slot::Ready).collect();
-            Ok(Engine::from_object(Growing { items: Mutex::new(items) }))
+            Ok(Engine::from_object(MutableList { items: Mutex::new(items) }))
         }),
         (ValueKind::Map, "copy") => from_args(args)
-            .and_then(|()| Ok(Engine::from_object(GrowingDict { entries: Mutex::new(pairs(value)?) }))),
+            .and_then(|()| Ok(Engine::from_object(MutableDict { entries: Mutex::new(pairs(value)?) }))),
         (ValueKind::String, _) => return methods::of_text(value.as_str()?, method, args),
         _ => return None,
     })

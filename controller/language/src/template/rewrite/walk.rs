@@ -1,74 +1,36 @@
-//! What the engine is told beside what is written, so that it does as Jinja with Ansible does.
-//!
-//! Owns what is inserted, and where a place of the new text lay in the old one. Nothing but a `%` is taken away,
-//! for which a blank stays, so that this can be told. Must not know what the values are.
+//! What is inserted into a text that the engine has parsed.
 //!
 //! * `a[k].b`: the engine refuses to look below what is not there, also where a `default` follows. `a[k]` goes through
 //!   a filter that makes something of it that may be looked below.
 //! * `'%02d' % n`: the engine divides numbers only. Behind a text that is written out it is the filter `format`.
 //! * Variables of a macro that no text sets are asked for when the macro runs; the engine asks when it is defined.
 //! * `a ~ b`, `a + b`, `a * b`: the operands go through filters that know what may come of them ([`bounds`]).
-//! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`Variadic`].
+//! * Macros that use `varargs` and `kwargs` get parameters of these names, and are called through [`variadic`].
 
 use std::collections::HashSet;
-use std::fmt;
-use std::sync::Arc;
 
+use minijinja::Environment;
 use minijinja::machinery::{ast, parse, parse_expr};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Object};
-use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::parts::{Reach, argument, children, parts, targets, uses};
-use super::{Syntax, bounds, engine, frame, growing, scan};
+use super::Rewritten;
+use super::variadic::{self, FILTER as VARIADIC};
+use crate::template::parts::{Reach, argument, children, parts, targets, uses};
+use crate::template::{Syntax, bounds, engine, frame, scan};
 
 type Engine = minijinja::Value;
 
 /// The filter that makes nothing something that may be looked below.
 const BELOW: &str = "__below";
-/// The filter that lets a macro take more arguments than it names.
-const VARIADIC: &str = "__variadic";
 /// The variables as a whole.
-pub(super) const SCOPE: &str = "__scope";
+pub(in crate::template) const SCOPE: &str = "__scope";
 /// A loop writes less than this in each of the rounds that it may take without being asked.
 const LONG_TEXT: usize = 128;
 /// The longest expression that is named in a message.
 const LONGEST_NAME: usize = 80;
 
-/// A text with things inserted.
-pub(super) struct Inserted {
-    pub(super) text: String,
-    /// What was added: where in the new text, and how much.
-    added: Vec<(usize, usize)>,
-}
-
-impl Inserted {
-    /// Of two things that go to one place, the one that is given first comes first.
-    pub(super) fn of(source: &str, mut inserts: Vec<(usize, String)>) -> Self {
-        inserts.sort_by_key(|(at, _)| *at);
-        let mut text = String::with_capacity(source.len() + inserts.len() * 16);
-        let mut added = Vec::new();
-        let mut copied = 0;
-        for (at, word) in inserts {
-            text.push_str(source.get(copied..at).unwrap_or_default());
-            added.push((text.len(), word.len()));
-            text.push_str(&word);
-            copied = at;
-        }
-        text.push_str(source.get(copied..).unwrap_or_default());
-        Self { text, added }
-    }
-
-    /// Where something stood before.
-    pub(super) fn back(&self, at: usize) -> usize {
-        let before = self.added.iter().take_while(|(place, _)| *place < at);
-        // Why at most: what lies within something inserted stands for where that was put.
-        at.saturating_sub(before.map(|(place, length)| (*length).min(at - place)).sum())
-    }
-}
-
 /// A bare expression.
-pub(super) fn expression(source: &str) -> Inserted {
+pub(in crate::template) fn expression(source: &str) -> Rewritten {
     let parsed = parse_expr(source).ok();
     let nothing = HashSet::new();
     let mut walk = Walk::new(source, &nothing, ["", ""]);
@@ -79,18 +41,18 @@ pub(super) fn expression(source: &str) -> Inserted {
 }
 
 /// A template with statements.
-pub(super) struct Document {
-    pub(super) inserted: Inserted,
+pub(in crate::template) struct Document {
+    pub(in crate::template) text: Rewritten,
     /// The names that it sets somewhere.
-    pub(super) sets: HashSet<String>,
+    pub(in crate::template) sets: HashSet<String>,
     /// Names that it uses where nothing of it can have set them.
-    pub(super) free: HashSet<String>,
+    pub(in crate::template) free: HashSet<String>,
     /// Variables that only its macros ask for.
-    pub(super) late: Vec<String>,
+    pub(in crate::template) late: Vec<String>,
 }
 
 /// A template with statements, where others that take it in set some names.
-pub(super) fn document(
+pub(in crate::template) fn document(
     source: &str,
     syntax: &Syntax,
     marks: &SyntaxConfig,
@@ -98,7 +60,7 @@ pub(super) fn document(
 ) -> Document {
     let Ok(parsed) = parse(source, "", marks.clone()) else {
         return Document {
-            inserted: Inserted::of(source, Vec::new()),
+            text: Rewritten::of(source, Vec::new()),
             sets: HashSet::new(),
             free: HashSet::new(),
             late: Vec::new(),
@@ -113,23 +75,23 @@ pub(super) fn document(
     let mut walk = Walk::new(source, &known, [&start, &end]);
     walk.statement(&parsed);
     let late = std::mem::take(&mut walk.late);
-    let inserted = checked(walk, |text| parse(text, "", marks.clone()).is_ok());
-    Document { inserted, sets, free, late }
+    let text = checked(walk, |text| parse(text, "", marks.clone()).is_ok());
+    Document { text, sets, free, late }
 }
 
 /// Why checked: where the engine tells places otherwise than thought, the text stays as it is.
-fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Inserted {
+fn checked(walk: Walk<'_>, is_right: impl Fn(&str) -> bool) -> Rewritten {
     if walk.inserts.is_empty() {
-        return Inserted::of(walk.source, Vec::new());
+        return Rewritten::of(walk.source, Vec::new());
     }
     let mut text = walk.source.to_owned();
     for at in walk.blanked {
         text.replace_range(at..=at, " ");
     }
-    let inserted = Inserted::of(&text, walk.inserts);
+    let inserted = Rewritten::of(&text, walk.inserts);
     match is_right(&inserted.text) {
         true => inserted,
-        false => Inserted::of(walk.source, Vec::new()),
+        false => Rewritten::of(walk.source, Vec::new()),
     }
 }
 
@@ -420,89 +382,21 @@ impl<'t> Walk<'t> {
     }
 }
 
-pub(super) fn register(environment: &mut Environment<'static>) {
+pub(in crate::template) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(BELOW, |value: &Engine, name: Option<&str>| match value.is_undefined() {
         true => frame::missing(name.unwrap_or("…").to_owned()),
         false => value.clone(),
     });
-    environment.add_filter(VARIADIC, |inner: &Engine| {
-        let parameters: Vec<String> = inner
-            .get_attr("arguments")
-            .and_then(|names| Ok(names.try_iter()?.map(|name| name.to_string()).collect()))
-            .unwrap_or_default();
-        let has = |name: &str| parameters.iter().any(|known| known == name);
-        let (varargs, kwargs) = (has("varargs"), has("kwargs"));
-        let named = parameters.iter().filter(|name| !["varargs", "kwargs"].contains(&name.as_str())).cloned();
-        Engine::from_object(Variadic { inner: inner.clone(), named: named.collect(), varargs, kwargs })
-    });
-}
-
-/// A macro that takes more arguments than it names.
-struct Variadic {
-    inner: Engine,
-    named: Vec<String>,
-    varargs: bool,
-    kwargs: bool,
-}
-
-impl fmt::Debug for Variadic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl Object for Variadic {
-    fn get_value(self: &Arc<Self>, key: &Engine) -> Option<Engine> {
-        Some(match key.as_str()? {
-            "arguments" => Engine::from(self.named.clone()),
-            "catch_varargs" => Engine::from(self.varargs),
-            "catch_kwargs" => Engine::from(self.kwargs),
-            other => self.inner.get_attr(other).ok()?,
-        })
-    }
-
-    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Engine]) -> Result<Engine, Error> {
-        let (given, named) = match args.split_last() {
-            Some((last, given)) if last.is_kwargs() => (given, Some(Kwargs::try_from(last.clone())?)),
-            _ => (args, None),
-        };
-        let (own, more) = given.split_at(given.len().min(self.named.len()));
-        if !more.is_empty() && !self.varargs {
-            let message = format!("the macro takes at most {} arguments", self.named.len());
-            return Err(Error::new(ErrorKind::TooManyArguments, message));
-        }
-        let has_caller = self.inner.get_attr("caller").is_ok_and(|caller| caller.is_true());
-        let (mut passed, mut others) = (Vec::new(), Vec::new());
-        for name in named.iter().flat_map(Kwargs::args) {
-            let value = named.as_ref().map_or(Ok(Engine::UNDEFINED), |named| named.get::<Engine>(name))?;
-            let is_own = self.named.iter().any(|known| known == name) || name == "caller" && has_caller;
-            match is_own {
-                true => passed.push((name.to_owned(), value)),
-                false if self.kwargs => others.push((name.to_owned(), value)),
-                false => {
-                    let message = format!("unknown keyword argument `{name}`");
-                    return Err(Error::new(ErrorKind::TooManyArguments, message));
-                }
-            }
-        }
-        if self.varargs {
-            passed.push(("varargs".to_owned(), Engine::from(more.to_vec())));
-        }
-        if self.kwargs {
-            passed.push(("kwargs".to_owned(), growing::mapping(others)));
-        }
-        let mut all = own.to_vec();
-        all.push(Engine::from(passed.into_iter().collect::<Kwargs>()));
-        self.inner.call(state, &all)
-    }
+    variadic::register(environment);
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::{Dict, Scope, inspect_template, render};
-    use super::*;
+    use std::sync::Arc;
+
+    use crate::template::{Dict, Scope, inspect_template, render};
 
     fn shown(source: &str) -> String {
         let vars = json!({"d": {"a": 1, "b": {"c": [1]}, "x-y": {"z": 2}}, "k": "none", "l": [{"n": 1}]});

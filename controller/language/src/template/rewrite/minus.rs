@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use crate::template::scan;
+
 /// The filter that subtracts; no name that anybody writes.
-pub(super) const MINUS: &str = "__minus";
+pub(in crate::template) const MINUS: &str = "__minus";
 
 /// Words that end an operand.
 const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "elif"];
@@ -14,7 +16,7 @@ const SIGNS: [&str; 4] = ["to_datetime", ".total_seconds", ".days", ".seconds"];
 const DEEPEST: usize = 100;
 
 /// The same expression, where each subtraction that may be one of dates is a call.
-pub(super) fn rewritten(expression: &str) -> Cow<'_, str> {
+pub(in crate::template) fn rewritten(expression: &str) -> Cow<'_, str> {
     if !expression.contains('-') || !SIGNS.iter().any(|sign| expression.contains(sign)) {
         return Cow::Borrowed(expression);
     }
@@ -36,7 +38,7 @@ fn rewrite(text: &str, depth: usize) -> Option<String> {
         let start = at;
         match byte {
             b'\'' | b'"' => {
-                at = super::scan::string_end(bytes, at)? + 1;
+                at = scan::string_end(bytes, at)? + 1;
                 operand.push_str(text.get(start..at)?);
                 continue;
             }
@@ -138,7 +140,7 @@ fn closing(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'\'' | b'"' => at = super::scan::string_end(bytes, at)?,
+            b'\'' | b'"' => at = scan::string_end(bytes, at)?,
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => {
                 depth = depth.checked_sub(1)?;
