@@ -90,7 +90,7 @@ release: targets
 
 ## reference: writes the generated pages of docs/reference and the generated part of docs/ansible/cases.md
 reference:
-	UPDATE=1 $(CARGO) test --locked -p gpufleet reference
+	UPDATE=1 $(CARGO) test --locked -p gpufleet -p gpufleet-language reference
 	UPDATE=1 $(CARGO) test --locked -p gpufleet-tests --test compat reference
 
 .PHONY: targets

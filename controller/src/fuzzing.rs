@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gpufleet_language::yaml;
 use serde_json::Map;
 
 use crate::inventory::{Inventory, LoadOptions};
@@ -13,7 +14,6 @@ use crate::migration;
 use crate::playbook::{Known, Program};
 use crate::template::{self, Dict, Scope};
 use crate::vault::{Envelope, age::AgeEnvelope};
-use crate::yaml;
 
 /// One reader of foreign input.
 pub type Target = fn(&[u8]);

@@ -3,28 +3,21 @@
 //! This library never prints and never reads `$HOME` or the environment: the binary hands such things in.
 //! docs/architecture.md shows how the modules fit together.
 
-pub mod diagnostic;
 pub mod display;
 pub mod drain;
 pub mod engine;
 pub mod event;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod glob;
 pub mod interpreter;
-pub mod inventory;
 pub mod journal;
-pub mod lint;
-pub mod migration;
-pub mod names;
-pub mod playbook;
 pub mod reference;
 pub mod report;
 pub mod rollout;
 pub mod session;
 pub mod settings;
-pub mod template;
 pub mod transport;
-pub mod vault;
-pub mod visible;
-pub mod yaml;
+
+pub use gpufleet_language::{
+    diagnostic, inventory, lint, migration, names, playbook, template, vault, visible,
+};

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use gpufleet_protocol::Disruption;
+use gpufleet_protocol::{Disruption, glob::Glob};
 
 use crate::deadline::Deadline;
 use crate::os::{
@@ -508,7 +508,7 @@ impl World {
 
     /// Whether a path or glob matches anything.
     pub fn any_match(&self, pattern: &Path) -> bool {
-        let real = glob::expand(pattern);
+        let real = glob::expand(pattern, Glob::new);
         if real.iter().any(|path| self.assumed_entry(path) != Some(Entry::Absent)) {
             return true;
         }
@@ -516,7 +516,7 @@ impl World {
             assumed
                 .paths
                 .iter()
-                .any(|(path, entry)| *entry != Entry::Absent && glob::path_matches(pattern, path))
+                .any(|(path, entry)| *entry != Entry::Absent && glob::path_matches(pattern, path, Glob::new))
         })
     }
 }

@@ -13,7 +13,7 @@ if [ "$(cat "$venv/installed.txt" 2>/dev/null)" != "$release" ]; then
     echo "$release" >"$venv/installed.txt"
 fi
 "$venv/bin/python" -B "$root/tests/compat/filters.py" "$root/tests/compat/filters.txt" \
-    "$root/controller/src/template/tests/ansible_filters.json" 2>/dev/null
+    "$root/controller/language/src/template/tests/ansible_filters.json" 2>/dev/null
 (cd "$root/tests/compat" && "$venv/bin/python" -B lookups.py lookups.txt lookups \
-    "$root/controller/src/template/tests/ansible_lookups.json" 2>/dev/null)
+    "$root/controller/language/src/template/tests/ansible_lookups.json" 2>/dev/null)
 exec "$venv/bin/python" -B "$root/tests/compat/expected.py" "$root/tests/compat/cases" "${COMPAT:-}"

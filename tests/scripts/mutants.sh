@@ -2,8 +2,8 @@
 # How strong the tests of the pure cores are: cargo-mutants changes them one place at a time, and the tests have to notice.
 # `mutants.sh` measures both cores, `mutants.sh rollout` or `mutants.sh interpreter` one; MUTANTS_SHARD=0/8 an eighth of it.
 #
-# Each core is cut out into a crate of its own below target/mutants, with the modules that it reads and its own tests:
-# a mutant then costs seconds, and no test of anything else can be the one that notices.
+# Each core is cut out into a crate of its own below target/mutants, with the modules that it reads, its own tests and the
+# crate of the language: a mutant then costs seconds, and no test of anything else can be the one that notices.
 set -eu
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -33,6 +33,7 @@ cut() {
         find "$crate/src/$module" -name '*.rs' -exec sed -i '/^#\[cfg(test)\]$/{N;/\n.*mod [a-z_]*;$/d;}' {} +
     done
     for module in "$core" "$@"; do echo "pub mod $module;"; done >"$crate/src/lib.rs"
+    sed -n '/gpufleet_language::/,$p' controller/src/lib.rs >>"$crate/src/lib.rs"
     cp Cargo.lock "$crate/Cargo.lock"
     {
         printf '[package]\nname = "%s"\nversion = "0.0.0"\nedition = "2024"\npublish = false\n\n[workspace]\n\n' "$core-alone"
@@ -85,16 +86,14 @@ cores=${1:-rollout interpreter}
 for core in $cores; do
     case $core in
     rollout)
-        dependencies='gpufleet-protocol|insta|jiff|owo-colors|proptest|rustix|serde|serde_json|strsim|thiserror|unicode-width'
-        cut rollout diagnostic
+        dependencies='gpufleet-language|gpufleet-protocol|insta|jiff|proptest|rustix|serde|serde_json|thiserror'
+        cut rollout
         # Why not all of it: what 500 schedules do not notice is rare, and the measurement of speed takes half the time.
         GPUFLEET_SCHEDULES=${GPUFLEET_SCHEDULES:-500} measure rollout 'a_fleet_of_a_hundred_thousand' "$@"
         ;;
     interpreter)
-        dependencies='aes|base64ct|bech32|chacha20poly1305|ctr|fancy-regex|getrandom|gpufleet-protocol|hkdf|hmac|indexmap|insta|jiff|md5|minijinja|minijinja-contrib|owo-colors|pbkdf2|proptest|regex|rustix|scrypt|secrecy|serde|serde-saphyr|serde_json|sha1|sha2|shell-words|strsim|thiserror|unicode-width|uuid|x25519-dalek|zeroize'
-        cut interpreter diagnostic event playbook rollout template vault yaml
-        cp controller/src/glob.rs "$work/interpreter/src/"
-        echo 'mod glob;' >>"$work/interpreter/src/lib.rs"
+        dependencies='gpufleet-language|gpufleet-protocol|insta|jiff|proptest|regex|rustix|schemars|serde|serde_json|sha2|thiserror'
+        cut interpreter event rollout
         mkdir -p "$work/interpreter/src/engine"
         cp controller/src/engine/convert.rs controller/src/engine/learned.rs "$work/interpreter/src/engine/"
         echo 'pub mod engine { pub(crate) mod convert; pub mod learned; }' >>"$work/interpreter/src/lib.rs"

@@ -9,12 +9,12 @@ use gpufleet_tests::{Fleet, FleetOptions, Home};
 use rustix::process::Signal;
 
 /// `db_password: planted-secret` and `port: 5432`, encrypted by ansible-vault of ansible-core 2.19 with `hunter2`.
-const ENCRYPTED: &str = include_str!("../../controller/src/vault/fixtures/default.vault");
+const ENCRYPTED: &str = include_str!("../../controller/language/src/vault/fixtures/default.vault");
 
 /// The same, encrypted by rage for the key below; once without its armour.
-const AGE: &str = include_str!("../../controller/src/vault/fixtures/age/two.age");
-const AGE_BINARY: &[u8] = include_bytes!("../../controller/src/vault/fixtures/age/binary.age");
-const IDENTITY: &str = include_str!("../../controller/src/vault/fixtures/age/identity.txt");
+const AGE: &str = include_str!("../../controller/language/src/vault/fixtures/age/two.age");
+const AGE_BINARY: &[u8] = include_bytes!("../../controller/language/src/vault/fixtures/age/binary.age");
+const IDENTITY: &str = include_str!("../../controller/language/src/vault/fixtures/age/identity.txt");
 
 const PLAY: &str = "
 - hosts: gpu

@@ -8,15 +8,14 @@ use std::{
 };
 
 use gpufleet::{
-    diagnostic::{Diagnostic, Diagnostics, SourceFile},
+    diagnostic::SourceFile,
     event::NodeState,
-    inventory::{Inventory, LoadOptions},
+    inventory::{Inventory, LoadOptions, given_vars},
     journal::{RunDir, read_events, resolve_run},
     playbook::{self, Reader, too_large},
     report::RunModel,
     settings,
     vault::{self, Keyring},
-    yaml,
 };
 use serde_json::{Map, Value};
 
@@ -248,36 +247,16 @@ pub fn extra_vars(given: &[String], keyring: &Keyring) -> Result<Map<String, Val
             Some(file) => {
                 let content = fs::read(file)
                     .map_err(|e| CommandError::user(format!("cannot read the variables in {file}: {e}")))?;
-                mapping(&vault::decode(file, &content)?, keyring)?
+                given_vars(&vault::decode(file, &content)?, keyring)?
             }
             None if text.trim_start().starts_with('{') => {
-                mapping(&SourceFile::new("--extra-vars", text.clone()), keyring)?
+                given_vars(&SourceFile::new("--extra-vars", text.clone()), keyring)?
             }
             None => assignments(text)?,
         };
         all.extend(vars);
     }
     Ok(all)
-}
-
-fn mapping(source: &Arc<SourceFile>, keyring: &Keyring) -> Result<Map<String, Value>, CommandError> {
-    let encrypted = vault::is_encrypted(source.text());
-    let source = &if encrypted { keyring.open_file(source)? } else { Arc::clone(source) };
-    let root = yaml::parse_source(source)?;
-    keyring.note(&root);
-    let mut value = root.to_json();
-    keyring.reveal(&mut value)?;
-    match value {
-        Value::Object(map) if encrypted => {
-            Ok(map.into_iter().map(|(name, value)| (name, vault::sealed(value))).collect())
-        }
-        Value::Object(map) => Ok(map),
-        Value::Null => Ok(Map::new()),
-        _ => {
-            let error = Diagnostic::error(format!("{} is not a mapping of names to values", source.name()));
-            Err(Diagnostics::from(error).into())
-        }
-    }
 }
 
 /// `a=1 b='two words'`: the values are text, as Ansible takes them.

@@ -264,7 +264,7 @@ mod tests {
             block.starts_with("db: !vault |\n          $ANSIBLE_VAULT;1.2;AES256;prod\n          "),
             "{block}"
         );
-        let mut value = gpufleet::yaml::parse("a", &block).unwrap().to_json();
+        let mut value = gpufleet_language::yaml::parse("a", &block).unwrap().to_json();
         keyring.reveal(&mut value).unwrap();
         assert_eq!(gpufleet::vault::unsealed(value), serde_json::json!({"db": "planted"}));
     }
@@ -278,7 +278,7 @@ mod tests {
             block.starts_with("db: !vault |\n          -----BEGIN AGE ENCRYPTED FILE-----\n          "),
             "{block}"
         );
-        let mut value = gpufleet::yaml::parse("a", &block).unwrap().to_json();
+        let mut value = gpufleet_language::yaml::parse("a", &block).unwrap().to_json();
         Keyring::default().with_identities(vec![identity]).reveal(&mut value).unwrap();
         assert_eq!(gpufleet::vault::unsealed(value), serde_json::json!({"db": "planted"}));
     }

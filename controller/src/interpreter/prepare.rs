@@ -12,10 +12,10 @@ use serde_json::{Map, Value as Json};
 use super::action::{BlobNeed, FetchFile, RunAs};
 use super::arguments;
 use super::files::{FileContent, FileKind, Files};
-use crate::diagnostic::Diagnostic;
-use crate::playbook::{Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_params};
+use crate::playbook::{
+    Condition, Parameter, Play, RoleCall, RoleParts, Task, Wanted, read_late_vars, read_params,
+};
 use crate::template::{self, Scope, TemplateError, Truth, Value};
-use crate::yaml;
 
 /// What a task comes to on one host.
 pub(super) enum Prepared {
@@ -405,21 +405,7 @@ fn role_call(include: &IncludeRole) -> RoleCall {
 
 /// The variables that a file holds; templates in them are rendered where they are used.
 pub(super) fn variables(file: &FileContent) -> Result<Vec<(Arc<str>, Value)>, String> {
-    let root = yaml::parse_bytes(&file.path, &file.bytes)
-        .map_err(|errors| errors.iter().next().map(Diagnostic::one_line).unwrap_or_default())?;
-    if root.is_null() {
-        return Ok(Vec::new());
-    }
-    match root.to_json() {
-        Json::Object(map) => Ok(map
-            .iter()
-            .map(|(name, value)| {
-                let value = Value::trusted(value);
-                (Arc::from(name.as_str()), if file.secret { value.sealed() } else { value })
-            })
-            .collect()),
-        _ => Err(format!("{} holds {}, not variables", file.path, root.kind())),
-    }
+    read_late_vars(&file.path, &file.bytes, file.secret)
 }
 
 pub(super) fn node(op: NodeOp) -> Deed {

@@ -27,13 +27,12 @@ mod survey;
 #[cfg(test)]
 mod tests;
 mod waves;
-mod window;
 mod words;
 
 pub use budget::{Amount, BudgetError};
 pub use core::{Lost, Rollout, SoFar};
+pub use gpufleet_language::window::{Opening, Window, WindowError};
 pub use policy::{Domains, Needs, Policy, Thresholds};
 pub use silence::{Cycles, Evidence, Silence, Voices, WayWord, Witness};
 pub use waves::{Batch, Wave, WaveHost, plan_waves};
-pub use window::{Opening, Window, WindowError};
 pub use words::{Action, Denial, End, Input, RolloutError, StopReason};

@@ -6,6 +6,7 @@
 pub mod change;
 pub mod facts;
 pub mod frame;
+pub mod glob;
 pub mod health;
 pub mod lenient;
 pub mod message;

@@ -10,6 +10,7 @@ use std::{
 
 use gpufleet_protocol::{
     OpOutcome, OpStatus,
+    glob::Glob,
     op::{READ_PIECE, ReadPiece},
     pattern,
     tasks::{AGES, AgeStamp, ChecksumAlgorithm, Find, FindType, Ping, SIZES, Slurp, bound},
@@ -22,7 +23,6 @@ use crate::{
     os::{
         checksum::{self, base64},
         files::{At, FileError},
-        glob,
         tree::{self, Dir, Spot},
     },
     tasks::stat,
@@ -145,7 +145,7 @@ impl<'a> Filter<'a> {
             if self.task.use_regex {
                 regexps.iter().any(|regexp| regexp.is_match(name.as_bytes()))
             } else {
-                globs.iter().any(|pattern| glob::matches(pattern, name))
+                globs.iter().any(|pattern| Glob::new(pattern).matches(name))
             }
         };
         (self.task.patterns.is_empty() || any(&self.task.patterns, &self.patterns))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufleet_protocol::glob::Glob;
 use gpufleet_protocol::tasks::{self, Class};
 use gpufleet_protocol::{Change, Disruption, FailureKind, NodeOp, OpOutcome, OpStatus};
 use serde_json::{Map, Value as Json, json};
@@ -10,7 +11,6 @@ use super::judge::hide;
 use super::state::{Failure, Frame, Pending, Purpose, Reach};
 use super::task::Raw;
 use super::{Copied, Cursor, EndState, Fed, Given};
-use crate::glob::Glob;
 use crate::interpreter::action::{Action, Mode, Work};
 use crate::interpreter::facts::fact_vars;
 use crate::interpreter::intervening::Intervener;

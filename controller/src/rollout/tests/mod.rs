@@ -14,7 +14,6 @@ mod silence;
 mod soak;
 mod texts;
 mod waves;
-mod window;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()

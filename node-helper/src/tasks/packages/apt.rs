@@ -11,6 +11,7 @@ use std::{
 
 use gpufleet_protocol::{
     Change, Disruption, FailureKind,
+    glob::Glob,
     message::streams,
     tasks::{Apt, AptState, AptUpgrade},
 };
@@ -20,7 +21,6 @@ use self::output::{Installed, Spec};
 use super::{Order, effects, plan_orders};
 use crate::{
     declare::{Declaration, Node, Plan, Trouble},
-    os::glob,
     process::Run,
     tasks::tool,
     world::{Content, Effect, Entry},
@@ -398,7 +398,7 @@ fn wanted(
     let mut wanted: Vec<String> = Vec::new();
     for name in names {
         let spec = Spec::parse(name);
-        let expanded = match glob::is_glob(spec.name) {
+        let expanded = match Glob::is_glob(spec.name) {
             true => expand(node, spec.name)?,
             false => vec![spec.name.to_owned()],
         };
@@ -411,7 +411,7 @@ fn wanted(
                 (None, "", _) => installed.provides(&name),
                 (None, ..) => false,
                 (Some(_), "", _) => true,
-                (Some(now), "=", wanted) => now.is_empty() || glob::matches(wanted, now),
+                (Some(now), "=", wanted) => now.is_empty() || Glob::new(wanted).matches(now),
                 (Some(now), _, wanted) => now.is_empty() || compare(node, now, "ge", wanted)?,
             };
             let assumed = version.is_some_and(str::is_empty);
@@ -437,8 +437,9 @@ fn expand(node: &Node<'_>, pattern: &str) -> Result<Vec<String>, Trouble> {
     if !done.exit.success() {
         return Err(Trouble::io(done.complaint("apt-cache pkgnames")));
     }
+    let glob = Glob::new(pattern);
     let mut names: Vec<String> =
-        done.stdout().lines().filter(|name| glob::matches(pattern, name)).map(str::to_owned).collect();
+        done.stdout().lines().filter(|name| glob.matches(name)).map(str::to_owned).collect();
     names.sort();
     if names.is_empty() {
         return Err(Trouble::missing(format!("no package is called like `{pattern}`")));

@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gpufleet_protocol::glob::Glob;
+
 use super::{key_path, value::words};
 use crate::{
     declare::{Node, Trouble},
@@ -160,10 +162,10 @@ impl Boot {
     /// What other files set that beats the declared file's line for the key: the last of them.
     pub fn overriding(&self, key: &str) -> Option<Later> {
         let ours = *self.ours.as_ref().ok()?;
-        let beats = |place: usize, name: &str| match (name == key, glob::is_glob(key)) {
+        let beats = |place: usize, name: &str| match (name == key, Glob::is_glob(key)) {
             (true, _) => place > ours,
             // A parameter's own line beats a pattern wherever it stands.
-            (false, true) => place != ours && !glob::is_glob(name) && matches(key, name),
+            (false, true) => place != ours && !Glob::is_glob(name) && matches(key, name),
             (false, false) => false,
         };
         self.lines().rev().find_map(|(place, file, line)| match line {
@@ -192,5 +194,5 @@ impl Boot {
 
 /// Whether a pattern below `/proc/sys` means a parameter.
 fn matches(pattern: &str, key: &str) -> bool {
-    glob::is_glob(pattern) && glob::path_matches(Path::new(pattern), Path::new(key))
+    Glob::is_glob(pattern) && glob::path_matches(Path::new(pattern), Path::new(key), Glob::of_shell)
 }

@@ -11,6 +11,7 @@ use std::{
 
 use gpufleet_protocol::{
     Certainty, Change, Disruption, FailureKind,
+    glob::Glob,
     tasks::{Sysctl, SysctlState},
 };
 use serde_json::{Map, Value};
@@ -132,8 +133,11 @@ impl Declaration for Sysctl {
         let boot = Boot::read(node, &file)?;
         let (mut live, mut open) = (Vec::new(), Vec::new());
         let sys = node.roots.proc("sys");
-        let paths: Vec<PathBuf> =
-            if glob::is_glob(&key) { glob::expand(&sys.join(&key)) } else { vec![sys.join(&key)] };
+        let paths: Vec<PathBuf> = if Glob::is_glob(&key) {
+            glob::expand(&sys.join(&key), Glob::of_shell)
+        } else {
+            vec![sys.join(&key)]
+        };
         let first = paths.first().and_then(|path| fs::read_to_string(path).ok());
         let mut now = first.map(|text| words(&text));
         if self.state == SysctlState::Present && self.reload {

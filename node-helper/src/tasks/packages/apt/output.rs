@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{os::glob, tasks::packages::Action};
+use gpufleet_protocol::glob::Glob;
+
+use crate::tasks::packages::Action;
 
 /// What is asked of `dpkg-query -W`.
 pub const FORMAT: &str =
@@ -88,9 +90,10 @@ impl Installed {
     pub fn matching(&self, pattern: &str, purge: bool) -> Vec<String> {
         let remains = self.remains.iter().filter(|_| purge);
         let names = self.versions.keys().chain(remains);
-        match glob::is_glob(pattern) {
+        match Glob::is_glob(pattern) {
             true => {
-                names.filter(|name| !name.contains(':') && glob::matches(pattern, name)).cloned().collect()
+                let glob = Glob::new(pattern);
+                names.filter(|name| !name.contains(':') && glob.matches(name)).cloned().collect()
             }
             false => names.filter(|name| *name == pattern).cloned().collect(),
         }

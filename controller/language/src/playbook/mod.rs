@@ -1,0 +1,40 @@
+//! Playbooks: text becomes a typed program, and every mistake in it is told before any node is contacted.
+//!
+//! Owns the language of plays, blocks and tasks, and its static checks. Must not know hosts, connections or what a
+//! task does; it reads files only through the [`Reader`] it is given. Invariants: a [`Program`] has no unknown key,
+//! no unknown kind, no literal parameter that its kind refuses and no template with a syntax error; positions point
+//! into the text that was read.
+
+mod check;
+mod library;
+mod modules;
+mod names;
+mod params;
+mod parse;
+mod policy;
+mod program;
+mod role;
+mod start;
+mod tags;
+mod vars;
+
+pub use check::Known;
+pub use library::{Included, Library, Site, Wanted};
+pub use modules::{ModuleAdvice, kind_names, module_advice, module_advice_for};
+pub use names::is_fact;
+pub use params::{ParamProblem, read_params};
+pub use parse::{Reader, RoleCall, RoleParts, VOCABULARY, Vocabulary, key_values, too_large, unavailable};
+pub use policy::{
+    CommandDrain, Drain, Gate, HookSpans, Kubectl, KubernetesDrain, Notice, NoticeHow, OnInterrupt,
+    OnMigManager, Overrides, Policy, PowerCycle, RebootPolicy, RebootVia, SlurmDrain, Written,
+};
+pub use program::{
+    Amount, Async, Block, Condition, Flag, Item, Items, LateFile, Loop, Order, Parameter, Parameters, Play,
+    Privilege, Program, Retry, Section, SectionName, Strategy, Task, Wave,
+};
+pub use role::Role;
+pub use tags::TagFilter;
+pub use vars::read_late_vars;
+
+#[cfg(test)]
+mod tests;
