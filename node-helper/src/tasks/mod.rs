@@ -30,6 +30,7 @@ pub mod tempfile;
 #[cfg(test)]
 pub mod testing;
 mod textfile;
+mod thp;
 mod tool;
 pub mod unarchive;
 mod unit_files;
@@ -56,6 +57,7 @@ macro_rules! dispatch {
             NodeOp::Service(task) => $declared.run(task),
             NodeOp::Stat(task) => $declared.run(task),
             NodeOp::Sysctl(task) => $declared.run(task),
+            NodeOp::Thp(task) => $declared.run(task),
             NodeOp::User(task) => $declared.run(&**task),
             $($others)*
         }

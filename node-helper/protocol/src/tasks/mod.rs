@@ -18,6 +18,7 @@ mod process;
 mod session;
 mod system;
 mod text;
+mod thp;
 mod transfer;
 mod wait;
 mod words;
@@ -47,6 +48,7 @@ pub use process::{Command, Raw, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};
 pub use system::{KernelCmdline, Service, ServiceScope, ServiceState, Sysctl, SysctlState};
 pub use text::{BlockInFile, LineInFile, LineState, Replace};
+pub use thp::{Khugepaged, Thp, ThpDefrag, ThpEnabled, ThpShmem};
 pub use transfer::{Fetch, GetUrl, Slurp, TempFile, TempState, Unarchive, Wanted};
 pub use wait::{Pause, WaitFor, WaitState};
 
@@ -80,6 +82,7 @@ registry! {
         node Hostname(Hostname);
         node Modprobe(Modprobe);
         node Mount(Mount);
+        node Thp(Thp);
         node File(File);
         here Copy;
         here Template;
