@@ -1,7 +1,7 @@
 //! The contract of declarative kinds, and the one driver that predicts and applies them.
 //!
-//! A kind reads ([`Declaration::observe`]), compares ([`Declaration::plan`], pure), tells what would then be so
-//! ([`Declaration::after`], pure) and does exactly the planned steps ([`Declaration::apply`]). The driver decides
+//! A kind reads ([`NodeKind::observe`]), compares ([`NodeKind::plan`], pure), tells what would then be so
+//! ([`NodeKind::after`], pure) and does exactly the planned steps ([`NodeKind::apply`]). The driver decides
 //! whether steps may be done, observes again after them, and makes the outcome; a kind that left differences failed
 //! to converge. In a prediction nothing is written.
 
@@ -196,7 +196,7 @@ impl<S> Plan<S> {
 }
 
 /// A declarative kind.
-pub trait Declaration: Sync {
+pub trait NodeKind: Sync {
     type State: Send;
     type Step: Send;
 
@@ -243,7 +243,7 @@ pub trait Declaration: Sync {
     /// What still differs after the steps. Kinds with steps that are asked for each time leave those out.
     ///
     /// # Errors
-    /// As [`Declaration::plan`].
+    /// As [`NodeKind::plan`].
     fn left(&self, state: &Self::State) -> Result<Plan<Self::Step>, Trouble> {
         self.plan(state)
     }
@@ -263,7 +263,7 @@ pub trait Declaration: Sync {
 pub type Gate<'a> = &'a (dyn Fn(Disruption) -> Result<(), Trouble> + Sync);
 
 /// Predicts or applies a declaration.
-pub fn drive<D: Declaration>(
+pub fn drive<D: NodeKind>(
     declaration: &D,
     node: &Node<'_>,
     mode: Mode,
@@ -312,7 +312,7 @@ fn outcome<S>(plan: &Plan<S>, data: Map<String, Value>) -> OpOutcome {
 }
 
 /// What `register` gets of a state.
-fn told<D: Declaration>(declaration: &D, node: &Node<'_>, state: &D::State) -> Map<String, Value> {
+fn told<D: NodeKind>(declaration: &D, node: &Node<'_>, state: &D::State) -> Map<String, Value> {
     let mut data = match declaration.subject(state) {
         Some(path) => attributes::of(&path, &node.world, node.users),
         None => Map::new(),
@@ -321,18 +321,14 @@ fn told<D: Declaration>(declaration: &D, node: &Node<'_>, state: &D::State) -> M
     data
 }
 
-fn predict<D: Declaration>(
-    declaration: &D,
-    node: &Node<'_>,
-    overlay: &Overlay,
-) -> Result<OpOutcome, Trouble> {
+fn predict<D: NodeKind>(declaration: &D, node: &Node<'_>, overlay: &Overlay) -> Result<OpOutcome, Trouble> {
     let state = declaration.observe(node)?;
     let plan = declaration.plan(&state)?;
     overlay.assume(declaration.after(&state, &plan));
     Ok(outcome(&plan, told(declaration, node, &state)))
 }
 
-fn apply<D: Declaration>(
+fn apply<D: NodeKind>(
     declaration: &D,
     node: &Node<'_>,
     allowed: Disruption,

@@ -152,7 +152,7 @@ impl Node {
                 };
                 outcome.facts = Some(Box::new(facts));
             }),
-            NodeOp::System => self.outcome(id, |outcome| {
+            NodeOp::System(_) => self.outcome(id, |outcome| {
                 let boot_id = Some("boot".to_owned());
                 outcome.system = Some(SystemState { boot_id, ..SystemState::default() });
             }),

@@ -51,7 +51,7 @@ pub fn doc(args: &DocArgs, output: &Output) -> Result<u8, CommandError> {
         });
     };
     let text = if args.schema {
-        serde_json::to_string_pretty(&(kind.schema)()).map_err(CommandError::internal)?
+        serde_json::to_string_pretty(&kind.schema()).map_err(CommandError::internal)?
     } else {
         reference::kind_text(kind.name).unwrap_or_default()
     };

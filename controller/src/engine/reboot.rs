@@ -323,7 +323,7 @@ impl NodeTask {
     /// How far the node's system is; nothing where its helper does not tell.
     async fn system(&self, link: &dyn Link) -> Result<Option<SystemState>, LinkError> {
         let request = OpRequest {
-            op: NodeOp::System,
+            op: NodeOp::System(gpufleet_protocol::op::System),
             mode: Mode::Apply,
             permit: None,
             run_as: None,

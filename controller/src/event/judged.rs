@@ -4,12 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use gpufleet_protocol::tasks::{self, Class};
+use gpufleet_protocol::tasks;
 
 use super::{Phase, TaskReport, TaskStatus};
-
-/// Kinds that only read, or that ask what became of something: they declare nothing.
-const READERS: [&str; 8] = ["setup", "ping", "stat", "find", "slurp", "fetch", "tempfile", "async_status"];
 
 /// The tasks of one node that declare something and apply to it, and whether a reading judged each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +27,7 @@ impl Judged {
     /// Takes one more report in.
     pub fn take(&mut self, report: &TaskReport) {
         let counts = report.phase != Phase::Verify && report.status != TaskStatus::Skipped;
-        if !counts || !declares(&report.kind) {
+        if !counts || !tasks::find(&report.kind).is_some_and(|kind| kind.judged) {
             return;
         }
         let unread = matches!(report.status, TaskStatus::Unknown | TaskStatus::Unreachable);
@@ -67,11 +64,6 @@ impl Judged {
     pub fn gap(&self) -> Option<String> {
         Some(format!("{}; not {}", self.counts(), self.first.as_ref()?))
     }
-}
-
-fn declares(kind: &str) -> bool {
-    let known = tasks::find(kind).filter(|kind| !READERS.contains(&kind.name));
-    known.is_some_and(|kind| matches!(kind.class, Class::Node | Class::Command) || kind.name == "assert")
 }
 
 #[cfg(test)]

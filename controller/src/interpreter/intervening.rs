@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use gpufleet_protocol::NodeOp;
+use gpufleet_protocol::operation::{Reach, is_below};
 
 use super::action::Action;
 
@@ -43,38 +44,25 @@ impl Intervener {
 
 /// Whether what a later task did may change what an earlier one declared.
 pub(super) fn may_touch(later: &NodeOp, earlier: &NodeOp) -> bool {
-    if is_command(later) {
-        return true;
-    }
-    let same_kind = std::mem::discriminant(later) == std::mem::discriminant(earlier);
-    let on_gpus = matches!(earlier, NodeOp::GpuGroup(_));
-    match later {
+    match (later.operation().reach(), earlier.operation().reach()) {
+        (Reach::Anything, _) => true,
         // Why not of GPUs: what holds their state is not in packages, and their proof is worth most.
-        NodeOp::Apt(_) | NodeOp::Dnf(_) | NodeOp::Package(_) => !on_gpus && !is_package(earlier),
-        NodeOp::Service(service) if on_gpus => is_of_gpus(&service.name),
-        NodeOp::Service(service) => match earlier {
-            NodeOp::Service(old) => old.name != service.name,
-            other => !is_package(other),
-        },
-        NodeOp::Modprobe(module) if on_gpus => module.name.starts_with("nvidia"),
-        NodeOp::GpuGroup(_) => matches!(earlier, NodeOp::Service(service) if is_of_gpus(&service.name)),
-        _ => {
-            let (new, old) = (places(later), places(earlier));
-            let meet = |new: &String, old: &String| {
-                is_below(old, new) || is_below(new, old) || new == old && !same_kind
-            };
+        (Reach::Packages(_), Reach::Gpus | Reach::Packages(_)) | (Reach::Unit(_), Reach::Packages(_)) => {
+            false
+        }
+        (Reach::Packages(_), _) => true,
+        (Reach::Unit(unit), Reach::Gpus) | (Reach::Gpus, Reach::Unit(unit)) => is_of_gpus(unit),
+        (Reach::Unit(new), Reach::Unit(old)) => old != new,
+        (Reach::Unit(_), _) => true,
+        (Reach::Places { driver: true, .. }, Reach::Gpus) => true,
+        (new, old) => {
+            let same_kind = std::mem::discriminant(later) == std::mem::discriminant(earlier);
+            let (new, old) = (places(new), places(old));
+            let meet =
+                |new: &str, old: &str| is_below(old, new) || is_below(new, old) || new == old && !same_kind;
             new.iter().any(|new| old.iter().any(|old| meet(new, old)))
         }
     }
-}
-
-/// Whether an operation does whatever its words say.
-pub(super) fn is_command(op: &NodeOp) -> bool {
-    matches!(op, NodeOp::Exec(_) | NodeOp::JobStart(_))
-}
-
-fn is_package(op: &NodeOp) -> bool {
-    matches!(op, NodeOp::Apt(_) | NodeOp::Dnf(_) | NodeOp::Package(_))
 }
 
 /// Whether a unit belongs to the driver or works on GPUs by itself.
@@ -82,41 +70,15 @@ fn is_of_gpus(unit: &str) -> bool {
     ["nvidia", "dcgm", "nvsm", "gpufleet-mps"].iter().any(|start| unit.starts_with(start))
 }
 
-fn is_below(place: &str, folder: &str) -> bool {
-    place.strip_prefix(folder.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'))
-}
-
 /// The files and folders that an operation writes, as far as its words tell.
-fn places(op: &NodeOp) -> Vec<String> {
-    let own = |path: &str| vec![path.trim_end_matches('/').to_owned()];
-    match op {
-        NodeOp::PutFile(put) if put.dest.ends_with('/') => vec![format!("{}{}", put.dest, put.name)],
-        NodeOp::PutFile(put) => own(&put.dest),
-        NodeOp::PutTree(tree) => own(&tree.dest),
-        NodeOp::GetUrl(get) => own(&get.dest),
-        NodeOp::Unarchive(archive) => own(&archive.task.dest),
-        NodeOp::File(file) => own(&file.path),
-        NodeOp::LineInFile(line) => own(&line.path),
-        NodeOp::BlockInFile(block) => own(&block.path),
-        NodeOp::Replace(replace) => own(&replace.path),
-        NodeOp::Sysctl(sysctl) => own(&sysctl.sysctl_file),
-        NodeOp::Mount(mount) => vec![mount.fstab.clone(), mount.path.clone()],
-        NodeOp::Hostname(_) => own("/etc/hostname"),
-        NodeOp::Modprobe(module) => {
-            vec![
-                format!("/etc/modules-load.d/{}.conf", module.name),
-                format!("/etc/modprobe.d/{}.conf", module.name),
-            ]
-        }
-        NodeOp::KernelCmdline(_) => {
-            ["/etc/default/grub", "/etc/default/grub.d", "/etc/kernel/cmdline", "/boot"]
-                .map(str::to_owned)
-                .to_vec()
-        }
-        NodeOp::User(_) | NodeOp::Group(_) => {
-            ["/etc/passwd", "/etc/shadow", "/etc/group"].map(str::to_owned).to_vec()
-        }
-        NodeOp::Cron(cron) => cron.cron_file.iter().map(|file| format!("/etc/cron.d/{file}")).collect(),
-        _ => Vec::new(),
+fn places(reach: Reach<'_>) -> Vec<String> {
+    let mut paths = match reach {
+        Reach::File(claim) => vec![claim.path],
+        Reach::Places { paths, .. } => paths,
+        Reach::Nothing | Reach::Anything | Reach::Packages(_) | Reach::Unit(_) | Reach::Gpus => Vec::new(),
+    };
+    for path in &mut paths {
+        path.truncate(path.trim_end_matches('/').len());
     }
+    paths
 }

@@ -134,7 +134,7 @@ fn brief(parameter: &Parameter) -> String {
 
 /// Parameters as the JSON schema of their type tells, the required ones first.
 fn parameters(kind: &KindInfo) -> Vec<Parameter> {
-    let schema = (kind.schema)();
+    let schema = kind.schema();
     if kind.open_keys {
         return Vec::new();
     }
@@ -255,7 +255,7 @@ mod tests {
                 (Some(parameter), Value::String(text)) => serde_json::json!({ parameter: text }),
                 _ => value.clone(),
             };
-            assert!((kind.parse)(parameters).is_ok(), "{}: {}", kind.name, kind.example);
+            assert!(kind.parse(parameters).is_ok(), "{}: {}", kind.name, kind.example);
         }
     }
 

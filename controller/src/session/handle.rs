@@ -213,7 +213,7 @@ impl NodeSession {
         let until = Instant::now() + limit;
         let id = call.line.id;
         let mut asks: HashMap<String, u32> = HashMap::new();
-        for blob in request.op.contents() {
+        for blob in request.op.operation().needs().content() {
             *asks.entry(blob.sha256.clone()).or_default() += SAME_CONTENT;
         }
         let work = async {

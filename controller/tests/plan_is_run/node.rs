@@ -42,6 +42,8 @@ pub const ONCE: &str = "tune-gpus.service";
 const NOTEBOOKS: &str = "jupyter.service";
 pub const PARAMETERS: [(&str, &str); 3] =
     [("vm.swappiness", "60"), ("kernel.numa_balancing", "1"), ("net.core.somaxconn", "64")];
+/// The folder of transparent huge pages.
+const THP: &str = "sys/kernel/mm/transparent_hugepage";
 pub const MODULES: [&str; 3] = ["nvme_core", "msr", "nouveau"];
 /// The module that a display holds, and with it GPUs up to Ada.
 pub const DISPLAY: &str = "nvidia_drm";
@@ -209,6 +211,19 @@ impl Node {
         fs::read_to_string(self.path(below)).unwrap_or_default()
     }
 
+    fn install_thp(&self, random: &mut Random) {
+        self.write(
+            &format!("{THP}/enabled"),
+            random.one(&["[always] madvise never\n", "always madvise [never]\n"]),
+        );
+        self.write(&format!("{THP}/khugepaged/defrag"), random.one(&["0\n", "1\n"]));
+        if random.chance(30) {
+            let file = random.one(&["a.conf", "gpufleet-thp.conf", "site.conf"]);
+            let word = random.one(&["always", "madvise"]);
+            self.write(&format!("etc/tmpfiles.d/{file}"), &format!("w /{THP}/enabled - - - - {word}\n"));
+        }
+    }
+
     fn install(&mut self, random: &mut Random) {
         let root = self.dir.path().display().to_string();
         for (place, text) in [
@@ -291,6 +306,8 @@ impl Node {
                 self.write(&format!("etc/sysctl.d/{file}"), &format!("{text}{name} = {value}\n"));
             }
         }
+        // Why a copy: the numbers of everything else stay what they were.
+        self.install_thp(&mut random.clone());
         self.write("etc/hostname", &format!("{}\n", random.one(&["old", "gpu001"])));
         self.write("proc/sys/kernel/hostname", &format!("{}\n", random.one(&["old", "gpu001", "dhcp-17"])));
         let words = random.one(&["quiet", "quiet iommu=pt", "quiet nouveau.modeset=0"]);
@@ -386,6 +403,13 @@ impl Node {
                 }
             }
             self.write(&format!("proc/sys/{}", name.replace('.', "/")), &format!("{value}\n"));
+        }
+        for (name, default) in [("enabled", "always [madvise] never"), ("khugepaged/defrag", "1")] {
+            let texts = ["a.conf", "gpufleet-thp.conf", "site.conf"]
+                .map(|file| self.read(&format!("etc/tmpfiles.d/{file}")));
+            let start = format!("w /{THP}/{name} - - - - ");
+            let set = texts.iter().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix(&start));
+            self.write(&format!("{THP}/{name}"), &format!("{}\n", set.unwrap_or(default)));
         }
         self.write("proc/sys/kernel/hostname", &self.read("etc/hostname"));
         let grub = self.read("etc/default/grub");

@@ -189,12 +189,21 @@ impl Play {
             let when = if always { "always" } else { "required" };
             let from = tasks.len() / 2;
             let at = from + random.below(tasks.len() - from + 1);
-            reboots_always = always.then(|| format!("t{at}"));
+            reboots_always = always.then_some(at);
             tasks.insert(at, json!({"reboot": {"when": when}}));
             // What was declared before may be declared again.
             let again: Vec<Value> = tasks.iter().take(at).filter(|_| random.chance(15)).cloned().collect();
             tasks.extend(again);
         }
+        // Why at the ends: nothing may come between the tasks of a group for GPUs.
+        if random.chance(30) {
+            tasks.insert(0, json!({"thp": {"enabled": "madvise"}}));
+            reboots_always = reboots_always.map(|at| at + 1);
+        }
+        if random.chance(30) {
+            tasks.push(json!({"thp": {"khugepaged": {"defrag": false}}}));
+        }
+        let reboots_always = reboots_always.map(|at| format!("t{at}"));
         let mut text = String::from("- hosts: all\n  gather_facts: false\n  tasks:\n");
         for (at, mut task) in tasks.into_iter().enumerate() {
             task["name"] = json!(format!("t{at}"));

@@ -12,8 +12,10 @@ pub mod lenient;
 pub mod message;
 pub mod nvml;
 pub mod op;
+pub mod operation;
 pub mod pattern;
 pub mod permit;
+mod registry;
 pub mod tasks;
 
 pub use change::{Awaiting, Blocker, Certainty, Change, Disruption};

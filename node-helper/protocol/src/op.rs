@@ -2,67 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::health::HealthRequest;
-use crate::tasks::{
-    Apt, BlockInFile, Cron, Dnf, File, Find, GetUrl, GpuClocks, GpuComputeMode, GpuEcc, GpuMig, GpuMps,
-    GpuPersistence, GpuPower, Group, Hostname, KernelCmdline, LineInFile, Modprobe, Mount, Package, Ping,
-    Replace, Service, Slurp, Stat, Sysctl, TempFile, Unarchive, User, WaitFor,
+pub use crate::tasks::{GpuTask, NodeOp};
+use crate::{
+    health::HealthRequest,
+    operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, is_below, paths, undeclared},
+    tasks::{FileState, Unarchive},
 };
-
-/// One operation on a node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "op", content = "with")]
-pub enum NodeOp {
-    /// The GPU tasks of one group: one desired state, one activation.
-    GpuGroup(GpuGroup),
-    Sysctl(Sysctl),
-    KernelCmdline(KernelCmdline),
-    File(File),
-    LineInFile(LineInFile),
-    Service(Service),
-    Package(Package),
-    Apt(Apt),
-    Dnf(Dnf),
-    User(Box<User>),
-    Group(Group),
-    Cron(Box<Cron>),
-    Hostname(Hostname),
-    Modprobe(Modprobe),
-    Mount(Mount),
-    Stat(Stat),
-    BlockInFile(BlockInFile),
-    Replace(Replace),
-    GetUrl(GetUrl),
-    Unarchive(UnpackArchive),
-    TempFile(TempFile),
-    Find(Find),
-    Slurp(Slurp),
-    /// One piece of a file, for `fetch`.
-    ReadPiece(ReadPiece),
-    WaitFor(WaitFor),
-    Ping(Ping),
-    /// A tree of files and directories: `copy` of a directory.
-    PutTree(PutTree),
-    /// `copy` and `template`, their content resolved by the controller.
-    PutFile(PutFile),
-    /// `command`, `shell`, `script` and `raw`.
-    Exec(Exec),
-    /// Begins another operation that goes on by itself, or finds the one of this id that has begun. Answered at once
-    /// with its `ansible_job_id`; asked again under the same id, it never begins twice.
-    JobStart(JobStart),
-    /// How such an operation is: `data.finished` tells whether the outcome is its own.
-    JobStatus(JobStatus),
-    /// Reads hardware and software facts.
-    Facts(FactsRequest),
-    /// Tells whether anything works on the node, its GPUs first. Unknown counts as busy.
-    Idle(Staying),
-    /// The health gate, answered in `OpOutcome::health`.
-    Health(HealthRequest),
-    /// How far the operating system is, answered in `OpOutcome::system`.
-    System,
-    /// Asks the node to reboot; the answer comes before the connection dies.
-    Reboot(Reboot),
-}
 
 /// What a scheduler leaves on a node that it drained: no work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,102 +19,18 @@ pub struct Staying {
     pub may_hold_gpus: bool,
 }
 
-/// One list for reading and for changing.
-macro_rules! paths {
-    ($op:expr, $paths:ident, $iter:ident $(, $mut:tt)?) => {
-        match $op {
-            Self::File(task) => vec![&$($mut)? task.path],
-            Self::LineInFile(task) => vec![&$($mut)? task.path],
-            Self::BlockInFile(task) => vec![&$($mut)? task.path],
-            Self::Replace(task) => vec![&$($mut)? task.path],
-            Self::Stat(task) => vec![&$($mut)? task.path],
-            Self::Slurp(task) => vec![&$($mut)? task.src],
-            Self::GetUrl(task) => vec![&$($mut)? task.dest],
-            Self::Find(task) => task.paths.$iter().collect(),
-            Self::WaitFor(task) => task.path.$iter().collect(),
-            Self::TempFile(task) => task.path.$iter().collect(),
-            Self::PutFile(task) => std::iter::once(&$($mut)? task.dest).chain(task.remote_src.$iter()).collect(),
-            Self::PutTree(task) => std::iter::once(&$($mut)? task.dest).chain(task.remote_src.$iter()).collect(),
-            Self::Unarchive(archive) => {
-                let task = &$($mut)? archive.task;
-                let remote = task.remote_src && !task.src.contains("://");
-                std::iter::once(&$($mut)? task.dest).chain(remote.then_some(&$($mut)? task.src)).collect()
-            }
-            Self::JobStart(job) => job.op.$paths(),
-            _ => Vec::new(),
-        }
-    };
-}
+impl Operation for Staying {
+    paths!();
 
-impl NodeOp {
-    /// The paths of the node that a task gives, as it gives them.
-    pub fn paths(&self) -> Vec<&String> {
-        paths!(self, paths, iter)
+    fn effect(&self) -> Effect {
+        Effect::Reads
     }
 
-    /// The same, to be changed.
-    pub fn paths_mut(&mut self) -> Vec<&mut String> {
-        paths!(self, paths_mut, iter_mut, mut)
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
     }
 
-    /// The content that the helper may ask for, each as often as it stands in the task.
-    pub fn contents(&self) -> Vec<&Blob> {
-        match self {
-            Self::PutFile(task) => task.blob.iter().collect(),
-            Self::PutTree(task) => task.entries.iter().filter_map(|entry| entry.blob.as_ref()).collect(),
-            Self::Unarchive(archive) => archive.blob.iter().collect(),
-            Self::Exec(exec) => exec.script.iter().collect(),
-            Self::JobStart(job) => job.op.contents(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Whether it only reads, so that any session may ask for it at any time.
-    pub const fn reads_only(&self) -> bool {
-        matches!(
-            self,
-            Self::Stat(_)
-                | Self::Find(_)
-                | Self::Slurp(_)
-                | Self::ReadPiece(_)
-                | Self::WaitFor(_)
-                | Self::Ping(_)
-                | Self::JobStatus(JobStatus { forget: false, .. })
-                | Self::Facts(_)
-                | Self::Idle(_)
-                | Self::Health(_)
-                | Self::System
-        )
-    }
-
-    /// Whether observe, plan and apply exist for it, so that a plan tells exactly what a run will do.
-    pub const fn is_declarative(&self) -> bool {
-        matches!(
-            self,
-            Self::GpuGroup(_)
-                | Self::Sysctl(_)
-                | Self::KernelCmdline(_)
-                | Self::File(_)
-                | Self::LineInFile(_)
-                | Self::Service(_)
-                | Self::Package(_)
-                | Self::Apt(_)
-                | Self::Dnf(_)
-                | Self::User(_)
-                | Self::Group(_)
-                | Self::Cron(_)
-                | Self::Hostname(_)
-                | Self::Modprobe(_)
-                | Self::Mount(_)
-                | Self::Stat(_)
-                | Self::BlockInFile(_)
-                | Self::Replace(_)
-                | Self::GetUrl(_)
-                | Self::Unarchive(_)
-                | Self::PutFile(_)
-                | Self::PutTree(_)
-        )
-    }
+    undeclared!(Nothing);
 }
 
 /// The declared state of the GPUs of one node, merged from consecutive tasks.
@@ -181,23 +42,46 @@ pub struct GpuGroup {
     pub defer_to_reboot: bool,
 }
 
+impl GpuGroup {
+    /// Which members a newer group leaves as they are, in order.
+    pub fn kept(&self, newer: &Self) -> Vec<bool> {
+        let gone = |old: &GpuMember| newer.members.iter().any(|new| old.task.gives_way(&new.task));
+        self.members.iter().map(|member| !gone(member)).collect()
+    }
+}
+
+impl Operation for GpuGroup {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Gpus
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::GpuGroup(new) = newer.op else { return true };
+        let kept = self.kept(new);
+        let mut keep = kept.iter();
+        self.members.retain(|_| keep.next().copied().unwrap_or(true));
+        !self.members.is_empty()
+    }
+}
+
 /// One task of a group; its outcome comes back under the same index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuMember {
     pub task: GpuTask,
-}
-
-/// Parameters of one GPU task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "kind", content = "with")]
-pub enum GpuTask {
-    GpuPersistence(GpuPersistence),
-    GpuEcc(GpuEcc),
-    GpuMig(GpuMig),
-    GpuPower(GpuPower),
-    GpuClocks(GpuClocks),
-    GpuComputeMode(GpuComputeMode),
-    GpuMps(GpuMps),
 }
 
 /// Content that the controller holds and the helper asks for only when the node lacks it.
@@ -248,6 +132,48 @@ pub struct PutFile {
     pub tells_diff: bool,
 }
 
+impl PutFile {
+    /// The path of the file, where `dest` says whether it is a folder.
+    fn file(&self) -> String {
+        if self.dest.ends_with('/') { format!("{}{}", self.dest, self.name) } else { self.dest.clone() }
+    }
+}
+
+impl Operation for PutFile {
+    paths!(dest, remote_src);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Content(self.blob.iter().collect())
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.file(), part: Part::Content })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        match newer.op {
+            NodeOp::PutFile(new) => {
+                self.dest != new.dest || self.name != new.name && self.dest.ends_with('/')
+            }
+            NodeOp::File(new) if self.dest == new.path => {
+                self.owner = self.owner.take().filter(|_| new.owner.is_none());
+                self.group = self.group.take().filter(|_| new.group.is_none());
+                self.mode = self.mode.take().filter(|_| new.mode.is_none());
+                matches!(new.state, None | Some(FileState::File))
+            }
+            _ => true,
+        }
+    }
+}
+
 /// A directory whose content is this.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PutTree {
@@ -269,6 +195,42 @@ pub struct PutTree {
     pub force: bool,
     pub follow: bool,
     pub secret: bool,
+}
+
+impl Operation for PutTree {
+    paths!(dest, remote_src);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Content(self.entries.iter().filter_map(|entry| entry.blob.as_ref()).collect())
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places([&self.dest])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let Reach::File(Claim { path, part }) = newer.op.operation().reach() else { return true };
+        let absence = part == Part::Absence;
+        let folder = self.dest.trim_end_matches('/').to_owned();
+        let gone = |place: &str| is_below(place, &path) || place == path;
+        if gone(&folder) && absence || self.remote_src.is_some() && is_below(&path, &folder) {
+            return false;
+        }
+        // Why only that: the rest of the folder is still what the earlier task made it.
+        self.entries.retain(|entry| {
+            let place = format!("{folder}/{}", entry.path);
+            !(place == path || absence && gone(&place))
+        });
+        true
+    }
 }
 
 /// One path of a tree.
@@ -297,6 +259,38 @@ pub struct UnpackArchive {
     pub blob: Option<Blob>,
 }
 
+impl Operation for UnpackArchive {
+    fn paths(&self) -> Vec<&String> {
+        let remote = self.task.remote_src && !self.task.src.contains("://");
+        std::iter::once(&self.task.dest).chain(remote.then_some(&self.task.src)).collect()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut String> {
+        let remote = self.task.remote_src && !self.task.src.contains("://");
+        std::iter::once(&mut self.task.dest).chain(remote.then_some(&mut self.task.src)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        self.blob.as_ref().map_or(Needs::Nothing, |blob| Needs::Content(vec![blob]))
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places([&self.task.dest])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, _: &Newer<'_>) -> bool {
+        true
+    }
+}
+
 /// Asks for a piece of a file; the answer's `data` has `content` (base64), `size` and, asked at offset 0, `sha256`; of
 /// a file that is too large `size` alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -309,6 +303,20 @@ pub struct ReadPiece {
     pub length: u64,
     /// In bytes; a larger file is not read.
     pub max_size: u64,
+}
+
+impl Operation for ReadPiece {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
 }
 
 /// The largest piece that is read at once, in bytes: as base64 it is well below a frame.
@@ -341,6 +349,20 @@ pub struct Exec {
     pub expand: bool,
 }
 
+impl Operation for Exec {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Once
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        self.script.as_ref().map_or(Needs::Nothing, |script| Needs::Content(vec![script]))
+    }
+
+    undeclared!(Anything);
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
@@ -367,6 +389,29 @@ pub struct JobStart {
     pub limit_s: u64,
 }
 
+impl Operation for JobStart {
+    fn paths(&self) -> Vec<&String> {
+        self.op.operation().paths()
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut String> {
+        self.op.operation_mut().paths_mut()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Once
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        match self.op.operation().needs() {
+            Needs::Nothing => Needs::Session,
+            needs => needs,
+        }
+    }
+
+    undeclared!(Anything);
+}
+
 /// What the outcome of a job says that was stopped because its time was up; as with Ansible.
 pub const JOB_TIMED_OUT: &str = "Timeout exceeded";
 
@@ -381,6 +426,20 @@ pub struct JobStatus {
     pub wait_s: u64,
 }
 
+impl Operation for JobStatus {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        if self.forget { Effect::Acts } else { Effect::Reads }
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FactsRequest {
     /// Reads the GPUs through NVML too.
@@ -388,6 +447,52 @@ pub struct FactsRequest {
     /// Names or globs of the facts that `register` gets; the controller chooses them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<String>,
+}
+
+/// Asks how far the operating system is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct System;
+
+impl Operation for FactsRequest {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
+}
+
+impl Operation for HealthRequest {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
+}
+
+impl Operation for System {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
 }
 
 /// How hard the node is asked to go down.
@@ -399,4 +504,18 @@ pub enum Reboot {
     Orderly,
     /// `systemctl reboot --force`: services are not waited for.
     Forced,
+}
+
+impl Operation for Reboot {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Once
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    undeclared!(Nothing);
 }

@@ -98,11 +98,11 @@ impl Owner<'_> {
     pub fn settled(&self, op: &NodeOp) -> Result<Option<NodeOp>, UserError> {
         let open = |path: &str| !path.starts_with('/') || path.contains('$');
         // Why asked first: an operation may be large, such as a tree of files, and few have such a path.
-        if !op.paths().into_iter().any(|path| open(path)) {
+        if !op.operation().paths().into_iter().any(|path| open(path)) {
             return Ok(None);
         }
         let mut own = op.clone();
-        for path in own.paths_mut().into_iter().filter(|path| open(path)) {
+        for path in own.operation_mut().paths_mut().into_iter().filter(|path| open(path)) {
             *path = self.path(path)?;
         }
         Ok(Some(own))

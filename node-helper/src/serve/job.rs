@@ -15,7 +15,8 @@ use std::{
 use gpufleet_protocol::{
     Disruption, FailureKind, NodeOp, OpOutcome, OpRequest, OpStatus,
     message::{Mode, Open, Spooled},
-    op::{Exec, JOB_TIMED_OUT, JobStart, JobStatus, Program},
+    op::{JOB_TIMED_OUT, JobStart, JobStatus},
+    operation::Needs,
 };
 use serde_json::{Value, json};
 
@@ -50,7 +51,10 @@ pub fn start(
     roots: &Roots,
     gate: Gate<'_>,
 ) -> Result<OpOutcome, Trouble> {
-    if request.op_id.is_empty() || request.mode == Mode::Predict || needs_controller(&job.op) {
+    if request.op_id.is_empty()
+        || request.mode == Mode::Predict
+        || job.op.operation().needs() != Needs::Nothing
+    {
         return Err(Trouble::invalid("this operation cannot go on by itself"));
     }
     let jobs = Jobs::of(state_dir);
@@ -114,27 +118,6 @@ fn has_begun(kept: &Spooled) -> bool {
         Spooled::Nothing => false,
         Spooled::Started => true,
         Spooled::Finished(outcome) => !matches!(outcome.status, OpStatus::Failed { .. }),
-    }
-}
-
-/// Whether an operation asks for something that only the controller has.
-fn needs_controller(op: &NodeOp) -> bool {
-    match op {
-        NodeOp::Exec(Exec { run: Program::Script { .. }, .. }) => true,
-        NodeOp::Unarchive(archive) => archive.blob.is_some(),
-        NodeOp::PutFile(_)
-        | NodeOp::PutTree(_)
-        | NodeOp::GpuGroup(_)
-        | NodeOp::KernelCmdline(_)
-        | NodeOp::Reboot(_)
-        | NodeOp::JobStart(_)
-        | NodeOp::JobStatus(_)
-        | NodeOp::Facts(_)
-        | NodeOp::Idle(_)
-        | NodeOp::Health(_)
-        | NodeOp::System
-        | NodeOp::ReadPiece(_) => true,
-        _ => false,
     }
 }
 

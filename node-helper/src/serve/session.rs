@@ -18,6 +18,7 @@ use gpufleet_protocol::{
     health::{HealthReport, HealthRequest},
     message::{IdleVerdict, Mode, Open, Opened, Spooled},
     op::{PutTree, Reboot, Staying},
+    operation::Effect,
 };
 
 use super::{
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     deadline::{Deadline, Stop},
-    declare::{Declaration, Node, Trouble, drive},
+    declare::{Node, NodeKind, Trouble, drive},
     facts,
     gpu::{Gpus, Settings},
     health,
@@ -42,7 +43,7 @@ use crate::{
         lock::{Lock, LockError},
         spool::{Durability, Spool, without_output},
     },
-    tasks::{exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
+    tasks::{dispatch, exec, geturl, puttree, reading, reboot, tempfile, unarchive::Unpacking, waiting},
     world::{Overlay, World},
 };
 
@@ -423,8 +424,9 @@ impl Session {
         deadline: &Deadline,
         began: &AtomicBool,
     ) -> Result<OpOutcome, Trouble> {
+        let effect = request.op.operation().effect();
         let may_act = opening.open.writes
-            || request.op.reads_only()
+            || effect == Effect::Reads
             || opening.open.commands && matches!(request.op, NodeOp::Exec(_));
         if request.mode == Mode::Apply && !may_act {
             return Err(Trouble::failed(FailureKind::Refused, "the session was opened for reading only"));
@@ -492,9 +494,7 @@ impl Session {
             real: self.roots.is_real(),
         };
         let settled = owner.settled(&request.op)?;
-        match settled.as_ref().unwrap_or(&request.op) {
-            NodeOp::Sysctl(task) => declared.run(task),
-            NodeOp::KernelCmdline(task) => declared.run(task),
+        dispatch!(settled.as_ref().unwrap_or(&request.op), declared, {
             NodeOp::PutFile(task) => match puttree::of_directory(task, &node)? {
                 Some(tree) => declared.tree(&tree),
                 None => declared.run(task),
@@ -556,26 +556,11 @@ impl Session {
                 outcome.health = Some(self.health(wanted, opening, deadline)?);
                 Ok(outcome)
             }
-            NodeOp::System => {
+            NodeOp::System(_) => {
                 let mut outcome = OpOutcome::new(OpStatus::Ok);
                 outcome.system = Some(health::system(&self.roots, deadline));
                 Ok(outcome)
             }
-            NodeOp::File(task) => declared.run(task),
-            NodeOp::LineInFile(task) => declared.run(task),
-            NodeOp::Service(task) => declared.run(task),
-            NodeOp::Package(task) => declared.run(task),
-            NodeOp::Apt(task) => declared.run(task),
-            NodeOp::Dnf(task) => declared.run(task),
-            NodeOp::User(task) => declared.run(&**task),
-            NodeOp::Group(task) => declared.run(task),
-            NodeOp::Cron(task) => declared.run(&**task),
-            NodeOp::Hostname(task) => declared.run(task),
-            NodeOp::Modprobe(task) => declared.run(task),
-            NodeOp::Mount(task) => declared.run(task),
-            NodeOp::Stat(task) => declared.run(task),
-            NodeOp::BlockInFile(task) => declared.run(task),
-            NodeOp::Replace(task) => declared.run(task),
             NodeOp::GetUrl(task) => Ok(geturl::settle(task, request.mode, declared.run(task)?)),
             NodeOp::Unarchive(task) => declared.run(&Unpacking::new(task)),
             NodeOp::PutTree(task) => declared.tree(task),
@@ -592,7 +577,7 @@ impl Session {
                 }
                 reboot::run(*how, &node, request.mode, allowed, &gate)
             }
-        }
+        })
     }
 
     /// Looks once more, right before the node goes down, whether anything works on it. Not knowing is being busy.
@@ -628,12 +613,12 @@ impl Session {
 
     /// Whether what becomes of a request is kept for a controller that loses the answer.
     fn spool(opening: &Opening, request: &OpRequest) -> Option<(Spool, Durability)> {
+        let effect = request.op.operation().effect();
         let keeps = request.mode == Mode::Apply
             && opening.open.writes
             && !request.op_id.is_empty()
-            && !request.op.reads_only();
-        let once = matches!(request.op, NodeOp::Exec(_) | NodeOp::JobStart(_) | NodeOp::Reboot(_));
-        let durability = if once { Durability::Disk } else { Durability::Process };
+            && effect != Effect::Reads;
+        let durability = if effect == Effect::Once { Durability::Disk } else { Durability::Process };
         keeps.then(|| (Spool::of(&opening.state_dir), durability))
     }
 
@@ -739,7 +724,7 @@ impl Declared<'_> {
         }
     }
 
-    fn run<D: Declaration>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
+    fn run<D: NodeKind>(&self, declaration: &D) -> Result<OpOutcome, Trouble> {
         let work =
             || drive(declaration, self.node, self.mode, &self.session.overlay, self.allowed, self.gate);
         match &self.node.user {

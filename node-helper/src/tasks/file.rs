@@ -13,7 +13,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{At, FileError, Ownership},
         trail::{Unsafe, Way},
@@ -498,7 +498,7 @@ fn plan_hard(task: &File, state: &State, plan: &mut Plan<Step>) -> Result<(), Tr
     Ok(())
 }
 
-impl Declaration for File {
+impl NodeKind for File {
     type State = State;
     type Step = Step;
 

@@ -17,7 +17,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         checksum::{self, Digests},
         civil,
@@ -118,7 +118,7 @@ fn wanted(task: &GetUrl, node: &Node<'_>) -> Result<Option<(ChecksumAlgorithm, S
     })
 }
 
-impl Declaration for GetUrl {
+impl NodeKind for GetUrl {
     type State = State;
     type Step = Step;
 

@@ -8,7 +8,7 @@ use gpufleet_protocol::{Change, Disruption, tasks::Hostname};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::files::{self, FileError, Ownership},
     world::{Content, Effect, Entry, Owned},
 };
@@ -33,7 +33,7 @@ fn first_word(text: &str) -> String {
     lines.map(str::to_owned).next().unwrap_or_default()
 }
 
-impl Declaration for Hostname {
+impl NodeKind for Hostname {
     type State = State;
     type Step = Step;
 

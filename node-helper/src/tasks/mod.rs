@@ -1,4 +1,4 @@
-//! One file a kind that the helper runs without the GPUs.
+//! One file a kind that the helper runs without the GPUs, and their registry: one line a kind in [`dispatch!`].
 
 mod accounts;
 mod blockinfile;
@@ -30,7 +30,37 @@ pub mod tempfile;
 #[cfg(test)]
 pub mod testing;
 mod textfile;
+mod thp;
 mod tool;
 pub mod unarchive;
 mod unit_files;
 pub mod waiting;
+
+/// Gives an operation to the kind that does it: declarative ones to their [`crate::declare::NodeKind`], the others to what is
+/// said for them where it is called.
+macro_rules! dispatch {
+    ($op:expr, $declared:ident, { $($others:tt)* }) => {
+        match $op {
+            NodeOp::Apt(task) => $declared.run(task),
+            NodeOp::BlockInFile(task) => $declared.run(task),
+            NodeOp::Cron(task) => $declared.run(&**task),
+            NodeOp::Dnf(task) => $declared.run(task),
+            NodeOp::File(task) => $declared.run(task),
+            NodeOp::Group(task) => $declared.run(task),
+            NodeOp::Hostname(task) => $declared.run(task),
+            NodeOp::KernelCmdline(task) => $declared.run(task),
+            NodeOp::LineInFile(task) => $declared.run(task),
+            NodeOp::Modprobe(task) => $declared.run(task),
+            NodeOp::Mount(task) => $declared.run(task),
+            NodeOp::Package(task) => $declared.run(task),
+            NodeOp::Replace(task) => $declared.run(task),
+            NodeOp::Service(task) => $declared.run(task),
+            NodeOp::Stat(task) => $declared.run(task),
+            NodeOp::Sysctl(task) => $declared.run(task),
+            NodeOp::Thp(task) => $declared.run(task),
+            NodeOp::User(task) => $declared.run(&**task),
+            $($others)*
+        }
+    };
+}
+pub(crate) use dispatch;

@@ -15,7 +15,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, FileError, Ownership},
         tree,
@@ -126,7 +126,7 @@ fn built_in(node: &Node<'_>, name: &str) -> bool {
     })
 }
 
-impl Declaration for Modprobe {
+impl NodeKind for Modprobe {
     type State = State;
     type Step = Step;
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         checksum::{self, Digests},
         civil, diff,
@@ -110,7 +110,7 @@ impl State {
     }
 }
 
-impl Declaration for PutFile {
+impl NodeKind for PutFile {
     type State = State;
     type Step = Step;
 

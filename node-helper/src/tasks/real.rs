@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::testing::Bench;
 use crate::{
-    declare::Declaration,
+    declare::NodeKind,
     os::{roots::Roots, users::Users},
 };
 
@@ -30,7 +30,7 @@ fn machine() -> Option<Bench> {
 }
 
 /// Applies as predicted, then again for nothing.
-fn converge<D: Declaration>(bench: &Bench, task: &D) -> OpOutcome {
+fn converge<D: NodeKind>(bench: &Bench, task: &D) -> OpOutcome {
     bench.forget();
     let predicted = bench.run(task, Mode::Predict);
     assert_eq!(predicted.status, OpStatus::Changed, "{predicted:?}");

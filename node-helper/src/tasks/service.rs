@@ -11,7 +11,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     process::{Finished, Run},
     tasks::{
         nearest::nearest,
@@ -146,7 +146,7 @@ fn foreseen(node: &Node<'_>, unit: &str) -> bool {
         })
 }
 
-impl Declaration for Service {
+impl NodeKind for Service {
     type State = State;
     type Step = Step;
 

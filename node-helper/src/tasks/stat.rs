@@ -10,7 +10,7 @@ use gpufleet_protocol::tasks::{ChecksumAlgorithm, Stat};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         checksum,
         files::{At, FileError},
@@ -20,7 +20,7 @@ use crate::{
     world::{Content, Effect, Entry},
 };
 
-impl Declaration for Stat {
+impl NodeKind for Stat {
     type State = Map<String, Value>;
     type Step = ();
 

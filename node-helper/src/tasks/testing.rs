@@ -12,7 +12,7 @@ use gpufleet_protocol::{Disruption, OpOutcome, message::Mode, op::Blob};
 
 use crate::{
     deadline::Deadline,
-    declare::{Declaration, Fetch, Node, Trouble, drive},
+    declare::{Fetch, Node, NodeKind, Trouble, drive},
     os::{files, roots::Roots, users::Users},
     world::{Overlay, World},
 };
@@ -105,7 +105,7 @@ impl Bench {
         })
     }
 
-    pub fn run<D: Declaration>(&self, declaration: &D, mode: Mode) -> OpOutcome {
+    pub fn run<D: NodeKind>(&self, declaration: &D, mode: Mode) -> OpOutcome {
         self.node(|node| drive(declaration, node, mode, &self.overlay, Disruption::Live, &|_| Ok(())))
     }
 

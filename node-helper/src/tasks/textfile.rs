@@ -233,10 +233,10 @@ pub fn expand(template: &str, captures: &regex::bytes::Captures<'_>) -> Vec<u8> 
     out
 }
 
-/// Implements [`crate::declare::Declaration`] for a kind that edits a text file.
+/// Implements [`crate::declare::NodeKind`] for a kind that edits a text file.
 macro_rules! text_file {
     ($type:ty, $edit:path) => {
-        impl $crate::declare::Declaration for $type {
+        impl $crate::declare::NodeKind for $type {
             type State = $crate::tasks::textfile::State;
             type Step = $crate::tasks::textfile::Step;
 

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use self::merging::{Existing, Merge, Rules};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, At, FileError, Ownership},
         tree::{self, Dir},
@@ -425,7 +425,7 @@ impl Unpacking<'_> {
     }
 }
 
-impl Declaration for Unpacking<'_> {
+impl NodeKind for Unpacking<'_> {
     type State = State;
     type Step = Step;
 

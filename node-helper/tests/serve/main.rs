@@ -655,7 +655,7 @@ fn readers_work_beside_a_run_and_ask_for_health_and_system() {
     let mut writer = Helper::opened(&place.state(), "run", 1);
     let (mut reader, _) = Helper::start(command(&place.state()));
     assert!(matches!(reader.open("plan", 1, false), Reply::Opened(_)));
-    let outcome = reader.run(NodeOp::System, Mode::Apply);
+    let outcome = reader.run(NodeOp::System(gpufleet_protocol::op::System), Mode::Apply);
     assert!(outcome.system.unwrap().boot_id.is_some());
     let asked =
         HealthRequest { checks: vec![HealthCheck::System, HealthCheck::GpuCount], ..Default::default() };
@@ -731,7 +731,7 @@ fn services_that_a_killed_helper_had_stopped_are_started_by_the_next_that_writes
     helper.kill();
     let (mut reader, _) = Helper::start(with("0"));
     assert!(matches!(reader.open("plan", 1, false), Reply::Opened(_)));
-    reader.run(NodeOp::System, Mode::Apply);
+    reader.run(NodeOp::System(gpufleet_protocol::op::System), Mode::Apply);
     assert!(!log.exists(), "a reader changes nothing");
     drop(reader);
     let recorded = || std::fs::read_to_string(place.state().join("record.json")).unwrap();

@@ -19,22 +19,6 @@ const OLD_VARIABLES: &[(&str, &str)] = &[
     ("ansible_sudo_pass", "ansible_become_password"),
 ];
 
-/// Kinds that only root may use for what they are used for.
-const NEEDS_ROOT: &[&str] = &[
-    "service",
-    "sysctl",
-    "kernel_cmdline",
-    "reboot",
-    "package",
-    "apt",
-    "dnf",
-    "user",
-    "group",
-    "hostname",
-    "modprobe",
-    "mount",
-];
-
 /// Rules about the plays and tasks of a file.
 pub(super) fn check_file(tree: &Node, findings: &mut Vec<Finding>) {
     for play in tree.as_seq().unwrap_or_default() {
@@ -306,9 +290,8 @@ fn becomes_root(view: &TaskView<'_>) -> bool {
 fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
     for view in views {
         let Some(kind) = view.found().and_then(|found| found.kind) else { continue };
-        let needs = NEEDS_ROOT.contains(&kind.name) || kind.name.starts_with("gpu_");
         let silent = view.inherited("become").is_none();
-        if !needs || !silent || view.node.get("delegate_to").is_some() {
+        if !kind.needs_root || !silent || view.node.get("delegate_to").is_some() {
             continue;
         }
         if view.inherited("remote_user").is_some_and(|user| user.as_str() == Some("root")) {
@@ -321,8 +304,7 @@ fn missing_become(views: &[TaskView<'_>], findings: &mut Vec<Finding>) {
         };
         let others = views.iter().filter(same_play).any(|other| {
             let likewise = other.found().and_then(|found| found.kind);
-            likewise.is_some_and(|kind| NEEDS_ROOT.contains(&kind.name) || kind.name.starts_with("gpu_"))
-                && becomes_root(other)
+            likewise.is_some_and(|kind| kind.needs_root) && becomes_root(other)
         });
         if others {
             let (line, _) = view.lines();
@@ -363,7 +345,7 @@ fn gpus_without_root(tree: &Node, views: &[TaskView<'_>], findings: &mut Vec<Fin
         }
         let first = views.iter().filter(of_play).find_map(|view| {
             let found = view.found().filter(|_| view.node.get("delegate_to").is_none())?;
-            found.kind.filter(|kind| kind.name.starts_with("gpu_")).map(|kind| (view, found, kind.name))
+            found.kind.filter(|kind| kind.gpus).map(|kind| (view, found, kind.name))
         });
         let Some((view, found, name)) = first else { continue };
         findings.push(

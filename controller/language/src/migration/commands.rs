@@ -52,7 +52,7 @@ pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     // Why three times: what a template will be is not known, but there is a value that fits or there is none.
     let fits = [None, Some(json!(1)), Some(json!("x"))]
         .iter()
-        .any(|stand_in| (info.parse)(without_templates(&parameters, stand_in.as_ref())).is_ok());
+        .any(|stand_in| info.parse(without_templates(&parameters, stand_in.as_ref())).is_ok());
     if !fits {
         return None;
     }

@@ -220,7 +220,7 @@ proptest::proptest! {
             let tree = crate::yaml::parse("task", task).unwrap();
             let (key, value) = &tree.as_map().unwrap()[0];
             let kind = find(&key.key_text()).unwrap();
-            proptest::prop_assert!((kind.parse)(value.to_json()).is_ok(), "{}", task);
+            proptest::prop_assert!(kind.parse(value.to_json()).is_ok(), "{}", task);
         }
     }
 }

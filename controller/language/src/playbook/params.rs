@@ -41,14 +41,14 @@ pub fn read_params(kind: &KindInfo, values: Map<String, Json>) -> Result<Params,
 /// # Errors
 /// What the kind says of the parameters as they are.
 pub(super) fn parse(kind: &KindInfo, values: &Map<String, Json>) -> Result<Params, ParamError> {
-    (kind.parse)(Json::Object(values.clone())).or_else(|error| {
+    kind.parse(Json::Object(values.clone())).or_else(|error| {
         let mut texts = values.clone();
         for (name, value) in &mut texts {
             if let Some(text) = as_text(kind, name, value) {
                 *value = text;
             }
         }
-        if texts == *values { Err(error) } else { (kind.parse)(Json::Object(texts)).map_err(|_| error) }
+        if texts == *values { Err(error) } else { kind.parse(Json::Object(texts)).map_err(|_| error) }
     })
 }
 
@@ -56,7 +56,7 @@ pub(super) fn parse(kind: &KindInfo, values: &Map<String, Json>) -> Result<Param
 fn as_text(kind: &KindInfo, name: &str, value: &Json) -> Option<Json> {
     let wrong = |value: &Json| {
         let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
-        (kind.parse)(alone).is_err_and(|error| error.message.contains("expected a string"))
+        kind.parse(alone).is_err_and(|error| error.message.contains("expected a string"))
     };
     let text = match value {
         Json::Bool(_) | Json::Number(_) => scalar_text(value),
@@ -80,7 +80,7 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
         return None;
     }
     let alone = Json::Object([(name.to_owned(), value.clone())].into_iter().collect());
-    let error = (kind.parse)(alone).err()?;
+    let error = kind.parse(alone).err()?;
     if let Some(instead) = error.instead {
         return Some(ParamProblem {
             parameter: Some(name.to_owned()),

@@ -254,12 +254,8 @@ impl Task {
 
     /// Whether it is a part of a GPU's desired state.
     pub fn is_gpu(&self) -> bool {
-        is_gpu(self.kind)
+        self.kind.gpus
     }
-}
-
-pub(super) fn is_gpu(kind: &KindInfo) -> bool {
-    kind.name.starts_with("gpu_")
 }
 
 /// `until`, `retries` and `delay`.

@@ -627,7 +627,7 @@ impl Link for Wire {
                     outcome.facts = self.world.with(&self.host, |machine| machine.facts());
                     outcome
                 }
-                NodeOp::System => {
+                NodeOp::System(_) => {
                     let mut outcome = OpOutcome::new(OpStatus::Ok);
                     outcome.system = Some(self.world.with(&self.host, |machine| machine.system()));
                     self.world.looked_at(&self.host);

@@ -9,7 +9,7 @@ use super::{boolean, template};
 pub(super) fn definitions() -> Map<String, Json> {
     let mut all = Map::new();
     for kind in KINDS {
-        let mut schema = (kind.schema)();
+        let mut schema = kind.schema();
         let inner = schema.get("$defs").cloned().unwrap_or_default();
         if let Some(map) = schema.as_object_mut() {
             map.remove("$defs");
@@ -56,7 +56,7 @@ fn of_kind(kind: &KindInfo, schema: &Json) -> Json {
 /// All names that the kind's parameters may be written with.
 fn accepted(kind: &KindInfo) -> Vec<String> {
     // Why asked this way: serde knows other names of a field, schemars does not.
-    let Err(error) = (kind.parse)(json!({"\u{1}": null})) else { return Vec::new() };
+    let Err(error) = kind.parse(json!({"\u{1}": null})) else { return Vec::new() };
     let Some((_, known)) = error.message.split_once("expected ") else { return Vec::new() };
     known.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }

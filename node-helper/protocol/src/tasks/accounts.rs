@@ -4,8 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{
+    Disruption, NodeOp, lenient,
+    operation::{Effect, Needs, Newer, Operation, Reach, paths},
+};
 
 words! { #[derive(Default)] AccountState { #[default] Present: "present", Absent: "absent" } }
 
@@ -133,24 +136,42 @@ fn check_field(parameter: &str, value: Option<&String>) -> Result<(), ParamError
     }
 }
 
-impl Checked for User {
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        ("generate_ssh_key", SSH_KEY),
-        ("ssh_key_bits", SSH_KEY),
-        ("ssh_key_comment", SSH_KEY),
-        ("ssh_key_file", SSH_KEY),
-        ("ssh_key_passphrase", SSH_KEY),
-        ("ssh_key_type", SSH_KEY),
-        ("seuser", "map the user with `semanage login` in a command task"),
-        ("local", "users of /etc/passwd are declared in any case"),
-        ("uid_min", "name the `uid`, or set UID_MIN in /etc/login.defs"),
-        ("uid_max", "name the `uid`, or set UID_MAX in /etc/login.defs"),
-        ("login_class", "it means nothing on Linux"),
-        ("profile", "it means nothing on Linux"),
-        ("authorization", "it means nothing on Linux"),
-        ("role", "it means nothing on Linux"),
-        ("hidden", "it means nothing on Linux"),
-    ];
+impl Kind for User {
+    const INFO: KindInfo = KindInfo {
+        name: "user",
+        aliases: &["ansible.builtin.user"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[
+            ("generate_ssh_key", SSH_KEY),
+            ("ssh_key_bits", SSH_KEY),
+            ("ssh_key_comment", SSH_KEY),
+            ("ssh_key_file", SSH_KEY),
+            ("ssh_key_passphrase", SSH_KEY),
+            ("ssh_key_type", SSH_KEY),
+            ("seuser", "map the user with `semanage login` in a command task"),
+            ("local", "users of /etc/passwd are declared in any case"),
+            ("uid_min", "name the `uid`, or set UID_MIN in /etc/login.defs"),
+            ("uid_max", "name the `uid`, or set UID_MAX in /etc/login.defs"),
+            ("login_class", "it means nothing on Linux"),
+            ("profile", "it means nothing on Linux"),
+            ("authorization", "it means nothing on Linux"),
+            ("role", "it means nothing on Linux"),
+            ("hidden", "it means nothing on Linux"),
+        ],
+        summary: "Declares a user: number, groups, home, shell, password.",
+        example: "user: {name: slurm, uid: 981, system: true, shell: /usr/sbin/nologin}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         check_name("name", "user", &self.name)?;
@@ -190,6 +211,56 @@ impl Checked for User {
     }
 }
 
+impl Operation for User {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places(["/etc/passwd", "/etc/shadow", "/etc/group"])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::User(new) = newer.op else { return true };
+        if new.name != self.name {
+            return true;
+        }
+        if new.state != self.state || new.state == AccountState::Absent {
+            return false;
+        }
+        macro_rules! given {
+            ($($field:ident),*) => {$( if new.$field.is_some() { self.$field = None; } )*};
+        }
+        given!(
+            uid,
+            group,
+            groups,
+            comment,
+            home,
+            shell,
+            password,
+            password_lock,
+            expires,
+            password_expire_max,
+            password_expire_min,
+            password_expire_warn,
+            password_expire_account_disable
+        );
+        self.create_home = self.create_home && new.create_home;
+        true
+    }
+}
+
 /// Declares a group of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -215,12 +286,30 @@ pub struct Group {
     pub force: bool,
 }
 
-impl Checked for Group {
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        ("local", "groups of /etc/group are declared in any case"),
-        ("gid_min", "name the `gid`, or set GID_MIN in /etc/login.defs"),
-        ("gid_max", "name the `gid`, or set GID_MAX in /etc/login.defs"),
-    ];
+impl Kind for Group {
+    const INFO: KindInfo = KindInfo {
+        name: "group",
+        aliases: &["ansible.builtin.group"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[
+            ("local", "groups of /etc/group are declared in any case"),
+            ("gid_min", "name the `gid`, or set GID_MIN in /etc/login.defs"),
+            ("gid_max", "name the `gid`, or set GID_MAX in /etc/login.defs"),
+        ],
+        summary: "Declares a group of users.",
+        example: "group: {name: slurm, gid: 981, system: true}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         check_name("name", "group", &self.name)?;
@@ -228,5 +317,30 @@ impl Checked for Group {
             return Err(ParamError::new("non_unique", "it wants `gid`"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Group {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places(["/etc/passwd", "/etc/shadow", "/etc/group"])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::Group(new) = newer.op else { return true };
+        new.name != self.name || new.state == self.state && new.gid.is_none()
     }
 }

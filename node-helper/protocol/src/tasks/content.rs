@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Checked, ParamError,
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading,
     files::{FileMode, on_node, yes},
     words::words,
 };
-use crate::lenient;
+use crate::{Disruption, lenient};
 
 /// Puts a file on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,27 @@ pub struct Copy {
     pub validate: Option<String>,
 }
 
-impl Checked for Copy {
+impl Kind for Copy {
+    const INFO: KindInfo = KindInfo {
+        name: "copy",
+        aliases: &["ansible.builtin.copy"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::NEEDS_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Puts a file of the controller, or given content, on the node.",
+        example: "copy: {content: 'hello', dest: /etc/motd, mode: '0644'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("dest", &self.dest)?;
         if self.src.is_some() == self.content.is_some() {
@@ -168,7 +188,27 @@ fn unix() -> NewlineSequence {
     NewlineSequence::Unix
 }
 
-impl Checked for Template {
+impl Kind for Template {
+    const INFO: KindInfo = KindInfo {
+        name: "template",
+        aliases: &["ansible.builtin.template"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::NEEDS_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Renders a template of the controller onto the node.",
+        example: "template: {src: motd.j2, dest: /etc/motd}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("dest", &self.dest)?;
         let marks = [

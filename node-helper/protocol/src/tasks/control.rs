@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{Disruption, lenient};
 
 /// Prints a message or a variable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +22,27 @@ pub struct Debug {
     pub verbosity: u32,
 }
 
-impl Checked for Debug {
+impl Kind for Debug {
+    const INFO: KindInfo = KindInfo {
+        name: "debug",
+        aliases: &["ansible.builtin.debug"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: Some("msg"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Prints a message or a variable.",
+        example: "debug: {msg: 'hello'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.msg.is_some() && self.var.is_some() {
             return Err(ParamError::new("var", "`msg` and `var` exclude each other"));
@@ -50,7 +70,27 @@ pub struct Assert {
     pub quiet: bool,
 }
 
-impl Checked for Assert {
+impl Kind for Assert {
+    const INFO: KindInfo = KindInfo {
+        name: "assert",
+        aliases: &["ansible.builtin.assert"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::BY_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Fails unless every condition holds.",
+        example: "assert: {that: ['1 + 1 == 2']}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.that.is_empty() {
             return Err(ParamError::new("that", "at least one condition is needed"));
@@ -80,7 +120,31 @@ pub struct Fail {
 fn asked_to_fail() -> Value {
     Value::from("Failed as requested from task")
 }
-impl Checked for Fail {}
+impl Kind for Fail {
+    const INFO: KindInfo = KindInfo {
+        name: "fail",
+        aliases: &["ansible.builtin.fail"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: Some("msg"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Fails with a message.",
+        example: "fail: {msg: 'not on this node'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Sets variables of the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,7 +155,27 @@ pub struct SetFact {
     pub facts: Map<String, Value>,
 }
 
-impl Checked for SetFact {
+impl Kind for SetFact {
+    const INFO: KindInfo = KindInfo {
+        name: "set_fact",
+        aliases: &["ansible.builtin.set_fact"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: None,
+        open_keys: true,
+        ignored: &[],
+        refused: &[],
+        summary: "Sets variables of the host for the rest of the run.",
+        example: "set_fact: {rack_ready: true}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let legal = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -133,7 +217,31 @@ pub struct Meta {
     /// What to do.
     pub action: MetaAction,
 }
-impl Checked for Meta {}
+impl Kind for Meta {
+    const INFO: KindInfo = KindInfo {
+        name: "meta",
+        aliases: &["ansible.builtin.meta"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: Some("action"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Steers the play: runs handlers now, ends the play, ends it for this host, clears errors.",
+        example: "meta: flush_handlers",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Includes a file of tasks when its turn comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +254,31 @@ pub struct IncludeTasks {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apply: Option<Map<String, Value>>,
 }
-impl Checked for IncludeTasks {}
+impl Kind for IncludeTasks {
+    const INFO: KindInfo = KindInfo {
+        name: "include_tasks",
+        aliases: &["ansible.builtin.include_tasks"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: Some("file"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Includes a file of tasks when its turn comes.",
+        example: "include_tasks: driver.yml",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Includes a role when its turn comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +313,31 @@ pub struct IncludeRole {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apply: Option<Map<String, Value>>,
 }
-impl Checked for IncludeRole {}
+impl Kind for IncludeRole {
+    const INFO: KindInfo = KindInfo {
+        name: "include_role",
+        aliases: &["ansible.builtin.include_role"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Includes a role when its turn comes.",
+        example: "include_role: {name: gpu_driver}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 fn yes() -> bool {
     true
@@ -238,7 +394,27 @@ fn are_of_variables(endings: &[String]) -> bool {
     endings == of_variables()
 }
 
-impl Checked for IncludeVars {
+impl Kind for IncludeVars {
+    const INFO: KindInfo = KindInfo {
+        name: "include_vars",
+        aliases: &["ansible.builtin.include_vars"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: Some("file"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Reads variables from files of the controller when its turn comes.",
+        example: "include_vars: driver.yml",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         match (&self.file, &self.dir) {
             (None, None) => Err(ParamError::new("file", "`file` or `dir` is needed")),
@@ -272,4 +448,28 @@ pub struct ValidateArgumentSpec {
     #[serde(default)]
     pub provided_arguments: Map<String, Value>,
 }
-impl Checked for ValidateArgumentSpec {}
+impl Kind for ValidateArgumentSpec {
+    const INFO: KindInfo = KindInfo {
+        name: "validate_argument_spec",
+        aliases: &["ansible.builtin.validate_argument_spec"],
+        class: Class::Control,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Checks variables against the arguments of a role.",
+        example: "validate_argument_spec: {argument_spec: {version: {type: str, required: true}}}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}

@@ -2,8 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::{lenient, pattern};
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{
+    Disruption, lenient,
+    operation::{Effect, Needs, Operation, paths, undeclared},
+    pattern,
+};
 
 /// Reads the facts of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +28,31 @@ pub struct Setup {
     )]
     pub gather_timeout: Option<u64>,
 }
-impl Checked for Setup {}
+impl Kind for Setup {
+    const INFO: KindInfo = KindInfo {
+        name: "setup",
+        aliases: &["ansible.builtin.setup", "gather_facts", "ansible.builtin.gather_facts"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::AT_ONCE,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Reads the facts of the node.",
+        example: "setup: {filter: ansible_distribution}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Asks the helper on the node whether it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +67,45 @@ pub struct Ping {
 fn pong() -> String {
     "pong".to_owned()
 }
-impl Checked for Ping {}
+impl Kind for Ping {
+    const INFO: KindInfo = KindInfo {
+        name: "ping",
+        aliases: &["ansible.builtin.ping"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::AT_ONCE,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Asks the helper on the node whether it is there.",
+        example: "ping: {}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
+
+impl Operation for Ping {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
+}
 
 words! { FindType { File: "file", Directory: "directory", Link: "link", Any: "any" } }
 
@@ -132,7 +198,27 @@ pub const AGES: &[(&str, i64)] = &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("
 pub const SIZES: &[(&str, i64)] =
     &[("", 1), ("b", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)];
 
-impl Checked for Find {
+impl Kind for Find {
+    const INFO: KindInfo = KindInfo {
+        name: "find",
+        aliases: &["ansible.builtin.find"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Looks for files on the node, for `register`.",
+        example: "find: {paths: /var/log, patterns: '*.log'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.paths.is_empty() {
             return Err(ParamError::new("paths", "at least one directory is needed"));
@@ -156,4 +242,18 @@ impl Checked for Find {
             .flat_map(|(name, texts)| texts.iter().map(move |text| (name, Some(text.as_str()))));
         pattern::check(expressions.chain([("contains", self.contains.as_deref())]))
     }
+}
+
+impl Operation for Find {
+    paths!(paths);
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
 }

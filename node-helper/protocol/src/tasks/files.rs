@@ -2,8 +2,13 @@
 
 use serde::{Deserialize, Serialize, de};
 
-use super::{Checked, ParamError, checksum::ChecksumAlgorithm, words::words};
-use crate::lenient;
+use super::{
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading, checksum::ChecksumAlgorithm, words::words,
+};
+use crate::{
+    Disruption, NodeOp, lenient,
+    operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, paths, undeclared},
+};
 
 /// Permission bits: octal text (`'0644'`), a YAML octal number, or symbolic (`u=rw,g=r,o=`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -130,7 +135,27 @@ pub(super) fn on_node(parameter: &str, path: &str) -> Result<(), ParamError> {
     }
 }
 
-impl Checked for File {
+impl Kind for File {
+    const INFO: KindInfo = KindInfo {
+        name: "file",
+        aliases: &["ansible.builtin.file"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Declares a file, directory, link or its absence, with owner and mode.",
+        example: "file: {path: /etc/gpu, state: directory, mode: '0755'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("path", &self.path)?;
         match self.state {
@@ -147,6 +172,45 @@ impl Checked for File {
                 time("modification_time", self.modification_time.as_deref())?;
                 time("access_time", self.access_time.as_deref())
             }
+        }
+    }
+}
+
+impl Operation for File {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        let part = if self.state == Some(FileState::Absent) { Part::Absence } else { Part::Attributes };
+        Reach::File(Claim { path: self.path.clone(), part })
+    }
+
+    fn lasting(&mut self) -> bool {
+        if self.state == Some(FileState::Touch) {
+            self.state = None;
+        }
+        // Why: a reading of the file later changes them, and nobody declared that it may not.
+        (self.modification_time, self.access_time) = (None, None);
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        match newer.op {
+            NodeOp::File(new) if self.path == new.path => {
+                self.owner = self.owner.take().filter(|_| new.owner.is_none());
+                self.group = self.group.take().filter(|_| new.group.is_none());
+                self.mode = self.mode.take().filter(|_| new.mode.is_none());
+                new.state.is_none()
+            }
+            NodeOp::PutFile(new) => self.path != new.dest || self.state == Some(FileState::Directory),
+            _ => true,
         }
     }
 }
@@ -208,8 +272,42 @@ pub struct Stat {
     pub get_selinux_context: bool,
 }
 
-impl Checked for Stat {
+impl Kind for Stat {
+    const INFO: KindInfo = KindInfo {
+        name: "stat",
+        aliases: &["ansible.builtin.stat"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Reads what a path is, for `register`.",
+        example: "stat: {path: /etc/hosts}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("path", &self.path)
     }
+}
+
+impl Operation for Stat {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
 }

@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{Disruption, lenient};
 
 /// Which GPUs of the node are meant: nothing is all of them, several entries add up.
 pub type GpuSelector = Vec<GpuSelectorItem>;
+
+/// Whether a newer task speaks of the same GPUs, or of all.
+fn covers(newer: &GpuSelector, older: &GpuSelector) -> bool {
+    newer.is_empty() || newer == older
+}
 
 /// One entry of `gpus`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +72,38 @@ pub struct GpuPersistence {
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub gpus: GpuSelector,
 }
-impl Checked for GpuPersistence {}
+impl Kind for GpuPersistence {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_persistence",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Keeps the driver loaded while no client runs, through the daemon or the legacy flag.",
+        example: "gpu_persistence: {mode: daemon}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
+
+impl GpuPersistence {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
+    }
+}
 
 words! { EccMode { Enabled: "enabled" | "on" | "1", Disabled: "disabled" | "off" | "0" } }
 
@@ -82,7 +118,38 @@ pub struct GpuEcc {
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub gpus: GpuSelector,
 }
-impl Checked for GpuEcc {}
+impl Kind for GpuEcc {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_ecc",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Reboot,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Sets the ECC mode, which becomes current with the next reset or reboot.",
+        example: "gpu_ecc: {mode: enabled}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
+
+impl GpuEcc {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
+    }
+}
 
 words! { MigMode { Enabled: "enabled" | "on" | "1", Disabled: "disabled" | "off" | "0" } }
 
@@ -154,7 +221,27 @@ fn looks_like_profile(name: &str) -> bool {
     }
 }
 
-impl Checked for GpuMig {
+impl Kind for GpuMig {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_mig",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Reboot,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Declares MIG mode and the layout of GPU and compute instances.",
+        example: "gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let Some(layout) = &self.layout else { return Ok(()) };
         let profiles: Vec<&String> = match layout {
@@ -174,6 +261,13 @@ impl Checked for GpuMig {
     }
 }
 
+impl GpuMig {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
+    }
+}
+
 /// Sets the power limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -190,7 +284,27 @@ pub struct GpuPower {
     pub gpus: GpuSelector,
 }
 
-impl Checked for GpuPower {
+impl Kind for GpuPower {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_power",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Sets the power limit of GPUs.",
+        example: "gpu_power: {limit_watts: 600}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         match (self.limit_watts, self.limit_percent) {
             (None, None) => {
@@ -205,6 +319,13 @@ impl Checked for GpuPower {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl GpuPower {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
     }
 }
 
@@ -246,7 +367,27 @@ pub struct GpuClocks {
     pub gpus: GpuSelector,
 }
 
-impl Checked for GpuClocks {
+impl Kind for GpuClocks {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_clocks",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Locks graphics or memory clocks, or gives them back to the driver.",
+        example: "gpu_clocks: {graphics_mhz: [1200, 1980]}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let given = self.graphics_mhz.is_some() || self.memory_mhz.is_some();
         if self.reset == given {
@@ -261,6 +402,16 @@ impl Checked for GpuClocks {
             }
         }
         Ok(())
+    }
+}
+
+impl GpuClocks {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        // Why: the two clocks are two knobs.
+        let both = (self.graphics_mhz.is_none() || newer.graphics_mhz.is_some())
+            && (self.memory_mhz.is_none() || newer.memory_mhz.is_some());
+        covers(&newer.gpus, &self.gpus) && (newer.reset || both)
     }
 }
 
@@ -281,7 +432,38 @@ pub struct GpuComputeMode {
     #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
     pub gpus: GpuSelector,
 }
-impl Checked for GpuComputeMode {}
+impl Kind for GpuComputeMode {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_compute_mode",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Sets who may use a GPU: anybody, one process, nobody.",
+        example: "gpu_compute_mode: {mode: default}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
+
+impl GpuComputeMode {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
+    }
+}
 
 words! { MpsState { Started: "started", Stopped: "stopped" } }
 
@@ -303,7 +485,27 @@ pub struct GpuMps {
     pub gpus: GpuSelector,
 }
 
-impl Checked for GpuMps {
+impl Kind for GpuMps {
+    const INFO: KindInfo = KindInfo {
+        name: "gpu_mps",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Clients,
+        gpus: true,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Runs the CUDA MPS control daemon as a systemd unit, with its limits, or stops it cleanly.",
+        example: "gpu_mps: {state: started, default_active_thread_percentage: 50}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         match self.default_active_thread_percentage {
             Some(percent) if !(1..=100).contains(&percent) => {
@@ -311,5 +513,12 @@ impl Checked for GpuMps {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl GpuMps {
+    /// Whether a newer task declares everything that this one does.
+    pub fn gives_way(&self, newer: &Self) -> bool {
+        covers(&newer.gpus, &self.gpus)
     }
 }

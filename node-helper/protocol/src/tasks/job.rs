@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, KindInfo, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::Disruption;
 
 words! { JobMode {
     Status: "status",
@@ -25,57 +26,43 @@ pub struct AsyncStatus {
 fn status() -> JobMode {
     JobMode::Status
 }
-impl Checked for AsyncStatus {}
+impl Kind for AsyncStatus {
+    const INFO: KindInfo = KindInfo {
+        name: "async_status",
+        aliases: &["ansible.builtin.async_status"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::AT_ONCE,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Asks how a task with `async` and `poll: 0` is, or forgets what it has said.",
+        example: "async_status: {jid: j482910375561.20417}",
+        reading: Reading::of::<Self>(),
+    };
 
-/// Kinds that need nothing of the controller once they have begun, and disturb nobody who works on the node.
-const ALONE: &[&str] = &[
-    "command",
-    "shell",
-    "sysctl",
-    "service",
-    "package",
-    "apt",
-    "dnf",
-    "user",
-    "group",
-    "cron",
-    "hostname",
-    "modprobe",
-    "mount",
-    "file",
-    "lineinfile",
-    "blockinfile",
-    "replace",
-    "get_url",
-    "tempfile",
-    "stat",
-    "find",
-    "slurp",
-    "wait_for",
-];
+    fn rewrite(_: &mut Given) {}
 
-impl KindInfo {
-    /// Whether a task of this kind may go on by itself (`async`).
-    pub fn runs_alone(&self) -> bool {
-        ALONE.contains(&self.name)
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Disruption,
-        tasks::{Class, KINDS, find},
-    };
+    use crate::tasks::KINDS;
 
     #[test]
-    fn what_runs_alone_is_known_and_disturbs_nobody() {
-        for name in ALONE {
-            let kind = find(name).unwrap_or_else(|| panic!("{name} is no kind"));
-            assert_eq!(kind.disruption, Disruption::Live, "{name}");
-            assert!(matches!(kind.class, Class::Node | Class::Command), "{name}");
+    fn what_runs_alone_disturbs_nobody() {
+        for kind in KINDS.iter().filter(|kind| kind.alone == Alone::Yes) {
+            assert_eq!(kind.disruption, Disruption::Live, "{}", kind.name);
+            assert!(matches!(kind.class, Class::Node | Class::Command), "{}", kind.name);
+            assert!(!kind.gpus, "{}", kind.name);
         }
-        assert!(!KINDS.iter().any(|kind| kind.name.starts_with("gpu_") && kind.runs_alone()));
     }
 }

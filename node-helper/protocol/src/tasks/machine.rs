@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{
+    Disruption, NodeOp, lenient,
+    operation::{Effect, Needs, Newer, Operation, Reach, paths},
+};
 
 words! { HostnameStrategy { Systemd: "systemd", Generic: "generic", Debian: "debian", RedHat: "redhat" } }
 
@@ -20,7 +23,27 @@ pub struct Hostname {
     pub strategy: Option<HostnameStrategy>,
 }
 
-impl Checked for Hostname {
+impl Kind for Hostname {
+    const INFO: KindInfo = KindInfo {
+        name: "hostname",
+        aliases: &["ansible.builtin.hostname"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Names the node, now and for every boot.",
+        example: "hostname: {name: gpu001}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
         let label = |text: &str| {
@@ -33,6 +56,30 @@ impl Checked for Hostname {
             return Err(ParamError::new("name", format!("`{}` cannot be the name of a node", self.name)));
         }
         Ok(())
+    }
+}
+
+impl Operation for Hostname {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places(["/etc/hostname"])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        !matches!(newer.op, NodeOp::Hostname(_))
     }
 }
 
@@ -57,7 +104,27 @@ pub struct Modprobe {
     pub persistent: ModulePersistence,
 }
 
-impl Checked for Modprobe {
+impl Kind for Modprobe {
+    const INFO: KindInfo = KindInfo {
+        name: "modprobe",
+        aliases: &["community.general.modprobe"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Loads or unloads a module of the kernel, now and for every boot.",
+        example: "modprobe: {name: nvidia_peermem, persistent: present}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if self.name.is_empty() || self.name.starts_with('-') || !self.name.chars().all(legal) {
@@ -67,6 +134,44 @@ impl Checked for Modprobe {
             return Err(ParamError::new("params", "it wants words such as `numdummies=2`"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Modprobe {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Places {
+            paths: vec![
+                format!("/etc/modules-load.d/{}.conf", self.name),
+                format!("/etc/modprobe.d/{}.conf", self.name),
+            ],
+            driver: self.name.starts_with("nvidia"),
+        }
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::Modprobe(new) = newer.op else { return true };
+        if self.name.replace('-', "_") != new.name.replace('-', "_") {
+            return true;
+        }
+        let now_only = new.persistent == ModulePersistence::Disabled;
+        if now_only {
+            self.state = new.state;
+        }
+        now_only
     }
 }
 
@@ -137,11 +242,29 @@ impl Mount {
     }
 }
 
-impl Checked for Mount {
-    const REFUSED: &'static [(&'static str, &'static str)] = &[(
-        "opts_no_log",
-        "`no_log: true` on the task hides the options; credentials belong in a file that `credentials=` names",
-    )];
+impl Kind for Mount {
+    const INFO: KindInfo = KindInfo {
+        name: "mount",
+        aliases: &["ansible.posix.mount"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[(
+            "opts_no_log",
+            "`no_log: true` on the task hides the options; credentials belong in a file that `credentials=` names",
+        )],
+        summary: "Declares a mount, now and in /etc/fstab.",
+        example: "mount: {path: /scratch, src: /dev/nvme0n1, fstype: xfs, state: mounted}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         let swap = self.fstype.as_deref() == Some("swap") || self.path == "none";
@@ -172,6 +295,40 @@ impl Checked for Mount {
             return Err(ParamError::new("src", "this cannot be the source of a mount"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Mount {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Places { paths: vec![self.fstab.clone(), self.path.clone()], driver: false }
+    }
+
+    fn lasting(&mut self) -> bool {
+        self.state != MountState::Remounted
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::Mount(new) = newer.op else { return true };
+        if self.path != new.path || self.src != new.src && !self.path.starts_with('/') {
+            return true;
+        }
+        // Why: unmounting leaves the line in fstab, and a line alone leaves what is mounted.
+        let leaves_line =
+            self.src != new.src && (self.state, new.state) == (MountState::Mounted, MountState::Unmounted);
+        if leaves_line {
+            self.state = MountState::Present;
+        }
+        leaves_line
     }
 }
 
@@ -245,7 +402,27 @@ fn star() -> String {
     "*".to_owned()
 }
 
-impl Checked for Cron {
+impl Kind for Cron {
+    const INFO: KindInfo = KindInfo {
+        name: "cron",
+        aliases: &["ansible.builtin.cron"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Declares a cron job or a variable of a crontab.",
+        example: "cron: {name: scrub, special_time: daily, job: /usr/local/bin/scrub}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.name.is_empty() || self.name.contains(['\n', '\r']) {
             return Err(ParamError::new("name", "a name without line breaks is needed"));
@@ -306,5 +483,33 @@ impl Checked for Cron {
             return Err(ParamError::new("name", format!("`{}` is not the name of a variable", self.name)));
         }
         Ok(())
+    }
+}
+
+impl Operation for Cron {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Places {
+            paths: self.cron_file.iter().map(|file| format!("/etc/cron.d/{file}")).collect(),
+            driver: false,
+        }
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::Cron(new) = newer.op else { return true };
+        (&self.name, &self.user, &self.cron_file, self.env) != (&new.name, &new.user, &new.cron_file, new.env)
     }
 }

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{
+    Disruption, lenient,
+    operation::{Effect, Needs, Newer, Operation, Reach, paths},
+};
 
 words! { #[derive(Default)] AptState {
     #[default] Present: "present" | "installed", Latest: "latest", Absent: "absent" | "removed", BuildDep: "build-dep", Fixed: "fixed",
@@ -156,15 +159,32 @@ fn check_names(names: &[String], open: &str) -> Result<(), ParamError> {
     Ok(())
 }
 
-impl Checked for Apt {
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        (
-            "force",
-            "say what is meant: `allow_downgrade`, `allow_unauthenticated` or `allow_change_held_packages`",
-        ),
-        ("policy_rc_d", "let a task write /usr/sbin/policy-rc.d before this one, and remove it after it"),
-    ];
-    const IGNORED: &'static [&'static str] = &["force_apt_get", "auto_install_module_deps"];
+impl Kind for Apt {
+    const INFO: KindInfo = KindInfo {
+        name: "apt",
+        aliases: &["ansible.builtin.apt"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &["force_apt_get", "auto_install_module_deps"],
+        refused: &[
+            (
+                "force",
+                "say what is meant: `allow_downgrade`, `allow_unauthenticated` or `allow_change_held_packages`",
+            ),
+            ("policy_rc_d", "let a task write /usr/sbin/policy-rc.d before this one, and remove it after it"),
+        ],
+        summary: "Installs, updates or removes packages of Debian and Ubuntu.",
+        example: "apt: {name: [chrony, numactl], update_cache: true, cache_valid_time: 3600}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         check_names(&self.name, "")?;
@@ -216,6 +236,39 @@ impl Checked for Apt {
             return Err(ParamError::new("default_release", "the name of a release is needed"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Apt {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Packages(&self.name)
+    }
+
+    fn lasting(&mut self) -> bool {
+        (self.update_cache, self.cache_valid_time) = (None, 0);
+        (self.clean, self.autoclean, self.autoremove) = (false, false, false);
+        self.upgrade = AptUpgrade::No;
+        self.name.retain(|name| name != "*");
+        // Why not `latest`: repositories may offer something newer at any time.
+        if self.state == AptState::Latest {
+            self.state = AptState::Present;
+        }
+        !self.name.is_empty() || self.deb.is_some()
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        leave_out(&mut self.name, newer);
+        !self.name.is_empty() || self.deb.is_some()
     }
 }
 
@@ -345,17 +398,34 @@ impl Dnf {
     }
 }
 
-impl Checked for Dnf {
-    const REFUSED: &'static [(&'static str, &'static str)] = &[
-        ("list", "`command: rpm -qa` lists packages"),
-        ("installroot", "packages are declared for the node itself"),
-        ("download_only", "`command: dnf download` downloads packages"),
-        ("download_dir", "`command: dnf download` downloads packages"),
-        ("enable_plugin", "set plug-ins in /etc/dnf/plugins"),
-        ("disable_plugin", "set plug-ins in /etc/dnf/plugins"),
-        ("validate_certs", "`sslverify` is about repositories; `get_url` fetches single files"),
-    ];
-    const IGNORED: &'static [&'static str] = &["use_backend", "install_repoquery", "lock_timeout"];
+impl Kind for Dnf {
+    const INFO: KindInfo = KindInfo {
+        name: "dnf",
+        aliases: &["ansible.builtin.dnf", "yum", "ansible.builtin.yum", "dnf5", "ansible.builtin.dnf5"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &["use_backend", "install_repoquery", "lock_timeout"],
+        refused: &[
+            ("list", "`command: rpm -qa` lists packages"),
+            ("installroot", "packages are declared for the node itself"),
+            ("download_only", "`command: dnf download` downloads packages"),
+            ("download_dir", "`command: dnf download` downloads packages"),
+            ("enable_plugin", "set plug-ins in /etc/dnf/plugins"),
+            ("disable_plugin", "set plug-ins in /etc/dnf/plugins"),
+            ("validate_certs", "`sslverify` is about repositories; `get_url` fetches single files"),
+        ],
+        summary: "Installs, updates or removes packages of the Red Hat family.",
+        example: "dnf: {name: [chrony, numactl]}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         check_names(&self.name, " (),%@")?;
@@ -374,6 +444,37 @@ impl Checked for Dnf {
             return Err(ParamError::new("name", "`state: absent` wants names"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Dnf {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Packages(&self.name)
+    }
+
+    fn lasting(&mut self) -> bool {
+        (self.update_cache, self.autoremove) = (false, false);
+        self.name.retain(|name| name != "*");
+        // Why not `latest`: repositories may offer something newer at any time.
+        if self.state == PackageState::Latest {
+            self.state = PackageState::Present;
+        }
+        !self.name.is_empty()
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        leave_out(&mut self.name, newer);
+        !self.name.is_empty()
     }
 }
 
@@ -410,12 +511,74 @@ pub struct Package {
     pub disablerepo: Vec<String>,
 }
 
-impl Checked for Package {
+impl Kind for Package {
+    const INFO: KindInfo = KindInfo {
+        name: "package",
+        aliases: &["ansible.builtin.package"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Installs, updates or removes packages with the package manager that the node has.",
+        example: "package: {name: [chrony, numactl]}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         check_names(&self.name, " (),%")?;
         if self.name.is_empty() {
             return Err(ParamError::new("name", "the name of a package is needed"));
         }
         Ok(())
+    }
+}
+
+impl Operation for Package {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Packages(&self.name)
+    }
+
+    fn lasting(&mut self) -> bool {
+        self.update_cache = false;
+        // Why not `latest`: repositories may offer something newer at any time.
+        if self.state == PackageState::Latest {
+            self.state = PackageState::Present;
+        }
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        leave_out(&mut self.name, newer);
+        !self.name.is_empty()
+    }
+}
+
+/// The name of a package without version and architecture.
+fn base(name: &str) -> &str {
+    name.split(['=', '>', '<', ' ', ':']).next().unwrap_or(name)
+}
+
+/// Takes out the packages that a newer task names.
+fn leave_out(names: &mut Vec<String>, newer: &Newer<'_>) {
+    if let Reach::Packages(later) = newer.op.operation().reach() {
+        names.retain(|name| !later.iter().any(|new| base(new) == base(name)));
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, files::yes};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, files::yes};
+use crate::{Disruption, lenient};
 
 /// Runs a program without a shell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,9 +39,27 @@ pub struct Command {
     pub expand_argument_vars: bool,
 }
 
-impl Checked for Command {
-    // Why: as in Ansible, no shell is asked.
-    const IGNORED: &'static [&'static str] = &["executable"];
+impl Kind for Command {
+    const INFO: KindInfo = KindInfo {
+        name: "command",
+        aliases: &["ansible.builtin.command"],
+        class: Class::Command,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: Some("cmd"),
+        open_keys: false,
+        // Why: as in Ansible, no shell is asked.
+        ignored: &["executable"],
+        refused: &[],
+        summary: "Runs a program without a shell.",
+        example: "command: uname -r",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
         match (&self.cmd, self.argv.is_empty()) {
@@ -79,7 +97,31 @@ pub struct Shell {
     #[serde(default = "yes", deserialize_with = "lenient::flag")]
     pub stdin_add_newline: bool,
 }
-impl Checked for Shell {}
+impl Kind for Shell {
+    const INFO: KindInfo = KindInfo {
+        name: "shell",
+        aliases: &["ansible.builtin.shell"],
+        class: Class::Command,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: Some("cmd"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Runs a line in a shell.",
+        example: "shell: dmesg | tail -1",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Pushes a script and runs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +143,34 @@ pub struct Script {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removes: Option<String>,
 }
-impl Checked for Script {}
+impl Kind for Script {
+    const INFO: KindInfo = KindInfo {
+        name: "script",
+        aliases: &["ansible.builtin.script"],
+        class: Class::Command,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::No {
+            why: "the controller sends what it needs",
+            instead: "put the script on the node with `copy`, then run it with `command`",
+        },
+        free_form: Some("cmd"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Pushes a script of the controller and runs it on the node.",
+        example: "script: check.sh --fast",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}
 
 /// Runs a line in a shell and gives its output as it comes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +184,27 @@ pub struct Raw {
     pub executable: Option<String>,
 }
 
-impl Checked for Raw {
+impl Kind for Raw {
+    const INFO: KindInfo = KindInfo {
+        name: "raw",
+        aliases: &["ansible.builtin.raw"],
+        class: Class::Command,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::No { why: "nor with Ansible's", instead: "use `shell`" },
+        free_form: Some("cmd"),
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Runs a line in a shell and gives its output as it comes.",
+        example: "raw: uptime",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.cmd.trim().is_empty() {
             return Err(ParamError::new("cmd", "the line is empty"));

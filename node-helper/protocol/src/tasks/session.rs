@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{Disruption, lenient};
 
 words! { RebootWhen {
     /// Only where something that this play declared waits for a reboot.
@@ -30,9 +30,31 @@ fn required() -> RebootWhen {
 fn twenty_minutes() -> u64 {
     20 * 60
 }
-impl Checked for Reboot {
-    // Why: the node is drained before, so that nobody is there to read it.
-    const IGNORED: &'static [&'static str] = &["msg"];
+impl Kind for Reboot {
+    const INFO: KindInfo = KindInfo {
+        name: "reboot",
+        aliases: &["ansible.builtin.reboot"],
+        class: Class::Session,
+        disruption: Disruption::Reboot,
+        gpus: false,
+        needs_root: true,
+        judged: false,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        // Why: the node is drained before, so that nobody is there to read it.
+        ignored: &["msg"],
+        refused: &[],
+        summary: "Reboots the node, proven by a new boot id, when something written waits for it.",
+        example: "reboot: {when: required, timeout: 20m}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
 }
 
 /// Waits until the node answers.
@@ -51,4 +73,28 @@ pub struct WaitForConnection {
 fn ten_minutes() -> u64 {
     600
 }
-impl Checked for WaitForConnection {}
+impl Kind for WaitForConnection {
+    const INFO: KindInfo = KindInfo {
+        name: "wait_for_connection",
+        aliases: &["ansible.builtin.wait_for_connection"],
+        class: Class::Session,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Waits until the node answers over SSH.",
+        example: "wait_for_connection: {timeout: 300}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
+    fn check(&self) -> Result<(), ParamError> {
+        Ok(())
+    }
+}

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checked, ParamError, words::words};
-use crate::lenient;
+use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use crate::{
+    Disruption, NodeOp, lenient,
+    operation::{Effect, Needs, Newer, Operation, Reach, paths},
+};
 
 words! { SysctlState { Present: "present", Absent: "absent" } }
 
@@ -44,7 +47,27 @@ fn yes() -> bool {
     true
 }
 
-impl Checked for Sysctl {
+impl Kind for Sysctl {
+    const INFO: KindInfo = KindInfo {
+        name: "sysctl",
+        aliases: &["ansible.posix.sysctl"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Sets a kernel parameter, now and for every boot.",
+        example: "sysctl: {name: vm.swappiness, value: 10}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.state == SysctlState::Present && self.value.is_none() {
             return Err(ParamError::new("value", "a value is needed"));
@@ -70,6 +93,30 @@ impl Checked for Sysctl {
     }
 }
 
+impl Operation for Sysctl {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places([&self.sysctl_file])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        !matches!(newer.op, NodeOp::Sysctl(new) if new.name == self.name)
+    }
+}
+
 /// Declares words of the kernel command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -85,7 +132,27 @@ pub struct KernelCmdline {
     pub remove: Vec<String>,
 }
 
-impl Checked for KernelCmdline {
+impl Kind for KernelCmdline {
+    const INFO: KindInfo = KindInfo {
+        name: "kernel_cmdline",
+        aliases: &[],
+        class: Class::Node,
+        disruption: Disruption::Reboot,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::DISTURBS,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Adds words to the kernel command line of every boot entry, or removes them.",
+        example: "kernel_cmdline: {add: [iommu=pt]}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.add.is_empty() && self.remove.is_empty() {
             return Err(ParamError::new("add", "one of `add` and `remove` is needed"));
@@ -101,6 +168,35 @@ impl Checked for KernelCmdline {
             }
         }
         Ok(())
+    }
+}
+
+impl Operation for KernelCmdline {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Session
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::places(["/etc/default/grub", "/etc/default/grub.d", "/etc/kernel/cmdline", "/boot"])
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::KernelCmdline(new) = newer.op else { return true };
+        let key = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+        let touched: Vec<_> = new.add.iter().chain(&new.remove).map(|word| key(word)).collect();
+        self.add.retain(|word| !touched.contains(&key(word)));
+        self.remove.retain(|word| !touched.contains(&key(word)));
+        !self.add.is_empty() || !self.remove.is_empty()
     }
 }
 
@@ -157,7 +253,33 @@ fn system() -> ServiceScope {
     ServiceScope::System
 }
 
-impl Checked for Service {
+impl Kind for Service {
+    const INFO: KindInfo = KindInfo {
+        name: "service",
+        aliases: &[
+            "ansible.builtin.service",
+            "systemd",
+            "ansible.builtin.systemd",
+            "systemd_service",
+            "ansible.builtin.systemd_service",
+        ],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: true,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Starts, stops, restarts, enables or masks a systemd unit.",
+        example: "service: {name: chrony, state: started, enabled: true}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let systemd = self.daemon_reload || self.daemon_reexec;
         let of_unit = self.state.is_some() || self.enabled.is_some() || self.masked.is_some();
@@ -175,5 +297,52 @@ impl Checked for Service {
             ));
         }
         Ok(())
+    }
+}
+
+impl Service {
+    fn asks(&self) -> bool {
+        self.state.is_some() || self.enabled.is_some() || self.masked.is_some()
+    }
+
+    fn unit(&self) -> &str {
+        self.name.strip_suffix(".service").unwrap_or(&self.name)
+    }
+}
+
+impl Operation for Service {
+    paths!();
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::Unit(&self.name)
+    }
+
+    fn lasting(&mut self) -> bool {
+        self.daemon_reload = false;
+        self.daemon_reexec = false;
+        self.state = match self.state {
+            Some(ServiceState::Restarted) => Some(ServiceState::Started),
+            Some(ServiceState::Reloaded) => None,
+            other => other,
+        };
+        self.asks()
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::Service(new) = newer.op else { return true };
+        if self.unit() == new.unit() {
+            self.state = self.state.filter(|_| new.state.is_none());
+            self.enabled = self.enabled.filter(|_| new.enabled.is_none());
+            self.masked = self.masked.filter(|_| new.masked.is_none());
+        }
+        self.asks()
     }
 }

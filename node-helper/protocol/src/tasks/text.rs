@@ -3,12 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Checked, ParamError,
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading,
     content::validates,
     files::{FileMode, on_node},
     words::words,
 };
-use crate::{lenient, pattern};
+use crate::{
+    Disruption, NodeOp, lenient,
+    operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, paths},
+    pattern,
+};
 
 words! { LineState { Present: "present", Absent: "absent" } }
 
@@ -82,7 +86,27 @@ fn present() -> LineState {
     LineState::Present
 }
 
-impl Checked for LineInFile {
+impl Kind for LineInFile {
+    const INFO: KindInfo = KindInfo {
+        name: "lineinfile",
+        aliases: &["ansible.builtin.lineinfile"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Declares one line of a text file.",
+        example: "lineinfile: {path: /etc/hosts, line: '127.0.0.1 localhost'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("path", &self.path)?;
         let needs = |parameter: &str, message: &str| Err(ParamError::new(parameter, message));
@@ -117,6 +141,43 @@ impl Checked for LineInFile {
                 validates(self.validate.as_deref())
             }
         }
+    }
+}
+
+impl Operation for LineInFile {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.path.clone(), part: Part::Lines })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::LineInFile(new) = newer.op else { return true };
+        if self.path != new.path {
+            return true;
+        }
+        // Why: an expression that cannot be compiled here may find it.
+        let finds = |line: &str| {
+            let by_pattern = |pattern: &String| {
+                newer.expression(pattern).is_none_or(|expression| expression.is_match(line.as_bytes()))
+            };
+            new.regexp.as_ref().is_some_and(by_pattern)
+                || new.search_string.as_ref().is_some_and(|text| line.contains(text.as_str()))
+        };
+        let same = self.regexp.is_some() && self.regexp == new.regexp || self.line == new.line;
+        !same && !self.line.as_deref().is_some_and(finds)
     }
 }
 
@@ -190,7 +251,27 @@ fn end() -> String {
     "END".to_owned()
 }
 
-impl Checked for BlockInFile {
+impl Kind for BlockInFile {
+    const INFO: KindInfo = KindInfo {
+        name: "blockinfile",
+        aliases: &["ansible.builtin.blockinfile"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Declares a block of lines between two marks of a text file.",
+        example: "blockinfile: {path: /etc/hosts, block: '10.0.0.1 storage'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("path", &self.path)?;
         if self.insertafter.is_some() && self.insertbefore.is_some() {
@@ -214,6 +295,31 @@ impl Checked for BlockInFile {
             ("insertbefore", beside(self.insertbefore.as_deref())),
         ])?;
         validates(self.validate.as_deref())
+    }
+}
+
+impl Operation for BlockInFile {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.path.clone(), part: Part::Lines })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, newer: &Newer<'_>) -> bool {
+        let NodeOp::BlockInFile(new) = newer.op else { return true };
+        self.path != new.path || self.marker != new.marker
     }
 }
 
@@ -256,7 +362,27 @@ pub struct Replace {
     pub mode: Option<FileMode>,
 }
 
-impl Checked for Replace {
+impl Kind for Replace {
+    const INFO: KindInfo = KindInfo {
+        name: "replace",
+        aliases: &["ansible.builtin.replace"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Replaces every match of an expression in a text file.",
+        example: "replace: {path: /etc/hosts, regexp: 'old', replace: 'new'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("path", &self.path)?;
         if self.encoding.as_deref().is_some_and(|name| !name.eq_ignore_ascii_case("utf-8")) {
@@ -268,5 +394,29 @@ impl Checked for Replace {
             ("before", self.before.as_deref()),
         ])?;
         validates(self.validate.as_deref())
+    }
+}
+
+impl Operation for Replace {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.path.clone(), part: Part::Matches })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, _: &Newer<'_>) -> bool {
+        true
     }
 }

@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Checked, ParamError,
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading,
     checksum::ChecksumAlgorithm,
     files::{FileMode, absolute, on_node, yes},
     words::words,
 };
-use crate::lenient;
+use crate::{
+    Disruption, lenient,
+    operation::{Claim, Effect, Needs, Newer, Operation, Part, Reach, paths, undeclared},
+};
 
 /// Brings a file of the node to the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +42,27 @@ const fn one_gibibyte() -> u64 {
     1 << 30
 }
 
-impl Checked for Fetch {
+impl Kind for Fetch {
+    const INFO: KindInfo = KindInfo {
+        name: "fetch",
+        aliases: &["ansible.builtin.fetch"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::NEEDS_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Brings a file of the node to the controller.",
+        example: "fetch: {src: /etc/hostname, dest: collected/}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         absolute("src", &self.src)?;
         if self.dest.is_empty() || self.dest.contains('\0') {
@@ -62,10 +85,44 @@ pub struct Slurp {
     pub src: String,
 }
 
-impl Checked for Slurp {
+impl Kind for Slurp {
+    const INFO: KindInfo = KindInfo {
+        name: "slurp",
+        aliases: &["ansible.builtin.slurp"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Reads a file of the node into `register`, as base64.",
+        example: "slurp: {src: /etc/hostname}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         on_node("src", &self.src)
     }
+}
+
+impl Operation for Slurp {
+    paths!(src);
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
 }
 
 /// Reads `algorithm:checksum`.
@@ -199,7 +256,27 @@ fn address(parameter: &str, url: &str) -> Result<(), ParamError> {
     Err(ParamError::new(parameter, "an address begins with https://, http:// or ftp:// and has no blanks"))
 }
 
-impl Checked for GetUrl {
+impl Kind for GetUrl {
+    const INFO: KindInfo = KindInfo {
+        name: "get_url",
+        aliases: &["ansible.builtin.get_url"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Downloads a file onto the node, with the node's own curl or wget.",
+        example: "get_url: {url: 'https://example.com/tool', dest: /usr/local/bin/tool, mode: '0755'}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         address("url", &self.url)?;
         on_node("dest", &self.dest)?;
@@ -214,6 +291,30 @@ impl Checked for GetUrl {
             return Err(ParamError::new("url_username", "a password needs a name"));
         }
         self.wanted().map(|_| ()).map_err(|why| ParamError::new("checksum", why))
+    }
+}
+
+impl Operation for GetUrl {
+    paths!(dest);
+
+    fn effect(&self) -> Effect {
+        Effect::Declares
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    fn reach(&self) -> Reach<'_> {
+        Reach::File(Claim { path: self.dest.clone(), part: Part::Content })
+    }
+
+    fn lasting(&mut self) -> bool {
+        true
+    }
+
+    fn yields(&mut self, _: &Newer<'_>) -> bool {
+        true
     }
 }
 
@@ -265,13 +366,31 @@ pub struct Unarchive {
     pub decrypt: bool,
 }
 
-impl Checked for Unarchive {
+impl Kind for Unarchive {
+    const INFO: KindInfo = KindInfo {
+        name: "unarchive",
+        aliases: &["ansible.builtin.unarchive"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::NEEDS_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Unpacks an archive on the node, with the node's own tar or unzip.",
+        example: "unarchive: {src: tool.tar.gz, dest: /opt}",
+        reading: Reading::of::<Self>(),
+    };
+
     /// `copy: false` is Ansible's older word for `remote_src: true`.
-    fn rewrite(parameters: &mut Map<String, Value>) {
-        if parameters.contains_key("remote_src") {
+    fn rewrite(given: &mut Given) {
+        if given.contains_key("remote_src") {
             return;
         }
-        let copy = match parameters.get("copy") {
+        let copy = match given.get("copy") {
             Some(Value::Bool(copy)) => Some(*copy),
             Some(Value::String(word)) => match word.to_ascii_lowercase().as_str() {
                 "yes" | "true" | "on" | "1" => Some(true),
@@ -281,8 +400,8 @@ impl Checked for Unarchive {
             _ => None,
         };
         if let Some(copy) = copy {
-            parameters.remove("copy");
-            parameters.insert("remote_src".to_owned(), Value::Bool(!copy));
+            given.remove("copy");
+            given.insert("remote_src".to_owned(), Value::Bool(!copy));
         }
     }
 
@@ -341,7 +460,27 @@ fn prefix() -> String {
     "ansible.".to_owned()
 }
 
-impl Checked for TempFile {
+impl Kind for TempFile {
+    const INFO: KindInfo = KindInfo {
+        name: "tempfile",
+        aliases: &["ansible.builtin.tempfile"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Makes a file or directory with a name that nobody has.",
+        example: "tempfile: {state: directory}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if let Some(path) = &self.path {
             on_node("path", path)?;
@@ -351,4 +490,18 @@ impl Checked for TempFile {
         }
         Ok(())
     }
+}
+
+impl Operation for TempFile {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Acts
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
 }

@@ -3,11 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Checked, ParamError,
+    Alone, Class, Given, Kind, KindInfo, ParamError, Reading,
     files::{on_node, yes},
     words::words,
 };
-use crate::{lenient, pattern};
+use crate::{
+    Disruption, lenient,
+    operation::{Effect, Needs, Operation, paths, undeclared},
+    pattern,
+};
 
 words! { WaitState {
     Started: "started", Present: "present", Stopped: "stopped", Absent: "absent", Drained: "drained",
@@ -75,7 +79,27 @@ fn active_states() -> Vec<String> {
     ["ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "SYN_RECV", "SYN_SENT", "TIME_WAIT"].map(str::to_owned).into()
 }
 
-impl Checked for WaitFor {
+impl Kind for WaitFor {
+    const INFO: KindInfo = KindInfo {
+        name: "wait_for",
+        aliases: &["ansible.builtin.wait_for"],
+        class: Class::Node,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: true,
+        alone: Alone::Yes,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Waits on the node for a port or a path.",
+        example: "wait_for: {port: 22, timeout: 60}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         let refuse = |parameter: &str, why: &str| Err(ParamError::new(parameter, why));
         match (&self.path, self.port) {
@@ -102,6 +126,20 @@ impl Checked for WaitFor {
             _ => pattern::check([("search_regex", self.search_regex.as_deref())]),
         }
     }
+}
+
+impl Operation for WaitFor {
+    paths!(path);
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Nothing
+    }
+
+    undeclared!(Nothing);
 }
 
 /// Pauses the play.
@@ -134,7 +172,27 @@ impl Pause {
     }
 }
 
-impl Checked for Pause {
+impl Kind for Pause {
+    const INFO: KindInfo = KindInfo {
+        name: "pause",
+        aliases: &["ansible.builtin.pause"],
+        class: Class::Session,
+        disruption: Disruption::Live,
+        gpus: false,
+        needs_root: false,
+        judged: false,
+        alone: Alone::BY_CONTROLLER,
+        free_form: None,
+        open_keys: false,
+        ignored: &[],
+        refused: &[],
+        summary: "Pauses the play for a time or until a person says so, once for all hosts.",
+        example: "pause: {seconds: 30}",
+        reading: Reading::of::<Self>(),
+    };
+
+    fn rewrite(_: &mut Given) {}
+
     fn check(&self) -> Result<(), ParamError> {
         if self.seconds.is_some() && self.minutes.is_some() {
             return Err(ParamError::new("minutes", "`seconds` and `minutes` exclude each other"));

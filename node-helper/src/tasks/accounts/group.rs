@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::database::{Database, Team};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     tasks::tool,
     world::Effect,
 };
@@ -29,7 +29,7 @@ pub enum Step {
     Delete,
 }
 
-impl Declaration for Group {
+impl NodeKind for Group {
     type State = State;
     type Step = Step;
 

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::database::{Database, Shadow, Team};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         civil,
         files::{At, Ownership},
@@ -97,7 +97,7 @@ fn change(what: String, from: Option<String>, to: impl Into<String>) -> Change {
     Change::new(what, from, to, Disruption::Live)
 }
 
-impl Declaration for User {
+impl NodeKind for User {
     type State = State;
     type Step = Step;
 

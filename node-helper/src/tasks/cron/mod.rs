@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use self::table::Table;
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         civil, diff,
         files::{self, At, Ownership},
@@ -62,7 +62,7 @@ fn listed(node: &Node<'_>, user: Option<&str>) -> Result<String, Trouble> {
     }
 }
 
-impl Declaration for Cron {
+impl NodeKind for Cron {
     type State = State;
     type Step = Step;
 

@@ -22,7 +22,7 @@ use self::{
     words::Judged,
 };
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, At, Ownership},
         tree,
@@ -151,7 +151,7 @@ fn later(
     Ok(Some((path, words)))
 }
 
-impl Declaration for KernelCmdline {
+impl NodeKind for KernelCmdline {
     type State = State;
     type Step = Step;
 

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use self::fstab::{Line, Mounted};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         civil, diff,
         files::{self, FileError, Ownership},
@@ -68,7 +68,7 @@ fn other_source(mounted: &Mounted, src: &str, opts: &str) -> bool {
     mounted.source != src && real(&mounted.source) != real(src)
 }
 
-impl Declaration for Mount {
+impl NodeKind for Mount {
     type State = State;
     type Step = Step;
 

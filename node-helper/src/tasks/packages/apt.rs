@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use self::output::{Installed, Spec};
 use super::{Order, effects, plan_orders};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     process::Run,
     tasks::tool,
     world::{Content, Effect, Entry},
@@ -111,7 +111,7 @@ fn simulated(node: &Node<'_>, order: &[String], stale: bool, names: &[String]) -
     Err(Trouble::missing(format!("{errors}{hint}")))
 }
 
-impl Declaration for Apt {
+impl NodeKind for Apt {
     type State = State;
     type Step = Vec<String>;
 

@@ -11,7 +11,7 @@ mod modules;
 
 use super::{Action, Order, effects, plan_orders};
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     process::{Finished, Run},
     tasks::tool,
     world::Effect,
@@ -152,7 +152,7 @@ fn simulated(node: &Node<'_>, task: &Dnf, arguments: Vec<String>) -> Result<Orde
     Ok(Order { arguments, actions, modules, unknown: Vec::new() })
 }
 
-impl Declaration for Dnf {
+impl NodeKind for Dnf {
     type State = State;
     type Step = Vec<String>;
 

@@ -14,7 +14,7 @@ use gpufleet_protocol::{
 use serde_json::{Map, Value};
 
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     world::Effect,
 };
 
@@ -127,7 +127,7 @@ pub enum State {
 
 /// A package manager's task with its state.
 #[derive(Debug)]
-pub struct Delegate<D: Declaration>
+pub struct Delegate<D: NodeKind>
 where
     D::State: std::fmt::Debug,
 {
@@ -191,7 +191,7 @@ macro_rules! with {
     };
 }
 
-impl Declaration for Package {
+impl NodeKind for Package {
     type State = State;
     type Step = Vec<String>;
 

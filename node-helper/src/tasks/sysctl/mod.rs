@@ -21,7 +21,7 @@ use self::{
     value::{equal, words},
 };
 use crate::{
-    declare::{Declaration, Node, Plan, Trouble},
+    declare::{Node, NodeKind, Plan, Trouble},
     os::{
         files::{self, FileError, Ownership},
         glob, tree,
@@ -121,7 +121,7 @@ fn missing(node: &Node<'_>, name: &str, key: &str) -> Trouble {
     Trouble::invalid(format!("the running kernel has no parameter `{name}`{hint}"))
 }
 
-impl Declaration for Sysctl {
+impl NodeKind for Sysctl {
     type State = State;
     type Step = Step;
 

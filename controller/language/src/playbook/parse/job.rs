@@ -1,11 +1,10 @@
 //! `async` and `poll`: tasks that go on by themselves.
 
-use gpufleet_protocol::Disruption;
-use gpufleet_protocol::tasks::{Class, KindInfo};
+use gpufleet_protocol::tasks::{Alone, KindInfo};
 
 use super::Parser;
 use crate::diagnostic::Diagnostic;
-use crate::playbook::program::{Async, is_gpu};
+use crate::playbook::program::Async;
 use crate::template::{Value, is_template};
 use crate::yaml::Node;
 
@@ -18,13 +17,12 @@ impl Parser<'_> {
         if matches!(seconds, Value::Int(0)) {
             return None;
         }
-        if !kind.runs_alone() {
-            let (label, help) = why_not(kind);
+        if let Alone::No { why, instead } = kind.alone {
             self.error(
                 Diagnostic::error(format!("`async` cannot be used with `{}`", kind.name))
                     .at(&key.span)
-                    .label(label)
-                    .help(help),
+                    .label(why)
+                    .help(instead),
             );
             return None;
         }
@@ -50,25 +48,5 @@ impl Parser<'_> {
                 None
             }
         }
-    }
-}
-
-/// Why a kind may not go on by itself, and what to do instead.
-fn why_not(kind: &KindInfo) -> (&'static str, &'static str) {
-    let plain = "leave it out; a task may take longer with `timeout`";
-    if matches!(kind.class, Class::Control) || kind.name == "pause" {
-        return ("the controller does it", "leave it out");
-    }
-    if is_gpu(kind) || kind.disruption > Disruption::Live || matches!(kind.class, Class::Session) {
-        return ("it may disturb the node, which is bounded only while somebody waits for it", plain);
-    }
-    match kind.name {
-        "script" => (
-            "the controller sends what it needs",
-            "put the script on the node with `copy`, then run it with `command`",
-        ),
-        "raw" => ("nor with Ansible's", "use `shell`"),
-        "copy" | "template" | "unarchive" | "fetch" => ("it needs the controller until its end", plain),
-        _ => ("it is done at once", "leave it out"),
     }
 }

@@ -81,7 +81,8 @@ impl Parser<'_> {
                     (Some(near), _) => error.help(format!("did you mean `{near}`?")),
                     (None, Some((kind, ..)))
                         if !kind.open_keys
-                            && (kind.parse)(serde_json::json!({ text.as_str(): null }))
+                            && kind
+                                .parse(serde_json::json!({ text.as_str(): null }))
                                 .err()
                                 .is_none_or(|e| !e.message.starts_with("unknown field")) =>
                     {

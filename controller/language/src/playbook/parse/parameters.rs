@@ -117,7 +117,8 @@ impl Parser<'_> {
                 );
             }
             kind.open_keys
-                || (kind.parse)(serde_json::json!({ key: null }))
+                || kind
+                    .parse(serde_json::json!({ key: null }))
                     .err()
                     .is_none_or(|error| !error.message.starts_with("unknown field"))
         };
@@ -266,7 +267,7 @@ impl Parser<'_> {
         entries: &[Parameter],
         values: serde_json::Map<String, serde_json::Value>,
     ) {
-        if let Err(error) = (kind.parse)(serde_json::Value::Object(values)) {
+        if let Err(error) = kind.parse(serde_json::Value::Object(values)) {
             let problem = whole(kind, error);
             let given =
                 entries.iter().any(|entry| problem.message.contains(&format!("needs `{}`", entry.name)));

@@ -297,7 +297,7 @@ impl Parser<'_> {
             span: specs.span.clone(),
         };
         let json = serde_json::json!({ "argument_spec": parameter.value.to_json() });
-        let fixed = (kind.parse)(json).ok().map(Arc::new);
+        let fixed = kind.parse(json).ok().map(Arc::new);
         let mut own = inherited.clone();
         own.tags.push("always".to_owned());
         let mut task = self.bare(kind, &spec.span, &own, &format!("{path}.arguments"));

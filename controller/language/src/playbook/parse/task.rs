@@ -15,7 +15,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::playbook::names::{OF_OTHERS, Reference, mentions_fact};
 use crate::playbook::policy::OnInterrupt;
 use crate::playbook::program::{
-    Block, Condition, Flag, Item, Items, Parameters, Privilege, Retry, SectionName, Task, is_gpu,
+    Block, Condition, Flag, Item, Items, Parameters, Privilege, Retry, SectionName, Task,
 };
 use crate::playbook::role::Role;
 use crate::template::{Dict, Value, wanted_templates};
@@ -447,8 +447,8 @@ impl Parser<'_> {
             Some((key, value)) => self.on_interrupt(kind, key, value),
             None => OnInterrupt::default(),
         };
-        let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || is_gpu(kind);
-        if own.late_timeout.is_some() && is_gpu(kind) {
+        let disturbs = kind.disruption > gpufleet_protocol::Disruption::Live || kind.gpus;
+        if own.late_timeout.is_some() && kind.gpus {
             self.error(
                 Diagnostic::error(format!(
                     "the `timeout` of `{}` is needed before any host is known",
@@ -579,7 +579,7 @@ impl Parser<'_> {
         let retries = node.get("retries").map(|value| self.value(value));
         let delay = node.get("delay").map(|value| self.value(value));
         let (key, _) = node.entry("until").or_else(|| node.entry("retries"))?;
-        if is_gpu(kind) || matches!(kind.class, Class::Session) || kind.name.starts_with("include_") {
+        if kind.gpus || matches!(kind.class, Class::Session) || kind.name.starts_with("include_") {
             self.error(
                 Diagnostic::error(format!("`{}` cannot be used with `{}`", key.key_text(), kind.name))
                     .at(&key.span)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpufleet_protocol::Disruption;
+use gpufleet_protocol::op::GpuTask;
 use gpufleet_protocol::tasks::Params;
 
 use super::{errors_of, load, play};
@@ -45,7 +46,7 @@ fn the_playbook_of_the_guide_is_read() {
     let Item::GpuGroup(group) = &items[0] else { panic!("no group") };
     assert_eq!(group.len(), 7);
     assert!(
-        matches!(group[3].params.fixed.as_deref(), Some(Params::GpuPower(power)) if power.limit_watts == Some(600))
+        matches!(group[3].params.fixed.as_deref(), Some(Params::Gpu(GpuTask::GpuPower(power))) if power.limit_watts == Some(600))
     );
     assert_eq!(errors_of(BRINGUP), "");
 }

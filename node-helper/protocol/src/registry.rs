@@ -1,0 +1,90 @@
+//! The registry of task kinds and operations: from one line each it makes [`crate::tasks::Params`], [`crate::NodeOp`],
+//! [`crate::op::GpuTask`] and [`crate::tasks::KINDS`].
+//!
+//! `gpu` kinds become a member of the one desired state of the GPUs, `node` kinds go to the node as they are, and what
+//! `here` kinds come to is the controller's to say. `operations` are asked by no kind of this name.
+
+macro_rules! registry {
+    (
+        kinds {
+            $($(gpu $gpu:ident)? $(node $node:ident($sent:ty))? $(here $here:ident)?;)*
+        }
+        operations {
+            $($(#[$doc:meta])* $other:ident($other_sent:ty);)*
+        }
+    ) => {
+        /// Parameters of any kind.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Params {
+            Gpu(GpuTask),
+            Node(NodeOp),
+            $($($here($here),)?)*
+        }
+
+        /// Parameters of one GPU task.
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "snake_case", tag = "kind", content = "with")]
+        pub enum GpuTask {
+            $($($gpu($gpu),)?)*
+        }
+
+        /// One operation on a node.
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "snake_case", tag = "op", content = "with")]
+        pub enum NodeOp {
+            $($($node($sent),)?)*
+            $($(#[$doc])* $other($other_sent),)*
+        }
+
+        impl NodeOp {
+            /// What answers for it.
+            pub fn operation(&self) -> &dyn $crate::operation::Operation {
+                match self {
+                    $($(Self::$node(task) => std::borrow::Borrow::<$node>::borrow(task),)?)*
+                    $(Self::$other(asked) => asked,)*
+                }
+            }
+
+            /// The same, to be changed.
+            pub fn operation_mut(&mut self) -> &mut dyn $crate::operation::Operation {
+                match self {
+                    $($(Self::$node(task) => std::borrow::BorrowMut::<$node>::borrow_mut(task),)?)*
+                    $(Self::$other(asked) => asked,)*
+                }
+            }
+        }
+
+        impl GpuTask {
+            /// Whether a newer task declares everything that this one does.
+            pub fn gives_way(&self, newer: &Self) -> bool {
+                match (self, newer) {
+                    $($((Self::$gpu(old), Self::$gpu(new)) => old.gives_way(new),)?)*
+                    _ => false,
+                }
+            }
+        }
+
+        $(
+            $(impl From<$gpu> for Params {
+                fn from(task: $gpu) -> Self {
+                    Self::Gpu(GpuTask::$gpu(task))
+                }
+            })?
+            $(impl From<$node> for Params {
+                fn from(task: $node) -> Self {
+                    Self::Node(NodeOp::$node(task.into()))
+                }
+            })?
+            $(impl From<$here> for Params {
+                fn from(task: $here) -> Self {
+                    Self::$here(task)
+                }
+            })?
+        )*
+
+        /// Every kind, in the order of the reference.
+        pub static KINDS: &[KindInfo] =
+            &[$($(<$gpu as Kind>::INFO)? $(<$node as Kind>::INFO)? $(<$here as Kind>::INFO)?),*];
+    };
+}
+pub(crate) use registry;

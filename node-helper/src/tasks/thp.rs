@@ -1,0 +1,357 @@
+//! `thp`: transparent huge pages, in the running kernel and in the file of systemd-tmpfiles that sets them at boot.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use gpufleet_protocol::{Certainty, Change, Disruption, FailureKind, tasks::Thp};
+use serde_json::{Map, Value};
+
+use crate::{
+    declare::{Node, NodeKind, Plan, Trouble},
+    os::{
+        files::{self, FileError, Ownership},
+        tree,
+    },
+    world::{Content, Effect, Entry, Owned},
+};
+
+/// Folders with files of systemd-tmpfiles; the first wins for files of one name (tmpfiles.d(5)).
+const FOLDERS: [&str; 4] =
+    ["/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d"];
+
+/// The path of a setting, as tmpfiles.d names it.
+fn full(name: &str) -> String {
+    format!("{}/{name}", Thp::FOLDER)
+}
+
+/// The setting and the value that a line of tmpfiles.d writes: `w PATH MODE USER GROUP AGE VALUE`.
+fn written(line: &str) -> Option<(&str, &str)> {
+    let mut words = line.split_whitespace();
+    let name = words
+        .next()
+        .filter(|kind| kind.starts_with('w'))
+        .and_then(|_| words.next()?.strip_prefix(Thp::FOLDER)?.strip_prefix('/'))?;
+    Some((name, words.nth(4)?))
+}
+
+/// The first line wins (tmpfiles.d(5)).
+fn value_in<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    text.lines().filter_map(written).find(|(found, _)| *found == name).map(|(_, value)| value)
+}
+
+/// The file with each of the settings written once; other lines stay as they are.
+fn edited(text: &str, settings: &[(&str, String)]) -> String {
+    let ours =
+        |line: &&str| written(line).is_some_and(|(name, _)| settings.iter().any(|(own, _)| *own == name));
+    let kept = text.lines().filter(|line| !ours(line)).map(|line| format!("{line}\n"));
+    kept.chain(settings.iter().map(|(name, value)| format!("w {} - - - - {value}\n", full(name)))).collect()
+}
+
+/// The value in what the kernel gives: the word in brackets among those that it knows, or the only one.
+fn current(text: &str) -> Option<&str> {
+    let mut words = text.split_whitespace();
+    let bracketed = words.clone().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    bracketed.or_else(|| words.next().filter(|_| words.next().is_none()))
+}
+
+#[derive(Debug)]
+pub struct State {
+    /// What each setting reads now; none where only the boot that is assumed will tell.
+    live: BTreeMap<&'static str, Option<String>>,
+    file: PathBuf,
+    text: String,
+    owned: Option<Owned>,
+    /// Settings that a file read before ours writes, with that file.
+    earlier: BTreeMap<&'static str, (PathBuf, String)>,
+}
+
+#[derive(Debug)]
+pub enum Step {
+    Live { name: &'static str, value: String },
+    File(String),
+}
+
+/// All files of systemd-tmpfiles that write such settings, in the order in which they are read.
+fn boot_files(node: &Node<'_>) -> Result<Vec<(PathBuf, String)>, Trouble> {
+    let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for folder in FOLDERS {
+        let folder = node.roots.path(folder);
+        for name in node.world.names(&folder)?.into_iter().filter(|name| name.ends_with(".conf")) {
+            by_name.entry(name.clone()).or_insert_with(|| folder.join(name));
+        }
+    }
+    let mut files = Vec::new();
+    for path in by_name.into_values() {
+        // A link to /dev/null is how a file of the distribution is taken out.
+        if matches!(node.world.follow(&path)?.1, Entry::File { .. }) {
+            let bytes = node.world.read(&path)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if text.contains(Thp::FOLDER) {
+                files.push((path, text));
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn read_live(node: &Node<'_>, name: &str) -> Result<String, Trouble> {
+    let folder = node.roots.path(Thp::FOLDER);
+    let path = folder.join(name);
+    let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if !folder.exists() => {
+            Trouble::invalid("the running kernel has no transparent huge pages")
+        }
+        io::ErrorKind::NotFound => Trouble::invalid(format!("the running kernel has no {}", full(name))),
+        _ => FileError::new("read", &path, error).into(),
+    })?;
+    let found = current(&text).map(str::to_owned);
+    found.ok_or_else(|| Trouble::io(format!("{} names no current value: `{}`", path.display(), text.trim())))
+}
+
+impl NodeKind for Thp {
+    type State = State;
+    type Step = Step;
+
+    fn observe(&self, node: &Node<'_>) -> Result<State, Trouble> {
+        let file = node.roots.path(Self::FILE);
+        let owned = node.world.follow(&file)?.1.owned();
+        let text = String::from_utf8(node.world.read(&file)?.unwrap_or_default())
+            .map_err(|_| Trouble::invalid(format!("{} is not UTF-8 text", file.display())))?;
+        let files = boot_files(node)?;
+        let (mut live, mut earlier) = (BTreeMap::new(), BTreeMap::new());
+        for (name, _) in self.settings() {
+            let first = files.iter().find_map(|(path, text)| Some((path, value_in(text, name)?)));
+            let read = read_live(node, name)?;
+            let value = match node.world.parameter(&full(name)) {
+                Some(assumed) => Some(assumed),
+                None if node.world.rebooted() => first.map(|(_, value)| value.to_owned()),
+                None => Some(read),
+            };
+            live.insert(name, value);
+            if let Some((path, value)) = first.filter(|(path, _)| path.file_name() < file.file_name()) {
+                earlier.insert(name, (path.clone(), value.to_owned()));
+            }
+        }
+        Ok(State { live, file, text, owned, earlier })
+    }
+
+    fn plan(&self, state: &State) -> Result<Plan<Step>, Trouble> {
+        let mut plan = Plan::default();
+        let settings = self.settings();
+        let mut at_boot = Vec::new();
+        for (name, wanted) in &settings {
+            let what = format!("transparent_hugepage/{name}");
+            match state.live.get(name).and_then(Option::as_ref) {
+                Some(value) if value == wanted => {}
+                Some(value) => plan.push(
+                    Step::Live { name, value: wanted.clone() },
+                    Change::new(&what, Some(value.clone()), wanted, Disruption::Live),
+                ),
+                None => {
+                    let mut change = Change::new(&what, None, wanted, Disruption::Live)
+                        .with_note("no file sets it, so its value after the boot is known only in the run");
+                    change.certainty = Certainty::Possible;
+                    plan.changes.push(change);
+                }
+            }
+            let there = value_in(&state.text, name);
+            if there != Some(wanted) {
+                let from = there.map(str::to_owned);
+                at_boot.push(Change::new(format!("{what} at boot"), from, wanted, Disruption::Live));
+            }
+            if let Some((path, value)) = state.earlier.get(name).filter(|(_, value)| value != wanted) {
+                plan.warnings.push(format!(
+                    "{} sets {what} to {value} at boot; {} comes after it and is not heard",
+                    path.display(),
+                    Self::FILE
+                ));
+            }
+        }
+        if !at_boot.is_empty() {
+            plan.steps.push(Step::File(edited(&state.text, &settings)));
+            plan.changes.append(&mut at_boot);
+        }
+        Ok(plan)
+    }
+
+    fn after(&self, state: &State, plan: &Plan<Step>) -> Vec<Effect> {
+        let owned = state.owned.unwrap_or(Owned { uid: 0, gid: 0, mode: 0o644 });
+        let file = plan.steps.iter().filter_map(|step| match step {
+            Step::File(text) => Some(Effect::Path {
+                path: state.file.clone(),
+                entry: Entry::File { owned, content: Content::Known(text.as_bytes().into()) },
+            }),
+            Step::Live { .. } => None,
+        });
+        let live =
+            self.settings().into_iter().map(|(name, value)| Effect::Parameter { name: full(name), value });
+        file.chain(live).collect()
+    }
+
+    fn apply(
+        &self,
+        node: &Node<'_>,
+        state: &State,
+        plan: &Plan<Step>,
+    ) -> Result<Map<String, Value>, Trouble> {
+        for step in &plan.steps {
+            match step {
+                Step::Live { name, value } => {
+                    let path = node.roots.path(full(name));
+                    let written = OpenOptions::new()
+                        .write(true)
+                        .truncate(true)
+                        .open(&path)
+                        .and_then(|mut file| file.write_all(format!("{value}\n").as_bytes()));
+                    match written {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                            return Err(Trouble::failed(
+                                FailureKind::Invalid,
+                                format!("the kernel does not take `{value}` as {}", full(name)),
+                            ));
+                        }
+                        Err(error) => return Err(FileError::new("set", path, error).into()),
+                    }
+                }
+                Step::File(text) => {
+                    if let Some(folder) = state.file.parent().filter(|folder| !folder.exists()) {
+                        tree::make_dirs(folder)?;
+                    }
+                    files::replace(&state.file, text.as_bytes(), Ownership::default())?;
+                }
+            }
+        }
+        Ok(Map::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufleet_protocol::{OpStatus, message::Mode};
+    use serde_json::json;
+
+    use super::*;
+    use crate::tasks::testing::Bench;
+
+    const CONF: &str = "etc/tmpfiles.d/gpufleet-thp.conf";
+
+    fn thp(value: Value) -> Thp {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn bench() -> Bench {
+        let bench = Bench::new();
+        let write = |name: &str, text: &str| {
+            bench.write(&format!("sys/kernel/mm/transparent_hugepage/{name}"), text);
+        };
+        write("enabled", "[always] madvise never\n");
+        write("defrag", "always defer defer+madvise [madvise] never\n");
+        write("khugepaged/defrag", "1\n");
+        write("khugepaged/max_ptes_none", "511\n");
+        bench
+    }
+
+    fn shown(changes: &[Change]) -> Vec<String> {
+        let line = |c: &Change| format!("{}: {} -> {}", c.what, c.from.as_deref().unwrap_or("nothing"), c.to);
+        changes.iter().map(line).collect()
+    }
+
+    #[test]
+    fn check_changes_nothing_and_apply_converges() {
+        let bench = bench();
+        let declared =
+            thp(json!({"enabled": "madvise", "defrag": "madvise", "khugepaged": {"defrag": false}}));
+        let before = bench.snapshot();
+        let predicted = bench.run(&declared, Mode::Predict);
+        assert_eq!(bench.run(&declared, Mode::Predict).status, OpStatus::Ok);
+        assert_eq!(bench.snapshot(), before);
+        bench.forget();
+        let applied = bench.run(&declared, Mode::Apply);
+        assert_eq!((&applied.status, &applied.changes), (&OpStatus::Changed, &predicted.changes));
+        assert_eq!(
+            shown(&applied.changes),
+            [
+                "transparent_hugepage/enabled: always -> madvise",
+                "transparent_hugepage/khugepaged/defrag: 1 -> 0",
+                "transparent_hugepage/enabled at boot: nothing -> madvise",
+                "transparent_hugepage/defrag at boot: nothing -> madvise",
+                "transparent_hugepage/khugepaged/defrag at boot: nothing -> 0",
+            ]
+        );
+        assert_eq!(bench.read("sys/kernel/mm/transparent_hugepage/khugepaged/defrag"), "0\n");
+        let settled = bench.snapshot();
+        assert_eq!(bench.run(&declared, Mode::Apply).status, OpStatus::Ok);
+        assert_eq!(bench.snapshot(), settled);
+    }
+
+    #[test]
+    fn two_tasks_share_the_file_and_other_lines_stay() {
+        let bench = bench();
+        bench.write(CONF, "# ours\nw /sys/module/x/parameters/y - - - - 1\n");
+        bench.run(&thp(json!({"enabled": "never"})), Mode::Apply);
+        bench.run(&thp(json!({"khugepaged": {"max_ptes_none": 0}})), Mode::Apply);
+        bench.run(&thp(json!({"enabled": "madvise"})), Mode::Apply);
+        assert_eq!(
+            bench.read(CONF),
+            "# ours\nw /sys/module/x/parameters/y - - - - 1\n\
+             w /sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none - - - - 0\n\
+             w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_never_ok() {
+        let declared = thp(json!({"enabled": "madvise"}));
+        let bench = bench();
+        bench.write("sys/kernel/mm/transparent_hugepage/enabled", "always madvise never\n");
+        let unknown = bench.run(&declared, Mode::Predict);
+        assert!(matches!(unknown.status, OpStatus::Unknown { .. }), "{unknown:?}");
+        let failed = bench.run(&declared, Mode::Apply);
+        assert!(matches!(failed.status, OpStatus::Failed { kind: FailureKind::Io, .. }), "{failed:?}");
+        for (bench, wanted) in [
+            (Bench::new(), "the running kernel has no transparent huge pages"),
+            (bench, "the running kernel has no /sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+        ] {
+            let outcome = bench.run(&thp(json!({"shmem_enabled": "advise"})), Mode::Predict);
+            let OpStatus::Failed { message, .. } = outcome.status else { panic!("{outcome:?}") };
+            assert_eq!(message, wanted);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_read_before_wins_and_is_named() {
+        let bench = bench();
+        bench.write(
+            "usr/lib/tmpfiles.d/a.conf",
+            "w! /sys/kernel/mm/transparent_hugepage/enabled - - - - always\n",
+        );
+        let outcome = bench.run(&thp(json!({"enabled": "madvise"})), Mode::Apply);
+        assert_eq!(outcome.warnings.len(), 1, "{outcome:?}");
+        assert!(
+            outcome.warnings[0]
+                .contains("usr/lib/tmpfiles.d/a.conf sets transparent_hugepage/enabled to always")
+        );
+        bench.write("etc/tmpfiles.d/a.conf", "");
+        assert_eq!(
+            bench.run(&thp(json!({"enabled": "madvise"})), Mode::Apply).warnings,
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn a_boot_leaves_what_the_files_say() {
+        let bench = bench();
+        let declared = thp(json!({"enabled": "madvise"}));
+        bench.activate(Disruption::Reboot);
+        assert_eq!(bench.run(&declared, Mode::Predict).changes[0].certainty, Certainty::Possible);
+        bench.forget();
+        bench.run(&declared, Mode::Apply);
+        bench.activate(Disruption::Reboot);
+        assert_eq!(bench.run(&declared, Mode::Predict).status, OpStatus::Ok);
+    }
+}
