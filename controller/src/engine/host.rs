@@ -26,6 +26,23 @@ pub(crate) struct Slot {
     pub(crate) since: Option<Instant>,
     /// When its part in the play was over.
     pub(crate) until: Option<Instant>,
+    /// The worst that happened so far.
+    pub(crate) verdict: NodeState,
+    pub(crate) message: Option<String>,
+    pub(crate) play_wide: PlayWide,
+    /// What an audit could judge of it; empty for other verbs.
+    pub(crate) judged: Judged,
+    /// What the last prediction said.
+    pub(crate) forecast: Option<Prediction>,
+    /// Where it stood when an earlier process of this run ended.
+    pub(crate) resumed: Option<Box<Resumed>>,
+    pub(crate) kept: KeptResults,
+    pub(crate) custody: CustodyRecord,
+}
+
+/// What this run did to a host's service, and has to undo.
+#[derive(Default)]
+pub(crate) struct CustodyRecord {
     pub(crate) rebooted: bool,
     /// It was rebooted since its drain began: what that took may be missing on it.
     pub(crate) rebooted_drained: bool,
@@ -44,25 +61,25 @@ pub(crate) struct Slot {
     pub(crate) adopted: bool,
     /// When its last reboot was asked for.
     pub(crate) rebooted_at: Option<jiff::Timestamp>,
-    /// The worst that happened so far.
-    pub(crate) verdict: NodeState,
-    pub(crate) message: Option<String>,
-    /// A task of its wants the whole play to stop, or to end for everybody.
+}
+
+/// What the tasks of a host ask for all hosts of the play.
+#[derive(Default)]
+pub(crate) struct PlayWide {
+    /// The play stops, or ends, for all hosts.
     pub(crate) fatal: bool,
     pub(crate) end_play: bool,
     pub(crate) end_batch: bool,
     /// It did `meta: clear_host_errors` in this play.
     pub(crate) cleared_errors: bool,
-    /// What an audit could judge of it; empty for other verbs.
-    pub(crate) judged: Judged,
-    /// What the last prediction said.
-    pub(crate) forecast: Option<Prediction>,
-    /// Where it stood when an earlier process of this run ended.
-    pub(crate) resumed: Option<Box<Resumed>>,
-    /// What its results take that are kept, in bytes.
-    pub(crate) kept: u64,
+}
+
+/// How much of a host's results is kept, in bytes.
+#[derive(Default)]
+pub(crate) struct KeptResults {
+    pub(crate) bytes: u64,
     /// The last one of them.
-    pub(crate) kept_last: u64,
+    pub(crate) last: u64,
 }
 
 /// What a prediction of one play on one host gave.
@@ -105,6 +122,20 @@ pub(crate) struct Resumed {
     pub(crate) halted: Option<usize>,
 }
 
+impl CustodyRecord {
+    /// Takes over a drain of a run whose journal is lost.
+    pub(crate) fn adopt(&mut self, marker: Marker) {
+        self.drain = Some(marker);
+        self.adopted = true;
+        self.out_of_service = true;
+    }
+
+    /// Whether it is out of service through us, or may be.
+    pub(crate) const fn is_out(&self) -> bool {
+        self.out_of_service || (self.drain.is_some() && !self.serves)
+    }
+}
+
 impl Slot {
     pub(crate) fn new(name: String) -> Self {
         Self {
@@ -115,35 +146,15 @@ impl Slot {
             counts: RecapCounts::default(),
             since: None,
             until: None,
-            rebooted: false,
-            rebooted_drained: false,
-            serves: false,
-            rebooted_for: BTreeSet::new(),
-            power_cycled: false,
-            out_of_service: false,
-            drain: None,
-            left_behind: None,
-            adopted: false,
-            rebooted_at: None,
             verdict: NodeState::Pending,
             message: None,
-            fatal: false,
-            end_play: false,
-            end_batch: false,
-            cleared_errors: false,
             judged: Judged::default(),
             forecast: None,
             resumed: None,
-            kept: 0,
-            kept_last: 0,
+            play_wide: PlayWide::default(),
+            kept: KeptResults::default(),
+            custody: CustodyRecord::default(),
         }
-    }
-
-    /// Takes over a drain of a run whose journal is lost.
-    pub(crate) fn adopt(&mut self, marker: Marker) {
-        self.drain = Some(marker);
-        self.adopted = true;
-        self.out_of_service = true;
     }
 
     /// Whether the host takes part in further plays.
@@ -156,7 +167,7 @@ impl Slot {
 
     /// Whether it is out of service through us, or may be.
     pub(crate) const fn is_out(&self) -> bool {
-        self.out_of_service || (self.drain.is_some() && !self.serves)
+        self.custody.is_out()
     }
 
     /// Whether other plays have to count it as out of service: through us, or because it does not answer.
@@ -213,10 +224,10 @@ impl Slot {
 
     /// `meta: clear_host_errors`: hosts that were lost before take part in the next play.
     pub(crate) fn clear_errors(slots: &mut [Self]) {
-        let cleared = slots.iter_mut().fold(false, |any, slot| any | slot.cleared_errors);
+        let cleared = slots.iter_mut().fold(false, |any, slot| any | slot.play_wide.cleared_errors);
         for slot in slots {
             // Why not one that did it: what it lost it lost behind it.
-            let before = !std::mem::take(&mut slot.cleared_errors);
+            let before = !std::mem::take(&mut slot.play_wide.cleared_errors);
             let gone = matches!(slot.verdict, NodeState::Failed | NodeState::Unreachable);
             if cleared && before && gone && !slot.is_out() {
                 slot.verdict = NodeState::Pending;
@@ -253,7 +264,7 @@ impl Slot {
             seconds: self.since.map_or(0, |since| {
                 self.until.unwrap_or_else(Instant::now).saturating_duration_since(since).as_secs()
             }),
-            rebooted: self.rebooted,
+            rebooted: self.custody.rebooted,
             out_of_service: self.is_out(),
         }
     }
@@ -267,7 +278,7 @@ mod tests {
     fn cleared_errors_bring_back_who_was_lost_before() {
         let slot = |name: &str, verdict, cleared_errors| {
             let mut slot = Slot::new(name.to_owned());
-            (slot.verdict, slot.cleared_errors) = (verdict, cleared_errors);
+            (slot.verdict, slot.play_wide.cleared_errors) = (verdict, cleared_errors);
             slot
         };
         let states = |cleared: bool| {
@@ -279,7 +290,7 @@ mod tests {
                 slot("held", NodeState::Held, false),
             ];
             Slot::clear_errors(&mut slots);
-            assert!(!slots.iter().any(|slot| slot.cleared_errors));
+            assert!(!slots.iter().any(|slot| slot.play_wide.cleared_errors));
             slots.iter().map(|slot| slot.verdict).collect::<Vec<_>>()
         };
         use NodeState::{Done, Failed, Held, Pending, Unreachable};

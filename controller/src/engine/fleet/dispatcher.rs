@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use gpufleet_protocol::message::Mode;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
@@ -28,9 +27,10 @@ use crate::{
         host::Slot,
         node::{
             cut::Cut,
-            driver::{Leftover, NodeTask},
+            dispatcher::DispatcherHandle,
+            driver::NodeDriver,
             message::{FromNode, Pace, ToNode},
-            turn::{Turn, preflight, why_out, with_left},
+            turn::Turn,
         },
     },
     event::{Level, NodeState, RecapCounts, STOPPING, What},
@@ -317,7 +317,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         self.rollout = Some(rollout);
         for host in 0..self.slots.len() {
             match self.slots.get(host) {
-                Some(Some(slot)) if slot.adopted => self.input(Input::Adopted { host })?,
+                Some(Some(slot)) if slot.custody.adopted => self.input(Input::Adopted { host })?,
                 Some(Some(slot)) if slot.is_absent() => self.input(Input::OthersOut { host, out: true })?,
                 None | Some(None) => self.input(Input::Late { host })?,
                 Some(Some(_)) => {}
@@ -396,76 +396,25 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             self.slots[host] = Some(slot);
             return;
         }
-        slot.serves &= turn == Turn::Gate;
+        slot.custody.serves &= turn == Turn::Gate;
         let (answers, from_us) = mpsc::channel(4);
-        let (connected, acted) = (slot.link.is_some(), slot.adopted);
-        let mut task = NodeTask {
+        let connected = slot.link.is_some();
+        let dispatcher = DispatcherHandle {
             host,
-            play: self.context.play,
-            slot,
-            verb: self.context.verb,
-            purpose: self.context.purpose,
-            gate: self.context.gate.clone(),
-            hooks: Arc::clone(&self.context.hooks),
-            connector: Arc::clone(&self.context.connector),
-            ways: Arc::clone(&self.context.before.ways),
-            broke: None,
+            name: slot.name.clone(),
             out: self.sender.clone(),
             answers: from_us,
             pace: self.pace.subscribe(),
-            permit: None,
-            task_timeout_s: self.context.task_timeout_s,
-            stepper: self.context.stepper.clone(),
-            holder: self.context.holder.clone(),
-            scheduler: self.context.scheduler.clone(),
-            overrules: self.context.overrules,
-            own_boot: self.context.own_boot.clone(),
-            throttles: Arc::clone(&self.context.throttles),
-            delegates: Arc::clone(&self.context.delegates),
-            kept: Arc::clone(&self.context.kept),
             forks: Arc::clone(&self.forks),
             place: None,
-            ran: HashMap::new(),
-            proven: None,
-            verifying: false,
-            reason: String::new(),
-            acted,
-            unproven: None,
-            // Why every node: of one that had just begun even that may not have reached the journal.
-            left: Leftover { ask_spool: self.context.resumed, ..Leftover::default() },
         };
+        let driver = NodeDriver::new(Arc::clone(&self.context.settings), dispatcher, slot);
         if turn == Turn::Gate {
             self.checked.insert(host);
         }
-        let (forks, make) = (Arc::clone(&self.forks), self.context.cursors.clone());
+        let make = Arc::clone(&self.context.cursors);
         self.running.insert(host, Running { answers, connected });
-        self.tasks.spawn(async move {
-            task.place = forks.acquire_owned().await.ok();
-            let mut result = match turn {
-                Turn::Preflight { facts, predict } => preflight(&mut task, &make, facts, predict).await,
-                Turn::Gate => task.after_soak().await,
-                // Why not those that are out: they have to get to a safe point.
-                Turn::Apply if *task.pace.borrow() > task.last_pace() && !task.is_out() => Err(Cut::Stopped),
-                Turn::Apply if task.slot.resumed.is_some() => match task.slot.resumed.take() {
-                    Some(resumed) => task.take_up(*resumed).await,
-                    None => Ok(()),
-                },
-                Turn::Apply => {
-                    let defer = task.slot.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
-                    match make(&task.slot, Mode::Apply, defer) {
-                        Some(cursor) => task.apply(cursor).await,
-                        None => Err(Cut::Failed("the play is not there".to_owned())),
-                    }
-                }
-            };
-            drop(task.place.take());
-            if let Some(why) = why_out(&result, &task)
-                && let Some(left) = task.explain(&why).await
-            {
-                result = with_left(result, &mut task, &left);
-            }
-            (host, task.slot, result)
-        });
+        self.tasks.spawn(driver.take(turn, make));
     }
 
     fn message(&mut self, message: FromNode) -> Result<(), EngineError> {
@@ -572,8 +521,9 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let (state, detail) = slot.standing();
             self.emit(What::NodeState { host: slot.name.clone(), state, detail })?;
         }
-        let (fatal, end_play) = (std::mem::take(&mut slot.fatal), std::mem::take(&mut slot.end_play));
-        if end_play || std::mem::take(&mut slot.end_batch) {
+        let (fatal, end_play) =
+            (std::mem::take(&mut slot.play_wide.fatal), std::mem::take(&mut slot.play_wide.end_play));
+        if end_play || std::mem::take(&mut slot.play_wide.end_batch) {
             self.meeting.end();
         }
         let halting = self.meeting.is_halting();
@@ -634,7 +584,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             let Some(rollout) = &mut self.rollout else { return Ok(()) };
             let now = jiff::Timestamp::now();
             // Why before: what follows from it must not be on disk without it.
-            let told = What::Rollout { play: self.context.play, now, input: input.clone() };
+            let told = What::Rollout { play: self.context.settings.play, now, input: input.clone() };
             self.context.recorder.emit(told)?;
             let actions = rollout.step(now, input)?;
             for action in actions {

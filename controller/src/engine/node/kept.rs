@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpufleet_protocol::{FailureKind, OpOutcome};
 
-use crate::{engine::host::Slot, interpreter::OpId};
+use crate::{engine::host::KeptResults, interpreter::OpId};
 
 /// What the results of one host may take, in bytes.
 const OF_HOST: u64 = 24 << 20;
@@ -32,10 +32,10 @@ impl Kept {
     }
 
     /// The outcome, or in its place why there is no room for it.
-    pub(crate) fn within(&self, outcome: OpOutcome, id: &OpId, slot: &mut Slot) -> OpOutcome {
-        let before = std::mem::take(&mut slot.kept_last);
+    pub(crate) fn within(&self, outcome: OpOutcome, id: &OpId, of_host: &mut KeptResults) -> OpOutcome {
+        let before = std::mem::take(&mut of_host.last);
         if id.retry > 0 {
-            slot.kept -= before;
+            of_host.bytes -= before;
             self.bytes.fetch_sub(before, Ordering::Relaxed);
         }
         let weight = outcome.weight.bytes;
@@ -53,15 +53,15 @@ impl Kept {
                 ),
             )
         };
-        if slot.kept + weight > OF_HOST {
+        if of_host.bytes + weight > OF_HOST {
             return refused("this host", OF_HOST);
         }
         if self.bytes.fetch_add(weight, Ordering::Relaxed) + weight > self.most {
             self.bytes.fetch_sub(weight, Ordering::Relaxed);
             return refused("all hosts", self.most);
         }
-        slot.kept += weight;
-        slot.kept_last = weight;
+        of_host.bytes += weight;
+        of_host.last = weight;
         outcome
     }
 }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_host_keeps_so_much_and_all_of_them_together() {
         let kept = Kept::of(1);
-        let mut slots: Vec<Slot> = (0..18).map(|n| Slot::new(format!("n{n}"))).collect();
+        let mut slots: Vec<KeptResults> = (0..18).map(|_| KeptResults::default()).collect();
         for slot in &mut slots[..10] {
             assert_eq!(why(&kept.within(outcome(16 << 20), &id(None, 0), slot)), "");
             let refused = kept.within(outcome(16 << 20), &id(None, 0), slot);
@@ -124,13 +124,14 @@ mod tests {
     }
     #[test]
     fn the_last_try_counts_and_the_smallest_item_of_a_loop() {
-        let (kept, mut slot) = (Kept::of(1), Slot::new("n".to_owned()));
+        let (kept, mut of_host) = (Kept::of(1), KeptResults::default());
         for retry in 0..1000 {
-            assert_eq!(why(&kept.within(outcome(1 << 20), &id(None, retry), &mut slot)), "", "{retry}");
+            assert_eq!(why(&kept.within(outcome(1 << 20), &id(None, retry), &mut of_host)), "", "{retry}");
         }
-        assert_eq!((slot.kept, kept.bytes.load(Ordering::Relaxed)), (1 << 20, 1 << 20));
-        let items = (0..)
-            .take_while(|item| why(&kept.within(outcome(TRIFLE), &id(Some(*item), 0), &mut slot)).is_empty());
+        assert_eq!((of_host.bytes, kept.bytes.load(Ordering::Relaxed)), (1 << 20, 1 << 20));
+        let items = (0..).take_while(|item| {
+            why(&kept.within(outcome(TRIFLE), &id(Some(*item), 0), &mut of_host)).is_empty()
+        });
         assert_eq!(items.count() as u64, (OF_HOST - (1 << 20)) / TRIFLE);
     }
 }

@@ -3,6 +3,7 @@
 pub(super) mod conversation;
 pub(super) mod custody;
 pub(super) mod cut;
+pub(super) mod dispatcher;
 mod driven;
 pub(super) mod driver;
 pub(super) mod hooks;
@@ -12,5 +13,4 @@ mod pause;
 mod resume;
 pub(super) mod settings;
 pub(super) mod throttle;
-mod together;
 pub(super) mod turn;

@@ -7,7 +7,7 @@ use gpufleet_protocol::message::Mode;
 use crate::{
     engine::{
         host::Slot,
-        node::{cut::Cut, driver::NodeTask},
+        node::{cut::Cut, driver::NodeDriver, message::Pace},
     },
     event::{NodeState, READ},
     interpreter::Cursor,
@@ -29,51 +29,90 @@ pub(crate) enum Turn {
     Gate,
 }
 
-/// What people at the scheduler read of a node that stays out.
-pub(crate) fn why_out(result: &Result<(), Cut>, task: &NodeTask) -> Option<String> {
-    let why = match result {
-        Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
-        Err(Cut::Stopped) => None,
-        Ok(()) => task.slot.message.as_ref(),
-    };
-    let why = why.filter(|_| task.slot.drain.is_some() && !task.slot.serves)?;
-    Some(format!("stays out: {why}; `gpufleet report {}` tells more", task.holder.run))
-}
+impl NodeDriver {
+    /// Takes one turn, and gives back what is carried of the host, with its index in the play and how the turn ended.
+    pub(crate) async fn take(mut self, turn: Turn, make: MakeCursor) -> (usize, Slot, Result<(), Cut>) {
+        let dispatcher = &mut self.custody.node.dispatcher;
+        dispatcher.place = Arc::clone(&dispatcher.forks).acquire_owned().await.ok();
+        let mut result = match turn {
+            Turn::Preflight { facts, predict } => self.preflight(&make, facts, predict).await,
+            Turn::Gate => self.custody.after_soak().await,
+            // Why not those that are out: they have to get to a safe point.
+            Turn::Apply if self.is_late() && !self.custody.node.is_out() => Err(Cut::Stopped),
+            Turn::Apply => match self.custody.node.host.resumed.take() {
+                Some(resumed) => self.take_up(*resumed).await,
+                None => self.begin(&make).await,
+            },
+        };
+        drop(self.custody.node.dispatcher.place.take());
+        if let Some(why) = self.why_out(&result)
+            && let Some(left) = self.custody.explain(&why).await
+        {
+            result = self.with_left(result, &left);
+        }
+        (self.custody.node.dispatcher.host, self.custody.node.host, result)
+    }
 
-/// The same end with what was left undone at the scheduler.
-pub(crate) fn with_left(result: Result<(), Cut>, task: &mut NodeTask, left: &str) -> Result<(), Cut> {
-    let with = |why: String| format!("{why}; {left}");
-    match result {
-        Err(Cut::Unreachable(why)) => Err(Cut::Unreachable(with(why))),
-        Err(Cut::Held(why)) => Err(Cut::Held(with(why))),
-        Err(Cut::Failed(why)) => Err(Cut::Failed(with(why))),
-        Err(Cut::Stopped) => Err(Cut::Stopped),
-        Ok(()) => {
-            task.slot.message = task.slot.message.take().map(with);
-            Ok(())
+    /// Whether the run does not go on to its first task here: who has begun in an earlier process begins nothing new.
+    fn is_late(&self) -> bool {
+        let last = if self.custody.node.host.resumed.is_some() { Pace::NoneNew } else { Pace::Going };
+        *self.custody.node.dispatcher.pace.borrow() > last
+    }
+
+    async fn begin(&mut self, make: &MakeCursor) -> Result<(), Cut> {
+        let host = &self.custody.node.host;
+        let defer = host.forecast.is_some_and(|forecast| forecast.reset_and_reboot);
+        match make(host, Mode::Apply, defer) {
+            Some(cursor) => self.apply(cursor).await,
+            None => Err(Cut::Failed("the play is not there".to_owned())),
         }
     }
-}
 
-pub(crate) async fn preflight(
-    task: &mut NodeTask,
-    make: &MakeCursor,
-    facts: bool,
-    predict: bool,
-) -> Result<(), Cut> {
-    task.state(NodeState::Preflight, None).await;
-    task.link().await?;
-    if facts {
-        task.facts().await?;
+    async fn preflight(&mut self, make: &MakeCursor, facts: bool, predict: bool) -> Result<(), Cut> {
+        self.custody.node.dispatcher.state(NodeState::Preflight, None).await;
+        self.custody.node.link().await?;
+        if facts {
+            self.custody.node.facts().await?;
+        }
+        if predict {
+            let host = &self.custody.node.host;
+            let now = make(host, Mode::Predict, false);
+            let Some((now, deferred)) = now.zip(make(host, Mode::Predict, true)) else {
+                return Err(Cut::Failed("the play is not there".to_owned()));
+            };
+            self.predict(now, deferred).await?;
+        }
+        // Why told: who waits for others looks idle, and people ask for whom.
+        self.custody.node.dispatcher.state(NodeState::Preflight, Some(READ.to_owned())).await;
+        Ok(())
     }
-    if predict {
-        let now = make(&task.slot, Mode::Predict, false);
-        let Some((now, deferred)) = now.zip(make(&task.slot, Mode::Predict, true)) else {
-            return Err(Cut::Failed("the play is not there".to_owned()));
+
+    /// What people at the scheduler read of a node that stays out.
+    fn why_out(&self, result: &Result<(), Cut>) -> Option<String> {
+        let host = &self.custody.node.host;
+        let why = match result {
+            Err(Cut::Unreachable(why) | Cut::Held(why) | Cut::Failed(why)) => Some(why),
+            Err(Cut::Stopped) => None,
+            Ok(()) => host.message.as_ref(),
         };
-        task.predict(now, deferred).await?;
+        let why = why.filter(|_| host.custody.drain.is_some() && !host.custody.serves)?;
+        let run = &self.custody.node.settings.run.holder.run;
+        Some(format!("stays out: {why}; `gpufleet report {run}` tells more"))
     }
-    // Why told: who waits for others looks idle, and people ask for whom.
-    task.state(NodeState::Preflight, Some(READ.to_owned())).await;
-    Ok(())
+
+    /// The same end with what was left undone at the scheduler.
+    fn with_left(&mut self, result: Result<(), Cut>, left: &str) -> Result<(), Cut> {
+        let with = |why: String| format!("{why}; {left}");
+        match result {
+            Err(Cut::Unreachable(why)) => Err(Cut::Unreachable(with(why))),
+            Err(Cut::Held(why)) => Err(Cut::Held(with(why))),
+            Err(Cut::Failed(why)) => Err(Cut::Failed(with(why))),
+            Err(Cut::Stopped) => Err(Cut::Stopped),
+            Ok(()) => {
+                let host = &mut self.custody.node.host;
+                host.message = host.message.take().map(with);
+                Ok(())
+            }
+        }
+    }
 }

@@ -306,14 +306,14 @@ impl Past {
     pub(crate) fn restore(&self, slot: &mut Slot) {
         let Some(host) = self.hosts.get(&slot.name) else { return };
         slot.facts.clone_from(&host.facts);
-        slot.rebooted = host.rebooted;
-        slot.rebooted_drained = host.rebooted_drained;
-        slot.drain.clone_from(&host.drain);
-        slot.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
-        slot.out_of_service |= slot.adopted;
-        slot.rebooted_at = host.rebooted_at;
-        slot.rebooted_for.clone_from(&host.rebooted_for);
-        slot.power_cycled = host.power_cycled;
+        slot.custody.rebooted = host.rebooted;
+        slot.custody.rebooted_drained = host.rebooted_drained;
+        slot.custody.drain.clone_from(&host.drain);
+        slot.custody.adopted = host.drain.as_ref().is_some_and(|marker| marker.run != self.run);
+        slot.custody.out_of_service |= slot.custody.adopted;
+        slot.custody.rebooted_at = host.rebooted_at;
+        slot.custody.rebooted_for.clone_from(&host.rebooted_for);
+        slot.custody.power_cycled = host.power_cycled;
     }
 
     /// Whether a later play than this one has the node out of service.
@@ -421,8 +421,8 @@ impl PastPlay {
                 (raised, raised_at) = (Some(until), Some(place));
             }
             while let Some(moment) = moments.next_if(|moment| !matches!(moment, Moment::Fed(..))) {
-                slot.out_of_service = matches!(moment, Moment::Granted);
-                if !slot.out_of_service {
+                slot.custody.out_of_service = matches!(moment, Moment::Granted);
+                if !slot.custody.out_of_service {
                     unproven = None;
                 }
             }
@@ -470,7 +470,7 @@ impl PastPlay {
                         latches.push((Arc::clone(key), None));
                     }
                     if let Fed::Outcome(outcome) = &fed
-                        && slot.out_of_service
+                        && slot.custody.out_of_service
                         && let UnderPermit::Damaged(why) = verdict::under_permit(outcome)
                     {
                         unproven = Some(why);

@@ -5,10 +5,49 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use gpufleet_protocol::{Disruption, RunEpoch, health::HealthCheck, message::Mode};
+use gpufleet_protocol::{Disruption, RunEpoch, message::Mode};
 use tokio::sync::mpsc;
 
-use crate::{drain::{Marker, Runner, Scheduler, Target}, engine::{error::EngineError, fleet::{approval::Approval, context::{Before, PlayContext}, dispatcher::{Dispatcher, Stage}, domains::{Domains, domains, waits_for_itself}, ending::{RunResult, Stop}, neighbours::Neighbours, recorder::Recorder, start::rollout}, host::Slot, node::{conversation::{delegates::Delegates, ways::Ways}, hooks::Hooks, kept::Kept, settings::Overrules, turn::MakeCursor}, ports::{confirm::{Confirm, Forecast, Refusal, Stepper}, link::{Connector, Purpose}}, replay::{durations::{Learned, self}, history::{Past, PastPlay}}, run::{drain_preview, peers, policy}}, event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What}, interpreter::{Board, Cursor, Files, HostContext, for_all}, playbook::{Order, Overrides, Play, Program, Strategy, TagFilter}, report::fold_names, rollout::{Amount, Batch, Lost, SoFar, WaveHost, plan_waves}, template::Value};
+use crate::{
+    drain::{Marker, Runner, Scheduler, Target},
+    engine::{
+        error::EngineError,
+        fleet::{
+            approval::Approval,
+            context::{Before, PlayContext},
+            dispatcher::{Dispatcher, Stage},
+            domains::{Domains, domains, waits_for_itself},
+            ending::{RunResult, Stop},
+            neighbours::Neighbours,
+            recorder::Recorder,
+            start::rollout,
+        },
+        host::Slot,
+        node::{
+            conversation::{delegates::Delegates, ways::Ways},
+            hooks::Hooks,
+            kept::Kept,
+            settings::{Overrules, PlaySettings, RunSettings},
+            throttle::Throttles,
+            turn::MakeCursor,
+        },
+        ports::{
+            confirm::{Confirm, Forecast, Refusal, Stepper},
+            link::{Connector, Purpose},
+        },
+        replay::{
+            durations::{self, Learned},
+            history::{Past, PastPlay},
+        },
+        run::{drain_preview, peers, policy},
+    },
+    event::{DrainStep, Level, NodeState, PlayStarted, RunStarted, Verb, WaveShape, What},
+    interpreter::{Board, Cursor, Files, HostContext, for_all},
+    playbook::{Order, Overrides, Play, Program, Strategy, TagFilter},
+    report::fold_names,
+    rollout::{Amount, Batch, Lost, SoFar, WaveHost, plan_waves},
+    template::Value,
+};
 
 /// What a run does and how.
 #[derive(Clone)]
@@ -112,10 +151,11 @@ impl Engine {
         let mut slots: HashMap<String, Slot> =
             order.iter().map(|name| (name.clone(), Slot::new(name.clone()))).collect();
         for slot in slots.values_mut() {
-            slot.left_behind = self.options.adopted.get(&slot.name).cloned();
+            slot.custody.left_behind = self.options.adopted.get(&slot.name).cloned();
             past.restore(slot);
         }
         let ways = Ways::new(Arc::clone(&self.connector), &order, past.heard(), past.power_cycles());
+        let settings = Arc::new(self.settings(ways));
         let mut stop = None;
         let mut lost = Lost::default();
         let mut over = false;
@@ -151,7 +191,7 @@ impl Engine {
                 so_far: SoFar { lost, out_elsewhere: out_elsewhere.len() },
                 out_elsewhere,
                 stopped: stop.is_some() && !self.options.winds_up,
-                ways: Arc::clone(&ways),
+                settings: Arc::clone(&settings),
             };
             let stage = match begun {
                 Some(begun) => {
@@ -177,7 +217,7 @@ impl Engine {
             self.hand_out(&stage.given, &mut slots);
             if stop == Some(Stop::Aborted) {
                 for slot in slots.values_mut() {
-                    slot.out_of_service |= past.is_out_after(index, &slot.name);
+                    slot.custody.out_of_service |= past.is_out_after(index, &slot.name);
                 }
                 break;
             }
@@ -188,6 +228,22 @@ impl Engine {
         let out_of_service = self.close(&order, &slots, &stop, recorder).await?;
         let held = slots.values().any(Slot::waits_for_a_person);
         Ok(RunResult { stop, out_of_service, held })
+    }
+
+    fn settings(&self, ways: Arc<Ways>) -> RunSettings {
+        RunSettings {
+            verb: self.options.verb,
+            holder: self.options.holder.clone(),
+            resumed: self.options.resumed,
+            task_timeout_s: self.options.task_timeout_s,
+            overrules: self.options.overrules,
+            own_boot: self.options.own_boot.clone(),
+            stepper: self.options.stepper.clone(),
+            connector: Arc::clone(&self.connector),
+            ways,
+            delegates: Arc::clone(&self.delegates),
+            kept: Arc::clone(&self.kept),
+        }
     }
 
     /// Names the nodes of a play that earlier runs left drained. They may well be as declared, and do no work.
@@ -246,11 +302,14 @@ impl Engine {
 
     /// Takes over what a lost run left drained: from here on it is this run's to finish and to give back.
     fn adopt(&self, dispatcher: &mut Dispatcher<'_, '_>) -> Result<(), EngineError> {
-        let Some(scheduler) = dispatcher.context().scheduler.clone() else { return Ok(()) };
+        let Some(scheduler) = dispatcher.context().settings.scheduler.clone() else { return Ok(()) };
         let mut begun = Vec::new();
         for slot in dispatcher.slots_mut() {
             // Why taken: what an earlier play gave back is nobody's any more.
-            let Some(marker) = slot.left_behind.take().filter(|_| slot.drain.is_none()) else { continue };
+            let Some(marker) = slot.custody.left_behind.take().filter(|_| slot.custody.drain.is_none())
+            else {
+                continue;
+            };
             let step = DrainStep::Begun {
                 scheduler: scheduler.drainer.name().to_owned(),
                 node: scheduler.target(&slot.name).node,
@@ -258,7 +317,7 @@ impl Engine {
                 nonce: marker.nonce.clone(),
             };
             begun.push(What::Drain { host: slot.name.clone(), step });
-            slot.adopt(marker);
+            slot.custody.adopt(marker);
         }
         for what in begun {
             dispatcher.context().recorder.emit(what)?;
@@ -454,14 +513,9 @@ impl Engine {
         let nobody_yet = HashMap::new();
         let hostvars = self.hostvars(index, play, std::iter::empty(), &nobody_yet);
         let (cursors, board) = self.cursors(index, &names, &[], hostvars, &[]);
-        PlayContext {
+        let settings = PlaySettings {
+            run: Arc::clone(&before.settings),
             play: index,
-            names: names.clone(),
-            neighbours: Neighbours::default(),
-            verb: self.options.verb,
-            forks: self.options.forks,
-            task_timeout_s: self.options.task_timeout_s,
-            stepper: self.options.stepper.clone(),
             purpose: Purpose {
                 writes: self.options.verb.writes(),
                 r#become,
@@ -474,28 +528,27 @@ impl Engine {
                 commands: self.options.runs_commands,
                 login: self.logins.get(index).copied().unwrap_or_default(),
             },
-            linear: play.strategy == Strategy::Linear,
-            throttles: Arc::default(),
-            delegates: Arc::clone(&self.delegates),
-            kept: Arc::clone(&self.kept),
-            connector: Arc::clone(&self.connector),
-            cursors,
-            approval: Approval::Everything,
-            holder: self.options.holder.clone(),
-            resumed: self.options.resumed,
             gate: policy::gate(play),
-            scheduler: self.scheduler(index),
-            winds_up: self.options.winds_up || before.stopped,
-            before,
-            overrules: self.options.overrules,
-            own_boot: self.options.own_boot.clone(),
-            hooks: Arc::new(Hooks::new(
+            hooks: Hooks::new(
                 play,
                 Arc::clone(self.contexts_of(index)),
                 Arc::clone(&self.runner),
                 self.options.holder.run.clone(),
                 Arc::clone(&self.confirm),
-            )),
+            ),
+            scheduler: self.scheduler(index),
+            linear: play.strategy == Strategy::Linear,
+            throttles: Throttles::default(),
+        };
+        PlayContext {
+            settings: Arc::new(settings),
+            names,
+            neighbours: Neighbours::default(),
+            forks: self.options.forks,
+            cursors,
+            approval: Approval::Everything,
+            winds_up: self.options.winds_up || before.stopped,
+            before,
             board,
             recorder,
             interrupts,

@@ -1,10 +1,18 @@
 //! From the interpreter's words to those of events and of the rollout.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use gpufleet_protocol::{Disruption, health::HealthCheck, tasks::Params};
 
-use crate::{engine::{fleet::domains::Domains, replay::durations::{Figures, Learned, Models}}, event::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart}, playbook::{Drain, Overrides, Play, self}, rollout::{Amount, Batch}};
+use crate::{
+    engine::{
+        fleet::domains::Domains,
+        replay::durations::{Figures, Learned, Models},
+    },
+    event::{DomainShape, Origin, Part, PolicyShape, WorstCase, WorstPart},
+    playbook::{self, Drain, Overrides, Play},
+    rollout::{Amount, Batch},
+};
 
 /// What a node may need beside drain and reboot: changes, resets, the health gate, resuming.
 const WORK_RESERVE_S: u64 = 600;

@@ -119,7 +119,7 @@ impl Engine {
             } else {
                 if let Some(end) = end {
                     slot.vars = end.vars;
-                    slot.cleared_errors |= end.cleared_errors;
+                    slot.play_wide.cleared_errors |= end.cleared_errors;
                 }
                 begun.settle(slot);
             }

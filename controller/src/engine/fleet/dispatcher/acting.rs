@@ -28,9 +28,11 @@ impl Dispatcher<'_, '_> {
                 let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
                 let hosts = hosts.iter().map(|host| self.name(*host)).collect();
                 self.meeting = Meeting::default();
-                self.emit(What::WaveStarted { play: self.context.play, wave, hosts })
+                self.emit(What::WaveStarted { play: self.context.settings.play, wave, hosts })
             }
-            Action::FinishWave { wave } => self.emit(What::WaveFinished { play: self.context.play, wave }),
+            Action::FinishWave { wave } => {
+                self.emit(What::WaveFinished { play: self.context.settings.play, wave })
+            }
             Action::Start { host } if self.late.contains(&host) => {
                 self.due.insert(host);
                 Ok(())
@@ -54,7 +56,7 @@ impl Dispatcher<'_, '_> {
                 Ok(())
             }
             Action::Grant { host, class, deadline } => {
-                let holder = self.context.holder.clone();
+                let holder = self.context.settings.run.holder.clone();
                 let left = deadline.map_or(u64::MAX, |at| {
                     u64::try_from(at.duration_since(jiff::Timestamp::now()).as_secs()).unwrap_or_default()
                 });
@@ -106,7 +108,7 @@ impl Dispatcher<'_, '_> {
             Action::WaitsForWindow { opens } => {
                 let text = format!("waits for the window, which opens {opens}");
                 self.emit(What::Notice { level: Level::Info, text })?;
-                self.emit(What::AwaitsWindow { play: self.context.play, opens })
+                self.emit(What::AwaitsWindow { play: self.context.settings.play, opens })
             }
             Action::Soak { wave, until } => {
                 let text = format!("wave {} is watched until {until}", wave + 1);
@@ -130,12 +132,12 @@ impl Dispatcher<'_, '_> {
                 Ok(())
             }
             Action::Survey => {
-                let Some(scheduler) = self.context.scheduler.clone() else {
+                let Some(scheduler) = self.context.settings.scheduler.clone() else {
                     return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
                 };
                 let (sender, names) = (self.sender.clone(), self.context.names.clone());
                 let neighbours = self.context.neighbours.names.clone();
-                let run = self.context.holder.run.clone();
+                let run = self.context.settings.run.holder.run.clone();
                 self.surveys.spawn(async move {
                     let answer = scheduler.others_out(&names, &neighbours, &run).await;
                     // Why no error: a play that ended needs no answer.

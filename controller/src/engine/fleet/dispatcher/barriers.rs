@@ -31,7 +31,7 @@ impl Dispatcher<'_, '_> {
     pub(crate) fn at_latch(&mut self, host: usize, key: Arc<str>) -> Result<(), EngineError> {
         // Why one that is still being connected to, too: which host it is must not hang on who is quick.
         let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
-        let first = if self.context.linear { there.min() } else { None };
+        let first = if self.context.settings.linear { there.min() } else { None };
         if let Some(answer) = self.meeting.latch(host, key, first) {
             self.answer(host, answer);
         }
@@ -53,7 +53,7 @@ impl Dispatcher<'_, '_> {
                     .context
                     .names
                     .get(*host)
-                    .is_some_and(|name| self.context.connector.has_answered(name));
+                    .is_some_and(|name| self.context.settings.run.connector.has_answered(name));
             (*host, answered)
         });
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
@@ -62,7 +62,7 @@ impl Dispatcher<'_, '_> {
             // Why here, and before anybody goes on: what one host does next must not be on disk without what it did to another.
             self.emit(What::Fed {
                 host: self.name(waiter.host),
-                play: self.context.play,
+                play: self.context.settings.play,
                 op_id: waiter.task.to_string(),
                 fed: Some(Box::new(Fed::Halted)),
                 secret: false,

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::{
     engine::{
-        node::{cut::Cut, driver::NodeTask},
+        node::{conversation::Conversation, cut::Cut},
         ports::link::{ConnectFailure, Link, LinkError},
     },
     event::NodeState,
@@ -105,7 +105,7 @@ pub(crate) fn is_boot_id(text: &str) -> bool {
     text.len() == 36 && uuid::Uuid::try_parse(text).is_ok_and(|id| !id.is_nil())
 }
 
-impl NodeTask {
+impl Conversation {
     /// How far the node's system is; nothing where its helper does not tell.
     pub(crate) async fn system(&self, link: &dyn Link) -> Result<Option<SystemState>, LinkError> {
         let request = OpRequest {
@@ -154,7 +154,7 @@ impl NodeTask {
                     Standing::Old(_) => "answers from its old boot".to_owned(),
                     Standing::Rising { why, .. } => format!("in a new boot, and not up: {why}"),
                 };
-                self.state(NodeState::Rebooting, Some(detail)).await;
+                self.dispatcher.state(NodeState::Rebooting, Some(detail)).await;
             }
             last = seen;
             if Instant::now() + pause >= deadline {
@@ -167,24 +167,25 @@ impl NodeTask {
 
     /// One look: the new boot of a node that is up in it, or how it stands. Keeps the connection.
     pub(crate) async fn look(&mut self, before: &str) -> Result<String, Standing> {
-        let link = match &self.slot.link {
+        let link = match &self.host.link {
             Some((link, _)) => std::sync::Arc::clone(link),
             None => {
                 // Why no end where it is locked: this very run's lock may need a moment to fall.
-                let link = match self.connector.connect(&self.slot.name, self.purpose).await {
-                    Ok(link) => link,
-                    Err(ConnectFailure::Silent(why)) => return Err(Standing::silent(why)),
-                    Err(ConnectFailure::Refused(why)) => {
-                        return Err(Standing::Silent { why, refuses: true });
-                    }
-                    Err(ConnectFailure::Unfit(why)) => return Err(Standing::Shut { why, unfit: true }),
-                    Err(ConnectFailure::Unreachable(why) | ConnectFailure::Locked(why)) => {
-                        return Err(Standing::Shut { why, unfit: false });
-                    }
-                };
-                self.ways.connected(&self.slot.name, &link);
+                let link =
+                    match self.settings.run.connector.connect(&self.host.name, self.settings.purpose).await {
+                        Ok(link) => link,
+                        Err(ConnectFailure::Silent(why)) => return Err(Standing::silent(why)),
+                        Err(ConnectFailure::Refused(why)) => {
+                            return Err(Standing::Silent { why, refuses: true });
+                        }
+                        Err(ConnectFailure::Unfit(why)) => return Err(Standing::Shut { why, unfit: true }),
+                        Err(ConnectFailure::Unreachable(why) | ConnectFailure::Locked(why)) => {
+                            return Err(Standing::Shut { why, unfit: false });
+                        }
+                    };
+                self.settings.run.ways.connected(&self.host.name, &link);
                 self.connected(&*link, 0).await;
-                self.slot.link = Some((std::sync::Arc::clone(&link), self.purpose));
+                self.host.link = Some((std::sync::Arc::clone(&link), self.settings.purpose));
                 link
             }
         };
@@ -192,12 +193,12 @@ impl NodeTask {
         let system = match self.system(&*link).await {
             Ok(system) => system,
             Err(error) if now == before => {
-                self.slot.link = None;
+                self.host.link = None;
                 drop(error);
                 return Err(Standing::Old(None));
             }
             Err(error) => {
-                self.slot.link = None;
+                self.host.link = None;
                 return Err(Standing::Rising { boot_id: now, why: error.why });
             }
         };
@@ -216,7 +217,7 @@ impl NodeTask {
     /// Waits until the node answers.
     pub(crate) async fn wait_for_connection(&mut self, delay: Duration, limit: Duration) -> Result<(), Cut> {
         // Why: whatever took it away, a task waits for it, and says how long.
-        self.ways.expects(&self.slot.name);
+        self.settings.run.ways.expects(&self.host.name);
         sleep(delay).await;
         let deadline = Instant::now() + limit;
         let mut pause = PAUSES.0;

@@ -24,9 +24,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     engine::node::{
-        conversation::arriving::{Arriving, Refused, hex, size_text},
+        conversation::{
+            Conversation,
+            arriving::{Arriving, Refused, hex, size_text},
+        },
         cut::Cut,
-        driver::NodeTask,
     },
     interpreter::{Action, Fed, FetchFile},
 };
@@ -138,7 +140,7 @@ impl From<Refused> for NoFile {
     }
 }
 
-impl NodeTask {
+impl Conversation {
     async fn piece(
         &mut self,
         action: &Action,
@@ -174,8 +176,8 @@ impl NodeTask {
     /// Brings the file within the time of its task. A run that is told to stop does not wait for it, unless the node is out
     /// of service; what came by then is removed.
     pub(crate) async fn fetch(&mut self, action: &Action, fetch: &FetchFile) -> Result<Fed, Cut> {
-        let limit = Duration::from_secs(action.timeout_s.unwrap_or(self.task_timeout_s));
-        let (stops, stays) = (self.stops(), self.is_out());
+        let limit = Duration::from_secs(action.timeout_s.unwrap_or(self.settings.run.task_timeout_s));
+        let (stops, stays) = (self.dispatcher.stops(), self.is_out());
         let came = AtomicU64::new(0);
         let brought = tokio::select! {
             brought = timeout(limit, self.bring(action, fetch, Instant::now() + limit, &came)) => brought,

@@ -13,7 +13,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    engine::node::{conversation::boot::PAUSES, cut::Cut, driver::NodeTask, message::Pace},
+    engine::node::{
+        conversation::{Conversation, boot::PAUSES},
+        cut::Cut,
+        message::Pace,
+    },
     event::{NodeState, What},
     interpreter::{Action, Fed, Job},
 };
@@ -27,7 +31,7 @@ const OVERDUE: Duration = Duration::from_secs(20);
 /// The longest that one question waits for the end of a job, in seconds.
 const LONGEST: u64 = 30;
 
-impl NodeTask {
+impl Conversation {
     /// Begins a job, or finds it; waits for its end unless `poll` is 0.
     pub(crate) async fn job(&mut self, action: &Action, op: &NodeOp, job: Job) -> Result<Fed, Cut> {
         if action.delegate.is_none() {
@@ -45,9 +49,9 @@ impl NodeTask {
             return Ok(Fed::Outcome(Box::new(begun)));
         };
         // Why its place goes: another host may use it meanwhile.
-        drop(self.place.take());
+        drop(self.dispatcher.place.take());
         let ended = self.until_ended(action, &jid, job).await;
-        self.take_place().await;
+        self.dispatcher.take_place().await;
         let fed = ended?;
         if let Fed::Outcome(outcome) = &fed {
             self.judge(outcome);
@@ -64,8 +68,8 @@ impl NodeTask {
             let wait_s = job.poll_s.min(LONGEST).min(left + 1);
             let ask = NodeOp::JobStatus(JobStatus { jid: jid.to_owned(), forget: false, wait_s });
             let until = last.max(Instant::now() + REACHING);
-            let mut pace = self.pace.clone();
-            let may_stop = !self.slot.out_of_service;
+            let mut pace = self.dispatcher.pace.clone();
+            let may_stop = !self.host.custody.out_of_service;
             let answered = tokio::select! {
                 answered = self.reach_job(action, &ask, until) => answered?,
                 Ok(_) = pace.wait_for(|pace| *pace == Pace::Stopping), if may_stop => return Err(Cut::Stopped),
@@ -84,7 +88,7 @@ impl NodeTask {
                 outcome.status = OpStatus::Failed { kind: FailureKind::TimedOut, message };
             } else if !finished {
                 let text = format!("job {jid} goes on since {} s", begin.elapsed().as_secs());
-                self.emit(What::Progress { host: self.slot.name.clone(), text }).await;
+                self.dispatcher.emit(What::Progress { host: self.host.name.clone(), text }).await;
                 continue;
             }
             return Ok(Fed::Outcome(Box::new(outcome)));
@@ -109,8 +113,9 @@ impl NodeTask {
             }
             // Why not each time: it may be away for hours, and the journal keeps all that is told.
             if told.as_ref() != Some(&reason) {
-                let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
-                self.state(state, Some(format!("lost, while its job goes on: {reason}"))).await;
+                let state =
+                    if self.host.custody.out_of_service { NodeState::Acting } else { NodeState::Applying };
+                self.dispatcher.state(state, Some(format!("lost, while its job goes on: {reason}"))).await;
                 told = Some(reason);
             }
             sleep(pause).await;
@@ -134,7 +139,7 @@ impl NodeTask {
         Ok(match link.call(request, Vec::new(), Box::new(|_| {})).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => {
-                self.slot.link = None;
+                self.host.link = None;
                 Err(error.why)
             }
         })

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use gpufleet_protocol::{Awaiting, Disruption, FailureKind, OpOutcome};
+use gpufleet_protocol::{FailureKind, OpOutcome};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     engine::{
-        node::{cut::Cut, driver::NodeTask},
+        node::{conversation::Conversation, cut::Cut},
         ports::link::{ConnectFailure, LinkError, Purpose},
     },
     event::NodeState,
@@ -44,13 +44,13 @@ pub(crate) fn unexpected_reboot(before: &str, now: &str) -> Cut {
     ))
 }
 
-impl NodeTask {
+impl Conversation {
     /// An operation whose answer got lost: how the node stands now decides what its cursor is told.
     pub(crate) async fn broken_off(&mut self, error: LinkError) -> Result<Fed, Cut> {
-        self.slot.link = None;
-        if self.slot.out_of_service {
-            self.acted = true;
-            self.unproven = Some(error.why.clone());
+        self.host.link = None;
+        if self.host.custody.out_of_service {
+            self.permit.acted = true;
+            self.permit.unproven = Some(error.why.clone());
         }
         Ok(match self.look_for(&error).await {
             Found::Rebooted { before, now } => return Err(unexpected_reboot(&before, &now)),
@@ -73,7 +73,7 @@ impl NodeTask {
 
     /// The same for what is no task of its own.
     pub(crate) async fn lost(&mut self, error: LinkError) -> Cut {
-        self.slot.link = None;
+        self.host.link = None;
         match self.look_for(&error).await {
             Found::Rebooted { before, now } => unexpected_reboot(&before, &now),
             Found::SameBoot if error.helper_ended => {
@@ -86,14 +86,14 @@ impl NodeTask {
     }
 
     async fn look_for(&mut self, error: &LinkError) -> Found {
-        let Some(before) = self.left.boot_id.clone() else { return Found::Silent };
-        let state = if self.slot.out_of_service { NodeState::Acting } else { NodeState::Applying };
-        self.state(state, Some(format!("lost, looking whether it answers: {}", error.why))).await;
-        let purpose = Purpose { writes: false, ..self.purpose };
+        let Some(before) = self.boot_id.clone() else { return Found::Silent };
+        let state = if self.host.custody.out_of_service { NodeState::Acting } else { NodeState::Applying };
+        self.dispatcher.state(state, Some(format!("lost, looking whether it answers: {}", error.why))).await;
+        let purpose = Purpose { writes: false, ..self.settings.purpose };
         let mut deadline = Instant::now() + LOOKED_FOR;
         let mut until = None;
         loop {
-            let attempt = self.connector.connect(&self.slot.name, purpose);
+            let attempt = self.settings.run.connector.connect(&self.host.name, purpose);
             match tokio::time::timeout_at(deadline, attempt).await {
                 Ok(Ok(link)) => {
                     let now = link.boot_id();
@@ -121,28 +121,6 @@ impl NodeTask {
                 Ok(false) => return Found::Silent,
                 Err(why) => return Found::OutOfReach(why),
             }
-        }
-    }
-
-    /// What this run rebooted a node for must not wait for another reboot: nobody gives such a node back.
-    pub(crate) fn made_current(&self, awaiting: &[Awaiting]) -> Result<(), Cut> {
-        if !self.slot.out_of_service {
-            return Ok(());
-        }
-        let mut still: Vec<&str> = Vec::new();
-        for awaiting in awaiting.iter().filter(|awaiting| awaiting.activation == Disruption::Reboot) {
-            let reason = awaiting.reason.as_str();
-            if self.slot.rebooted_for.contains(reason) && !still.contains(&reason) {
-                still.push(reason);
-            }
-        }
-        match still.is_empty() {
-            true => Ok(()),
-            false => Err(Cut::Failed(format!(
-                "its reboot did not make current what waited for it, so it stays out of service: {}; look at its \
-                 kernel log, or power-cycle it",
-                still.join(", ")
-            ))),
         }
     }
 }

@@ -1,21 +1,18 @@
 //! A task's operation as a node is asked for it: on the node itself, or on another one that does it in its place.
 
-use gpufleet_protocol::{
-    NodeOp, OpOutcome, OpRequest,
-    message::{LOGIN_USER, Mode},
-};
+use gpufleet_protocol::{NodeOp, OpOutcome, OpRequest, message::LOGIN_USER};
 
 use crate::{
-    engine::node::{cut::Cut, driver::NodeTask},
-    interpreter::{Action, BlobNeed, Fed, RunAs},
+    engine::node::conversation::Conversation,
+    interpreter::{Action, BlobNeed, RunAs},
 };
 
-impl NodeTask {
+impl Conversation {
     /// The user for one operation, given whom the helper runs as.
     pub(crate) fn run_as(&self, wanted: &RunAs) -> Option<String> {
         match wanted {
             // Why only where the helper is root: elsewhere it is the login user already.
-            RunAs::Login => self.purpose.r#become.then(|| LOGIN_USER.to_owned()),
+            RunAs::Login => self.settings.purpose.r#become.then(|| LOGIN_USER.to_owned()),
             RunAs::Root => None,
             RunAs::User(user) => Some(user.clone()),
         }
@@ -26,38 +23,13 @@ impl NodeTask {
         OpRequest {
             op: op.clone(),
             mode: action.mode,
-            permit: self.permit.clone(),
+            permit: self.permit.permit.clone(),
             run_as: self.run_as(&action.run_as),
             timeout_s,
             op_id: action.id.to_string(),
             secret: action.no_log,
             environment: action.environment.clone(),
         }
-    }
-
-    /// Has the node do it; what a reading runs is run once, however often the reading goes through the play.
-    pub(crate) async fn operate(
-        &mut self,
-        action: &Action,
-        op: &NodeOp,
-        blobs: &[BlobNeed],
-    ) -> Result<Fed, Cut> {
-        let timeout_s = action.timeout_s.unwrap_or(self.task_timeout_s);
-        let runs = action.mode == Mode::Apply && !self.verb.writes() && matches!(op, NodeOp::Exec(_));
-        if !runs {
-            return self.operate_now(action, op, blobs, timeout_s).await;
-        }
-        let id = action.id.to_string();
-        if let Some(outcome) = self.ran.get(&id) {
-            return Ok(Fed::Outcome(Box::new(outcome.clone())));
-        }
-        let fed = self.operate_now(action, op, blobs, timeout_s).await?;
-        if let Fed::Outcome(outcome) = &fed {
-            let mut outcome = OpOutcome::clone(outcome);
-            outcome.weight.room = None;
-            self.ran.insert(id, outcome);
-        }
-        Ok(fed)
     }
 
     /// Asks another host, which is not disturbed by it: it gives no permit. The error is why there is no answer.
@@ -71,8 +43,10 @@ impl NodeTask {
     ) -> Result<OpOutcome, String> {
         let r#become = action.run_as != RunAs::Login;
         let link = self
+            .settings
+            .run
             .delegates
-            .link(&*self.connector, host, r#become, self.purpose)
+            .link(&*self.settings.run.connector, host, r#become, self.settings.purpose)
             .await
             .map_err(|why| format!("delegated to {host}: {why}"))?;
         let run_as = match &action.run_as {
@@ -83,7 +57,7 @@ impl NodeTask {
         match link.call(request, blobs.to_vec(), Box::new(|_| {})).await {
             Ok(outcome) => Ok(outcome),
             Err(error) => {
-                self.delegates.forget(host, r#become, self.purpose.login).await;
+                self.settings.run.delegates.forget(host, r#become, self.settings.purpose.login).await;
                 Err(format!("delegated to {host}: {error}"))
             }
         }

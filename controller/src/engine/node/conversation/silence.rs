@@ -5,9 +5,16 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::{engine::{node::{conversation::ways::Reading, driver::NodeTask}, ports::link::{ConnectFailure, Link}}, event::{Level, NodeState, What}, rollout::Silence};
+use crate::{
+    engine::{
+        node::conversation::{Conversation, ways::Reading},
+        ports::link::{ConnectFailure, Link},
+    },
+    event::{Level, NodeState, What},
+    rollout::Silence,
+};
 
 /// How long a way that does not answer is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -18,30 +25,20 @@ const PAUSE: Duration = Duration::from_secs(20);
 /// Source: it ends itself when no heartbeat came for 60 s.
 const LOCKED: Duration = Duration::from_secs(75);
 
-impl NodeTask {
-    /// Does what only waits without the node's place among those that are worked on at once: others may need it.
-    pub(crate) async fn aside<T>(&mut self, wait: impl Future<Output = T>) -> T {
-        // Why remembered: who waits for a permit has no place, and must not wait for one.
-        let had = self.place.take().is_some();
-        let answer = wait.await;
-        if had {
-            self.take_place().await;
-        }
-        answer
-    }
-
+impl Conversation {
     /// Whose silence it is that the node does not answer.
     pub(crate) async fn read_silence(&mut self, refuses: bool, hung: bool) -> Reading {
-        let (ways, name, purpose) = (Arc::clone(&self.ways), self.slot.name.clone(), self.purpose);
-        self.aside(async move { ways.read(&name, purpose, refuses, hung).await }).await
+        let (ways, name, purpose) =
+            (Arc::clone(&self.settings.run.ways), self.host.name.clone(), self.settings.purpose);
+        self.dispatcher.aside(async move { ways.read(&name, purpose, refuses, hung).await }).await
     }
 
     /// Waits a moment for a way that does not answer; the error is that this took too long, or that the run stops.
     pub(crate) async fn wait_for_way(&mut self, until: Instant, reading: &Reading) -> Result<(), String> {
         let why = &reading.why;
-        if self.ways.is_news(&reading.shared) {
+        if self.settings.run.ways.is_news(&reading.shared) {
             let text = format!("{why}; that is waited for, and no node is power cycled for it");
-            self.emit(What::Notice { level: Level::Warning, text }).await;
+            self.dispatcher.emit(What::Notice { level: Level::Warning, text }).await;
         }
         if Instant::now() >= until {
             return Err(format!("{why}; that was waited for {} min", PATIENCE.as_secs() / 60));
@@ -54,20 +51,20 @@ impl NodeTask {
 
     /// Waits until it is time to ask again; whether the run goes on.
     pub(crate) async fn pause_aside(&mut self) -> bool {
-        let stops = self.stops();
+        let stops = self.dispatcher.stops();
         let pause = async move {
             tokio::select! {
                 () = sleep(PAUSE) => true,
                 () = stops => false,
             }
         };
-        self.aside(pause).await
+        self.dispatcher.aside(pause).await
     }
 
     pub(crate) async fn way_is_back(&self, shared: &str) {
-        if self.ways.is_over(shared) {
+        if self.settings.run.ways.is_over(shared) {
             let text = format!("{shared} works again");
-            self.emit(What::Notice { level: Level::Info, text }).await;
+            self.dispatcher.emit(What::Notice { level: Level::Info, text }).await;
         }
     }
 
@@ -76,24 +73,25 @@ impl NodeTask {
         let mut until = None;
         let mut told: Option<String> = None;
         loop {
-            let failure = match self.connector.connect(&self.slot.name, self.purpose).await {
-                Ok(link) => {
-                    if let Some(shared) = told {
-                        self.way_is_back(&shared).await;
+            let failure =
+                match self.settings.run.connector.connect(&self.host.name, self.settings.purpose).await {
+                    Ok(link) => {
+                        if let Some(shared) = told {
+                            self.way_is_back(&shared).await;
+                        }
+                        self.settings.run.ways.connected(&self.host.name, &link);
+                        self.broke = None;
+                        return Ok(link);
                     }
-                    self.ways.connected(&self.slot.name, &link);
-                    self.broke = None;
-                    return Ok(link);
-                }
-                Err(failure) => failure,
-            };
+                    Err(failure) => failure,
+                };
             match failure {
                 ConnectFailure::Locked(_) if self.broke.is_some_and(|at| at.elapsed() < LOCKED) => {
                     sleep(PAUSE / 4).await;
                     continue;
                 }
                 ConnectFailure::Silent(_) | ConnectFailure::Unreachable(_)
-                    if self.ways.is_missed(&self.slot.name) => {}
+                    if self.settings.run.ways.is_missed(&self.host.name) => {}
                 failure => return Err(failure),
             }
             let reading = self.read_silence(false, false).await;
@@ -102,7 +100,7 @@ impl NodeTask {
             }
             let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
             told.get_or_insert_with(|| reading.shared.clone());
-            self.state(NodeState::Waiting, Some(reading.why.clone())).await;
+            self.dispatcher.state(NodeState::Waiting, Some(reading.why.clone())).await;
             self.wait_for_way(until, &reading).await.map_err(ConnectFailure::Unreachable)?;
         }
     }
@@ -119,9 +117,9 @@ impl NodeTask {
 
     /// Forgets a connection that broke while nothing was asked over it: the node may be as well as before.
     pub(crate) fn forget_broken(&mut self) {
-        let broken = self.slot.link.as_ref().is_some_and(|(link, _)| link.closed().now_or_never().is_some());
+        let broken = self.host.link.as_ref().is_some_and(|(link, _)| link.closed().now_or_never().is_some());
         if broken {
-            self.slot.link = None;
+            self.host.link = None;
             self.broke = Some(Instant::now());
         }
     }

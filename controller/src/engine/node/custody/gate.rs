@@ -10,11 +10,7 @@ use gpufleet_protocol::{
 };
 
 use crate::{
-    engine::node::{
-        cut::Cut,
-        driver::{NodeTask, READING},
-        hooks::last_words,
-    },
+    engine::node::{conversation::READING, custody::Custody, cut::Cut, hooks::last_words},
     template::Value,
 };
 
@@ -23,11 +19,11 @@ const COMMAND: Duration = Duration::from_secs(60);
 /// The longest part of a command that names it, in characters.
 const NAMED: usize = 60;
 
-impl NodeTask {
+impl Custody {
     /// Looks whether the node is well; the inner error says what is not. What cannot be read is not well.
     async fn health(&mut self) -> Result<Result<(), String>, Cut> {
         let mut wrong = self.checks().await?;
-        for command in self.hooks.gates() {
+        for command in self.node.settings.hooks.gates() {
             if let Err(why) = self.gate_command(&command).await? {
                 let written: String = command.to_text().chars().take(NAMED).collect();
                 wrong.push(format!("command `{written}`: {why}"));
@@ -38,16 +34,16 @@ impl NodeTask {
 
     /// What the helper's own checks found wrong.
     async fn checks(&mut self) -> Result<Vec<String>, Cut> {
-        if self.gate.is_empty() {
+        if self.node.settings.gate.is_empty() {
             return Ok(Vec::new());
         }
-        let gpus = self.slot.facts.as_ref().map(|facts| facts.gpu.gpus.len());
+        let gpus = self.node.host.facts.as_ref().map(|facts| facts.gpu.gpus.len());
         let request = HealthRequest {
-            checks: self.gate.clone(),
+            checks: self.node.settings.gate.clone(),
             gpus: gpus.and_then(|gpus| u32::try_from(gpus).ok()),
             since_boot: None,
         };
-        let outcome = self.simple(NodeOp::Health(request), READING).await?;
+        let outcome = self.node.simple(NodeOp::Health(request), READING).await?;
         let Some(report) = outcome.health else {
             return Ok(vec!["the node does not tell its health".to_owned()]);
         };
@@ -65,18 +61,18 @@ impl NodeTask {
 
     /// Runs one command on the node; exit code 0 holds, and everything else does not.
     async fn gate_command(&mut self, command: &Value) -> Result<Result<(), String>, Cut> {
-        let line = match self.hooks.line(command, &self.slot) {
+        let line = match self.node.settings.hooks.line(command, &self.node.host) {
             Ok(line) => line,
             Err(why) => return Ok(Err(why)),
         };
-        let link = self.link().await?;
+        let link = self.node.link().await?;
         let request = OpRequest {
             op: NodeOp::Exec(Exec {
                 run: Program::Shell { line, executable: "/bin/sh".to_owned() },
                 ..Exec::default()
             }),
             mode: Mode::Apply,
-            permit: self.permit.clone(),
+            permit: self.node.permit.permit.clone(),
             run_as: None,
             timeout_s: COMMAND.as_secs(),
             op_id: String::new(),
@@ -85,7 +81,7 @@ impl NodeTask {
         };
         match link.call(request, Vec::new(), Box::new(|_| {})).await {
             Ok(outcome) => Ok(holds(&outcome)),
-            Err(error) => Err(self.lost(error).await),
+            Err(error) => Err(self.node.lost(error).await),
         }
     }
 

@@ -11,9 +11,8 @@ use crate::{
             boot::{Awaited, Standing},
             silence::PATIENCE,
         },
-        custody::drain::No,
+        custody::{Custody, refusal::No},
         cut::Cut,
-        driver::NodeTask,
     },
     event::{Level, NodeState, What},
     report::fold_names,
@@ -25,7 +24,7 @@ pub(crate) const RETURN: Duration = Duration::from_secs(5 * 60);
 /// How long one look at a node may take.
 pub(crate) const LOOK: Duration = Duration::from_secs(120);
 
-impl NodeTask {
+impl Custody {
     /// What follows a wait for a reboot that ended in silence: where it is the way's, that is waited for, and the node
     /// has time again once it works.
     pub(crate) async fn outlast(
@@ -40,36 +39,36 @@ impl NodeTask {
             let Some(refuses) = standing.refuses() else {
                 return Ok(Err(standing));
             };
-            let reading = self.read_silence(refuses, hung).await;
+            let reading = self.node.read_silence(refuses, hung).await;
             if reading.whose != Silence::Way {
                 // Why not at once: it may have come up long ago, or begin to only now.
                 let Some(shared) = told.take() else { return Ok(Err(standing)) };
-                self.way_is_back(&shared).await;
-                match self.until_up(awaited, Instant::now() + awaited.limit.min(RETURN)).await {
+                self.node.way_is_back(&shared).await;
+                match self.node.until_up(awaited, Instant::now() + awaited.limit.min(RETURN)).await {
                     Ok(boot_id) => return Ok(Ok(boot_id)),
                     Err(seen) => standing = seen,
                 }
                 continue;
             }
             let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
-            self.state(NodeState::Rebooting, Some(format!("waits: {}", reading.why))).await;
+            self.node.dispatcher.state(NodeState::Rebooting, Some(format!("waits: {}", reading.why))).await;
             let shared = told.get_or_insert_with(|| reading.shared.clone()).clone();
-            if let Err(why) = self.wait_for_way(until, &reading).await {
+            if let Err(why) = self.node.wait_for_way(until, &reading).await {
                 return Err(Cut::Held(format!(
                     "was told to reboot, and nobody can tell how it stands: {why}; it was left alone: mend the way there, \
                      then `gpufleet resume`"
                 )));
             }
-            match timeout(LOOK, self.look(&awaited.before)).await {
+            match timeout(LOOK, self.node.look(&awaited.before)).await {
                 Ok(Err(seen)) if seen.refuses().is_some() => standing = seen,
                 Ok(seen) => {
-                    self.way_is_back(&shared).await;
+                    self.node.way_is_back(&shared).await;
                     told = None;
                     match seen {
                         Ok(boot_id) => return Ok(Ok(boot_id)),
                         Err(_) => {
                             let deadline = Instant::now() + awaited.limit.min(RETURN);
-                            match self.until_up(awaited, deadline).await {
+                            match self.node.until_up(awaited, deadline).await {
                                 Ok(boot_id) => return Ok(Ok(boot_id)),
                                 Err(seen) => standing = seen,
                             }
@@ -85,13 +84,13 @@ impl NodeTask {
     pub(crate) async fn calm(&mut self) -> Result<(), No> {
         let until = Instant::now() + PATIENCE;
         loop {
-            let (ways, purpose) = (Arc::clone(&self.ways), self.purpose);
-            let lost = self.aside(async move { ways.storm(purpose).await }).await;
+            let (ways, purpose) = (Arc::clone(&self.node.settings.run.ways), self.node.settings.purpose);
+            let lost = self.node.dispatcher.aside(async move { ways.storm(purpose).await }).await;
             let what = "the fleet";
             if lost.is_empty() {
-                if self.ways.is_over(what) {
+                if self.node.settings.run.ways.is_over(what) {
                     let text = "nodes answer again; the run goes on".to_owned();
-                    self.emit(What::Notice { level: Level::Info, text }).await;
+                    self.node.dispatcher.emit(What::Notice { level: Level::Info, text }).await;
                 }
                 return Ok(());
             }
@@ -100,15 +99,15 @@ impl NodeTask {
                 "most of the connected nodes fell silent at once ({}): this looks like the network of the machine that gpufleet runs on",
                 fold_names(&names)
             );
-            if self.ways.is_news(what) {
+            if self.node.settings.run.ways.is_news(what) {
                 let text = format!("{why}; no node is disturbed before one of them answers");
-                self.emit(What::Notice { level: Level::Warning, text }).await;
+                self.node.dispatcher.emit(What::Notice { level: Level::Warning, text }).await;
             }
-            self.state(NodeState::Waiting, Some(why.clone())).await;
+            self.node.dispatcher.state(NodeState::Waiting, Some(why.clone())).await;
             if Instant::now() >= until {
                 return Err(No::firm(format!("{why}; that was waited for {} min", PATIENCE.as_secs() / 60)));
             }
-            if !self.pause_aside().await {
+            if !self.node.pause_aside().await {
                 return Err(No::firm(format!("{why}; the run stops")));
             }
         }

@@ -3,11 +3,24 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use gpufleet_protocol::{
-    Disruption, NodeOp, OpRequest, OpStatus, facts::Facts, health::SystemState, message::Mode, op::Reboot,
+    Awaiting, Disruption, NodeOp, OpRequest, OpStatus, facts::Facts, message::Mode, op::Reboot,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::{drain::RebootOrder, engine::{node::{conversation::boot::{Awaited, PAUSES, Standing, is_boot_id}, cut::Cut, driver::NodeTask}, ports::link::Link}, event::{NodeState, What}};
+use crate::{
+    drain::RebootOrder,
+    engine::{
+        host::PendingReboot,
+        node::{
+            conversation::boot::{Awaited, PAUSES, Standing, is_boot_id},
+            custody::Custody,
+            cut::Cut,
+        },
+        ports::link::Link,
+    },
+    event::{NodeState, What},
+    interpreter::Fed,
+};
 
 /// How long an orderly shutdown may take before the node is told to go down at once.
 const ORDERLY: Duration = Duration::from_secs(300);
@@ -18,12 +31,73 @@ const ASKING: Duration = Duration::from_secs(60);
 /// Why: the helper waits half a second, so that its answer gets out, and a loaded machine takes its time.
 pub(crate) const SETTLE: Duration = Duration::from_secs(10);
 
-impl NodeTask {
+impl Custody {
+    /// Takes up a reboot that was asked for: proven by another boot id, waited for while the node is away, and asked
+    /// for once more when the node is still in its old boot.
+    pub(crate) async fn see_reboot_through(&mut self, limit: Duration) -> Result<Fed, Cut> {
+        let Some(PendingReboot { boot_id: before, deadline, proven }) = self.node.reboot.clone() else {
+            return Ok(Fed::Rebooted);
+        };
+        if proven {
+            self.node.reboot = None;
+            if let Some(had) = self.node.host.facts.take() {
+                self.all_back(&had).await?;
+            }
+            return Ok(Fed::Rebooted);
+        }
+        self.node.settings.run.ways.expects(&self.node.host.name);
+        self.node.dispatcher.state(NodeState::Rebooting, Some("taken up".to_owned())).await;
+        let left = deadline.map_or(limit, |deadline| {
+            Duration::try_from(deadline.duration_since(jiff::Timestamp::now())).unwrap_or(Duration::ZERO)
+        });
+        // Why at least a minute: the deadline may have passed while nobody looked, and the node be back all the same.
+        let left = left.max(Duration::from_secs(60));
+        let since = Instant::now();
+        let awaited = Awaited { before, since, limit: left, gone: false, settles: since + SETTLE };
+        match self.node.until_up(&awaited, Instant::now() + left).await {
+            Err(Standing::Old(Some(system))) if !system.shutdown_scheduled => {
+                self.node.reboot = None;
+                self.node.boot_id = Some(awaited.before);
+                let why = "the node had not gone down";
+                if let Err(held) = self.permitted(Disruption::Reboot, why).await? {
+                    return Ok(held);
+                }
+                self.reboot(limit, vec![why.to_owned()]).await?;
+            }
+            waited => {
+                self.arrive(awaited, waited).await?;
+            }
+        }
+        Ok(Fed::Rebooted)
+    }
+
+    /// What this run rebooted a node for must not wait for another reboot: nobody gives such a node back.
+    pub(crate) fn made_current(&self, awaiting: &[Awaiting]) -> Result<(), Cut> {
+        if !self.node.host.custody.out_of_service {
+            return Ok(());
+        }
+        let mut still: Vec<&str> = Vec::new();
+        for awaiting in awaiting.iter().filter(|awaiting| awaiting.activation == Disruption::Reboot) {
+            let reason = awaiting.reason.as_str();
+            if self.node.host.custody.rebooted_for.contains(reason) && !still.contains(&reason) {
+                still.push(reason);
+            }
+        }
+        match still.is_empty() {
+            true => Ok(()),
+            false => Err(Cut::Failed(format!(
+                "its reboot did not make current what waited for it, so it stays out of service: {}; look at its \
+                 kernel log, or power-cycle it",
+                still.join(", ")
+            ))),
+        }
+    }
+
     /// Reboots the node and returns, in seconds, how long it was gone. Counts only with an observed disconnect and a
     /// new boot id.
     pub(crate) async fn reboot(&mut self, limit: Duration, why: Vec<String>) -> Result<u64, Cut> {
-        let name = self.slot.name.clone();
-        let link = self.link().await?;
+        let name = self.node.host.name.clone();
+        let link = self.node.link().await?;
         let Some(before) = link.boot_id().filter(|id| is_boot_id(id)) else {
             let why =
                 "the node does not tell its boot id, so a reboot could not be proven; it was not rebooted";
@@ -37,23 +111,23 @@ impl NodeTask {
             why: why.clone(),
             deadline: wall_clock_after(limit),
         };
-        self.durable(issued).await?;
-        let earlier = self.slot.rebooted_at.replace(jiff::Timestamp::now());
+        self.node.dispatcher.durable(issued).await?;
+        let earlier = self.node.host.custody.rebooted_at.replace(jiff::Timestamp::now());
         if let Err(refused) = self.order_reboot().await {
-            self.slot.rebooted_at = earlier;
-            self.slot.rebooted_for.retain(|reason| !why.contains(reason));
-            self.durable(What::RebootRefused { host: name, why }).await?;
+            self.node.host.custody.rebooted_at = earlier;
+            self.node.host.custody.rebooted_for.retain(|reason| !why.contains(reason));
+            self.node.dispatcher.durable(What::RebootRefused { host: name, why }).await?;
             return Err(refused);
         }
-        self.acted = true;
-        self.ways.expects(&self.slot.name);
+        self.node.permit.acted = true;
+        self.node.settings.run.ways.expects(&self.node.host.name);
         self.look_back().await;
-        self.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
+        self.node.dispatcher.state(NodeState::Rebooting, Some("shutting down".to_owned())).await;
         let mut awaited = Awaited { before, since: begin, limit, gone: false, settles: begin };
         if timeout(ORDERLY.min(limit / 2), link.closed()).await.is_err() {
             self.hurry(&*link).await?;
             if timeout_at(deadline, link.closed()).await.is_err() {
-                let standing = match self.system(&*link).await {
+                let standing = match self.node.system(&*link).await {
                     Ok(system) => Standing::Old(system),
                     Err(error) => Standing::silent(error.why),
                 };
@@ -61,19 +135,20 @@ impl NodeTask {
             }
         }
         awaited.gone = true;
-        self.slot.link = None;
-        self.state(NodeState::Rebooting, Some("down".to_owned())).await;
+        self.node.host.link = None;
+        self.node.dispatcher.state(NodeState::Rebooting, Some("down".to_owned())).await;
         sleep(PAUSES.0).await;
-        let waited = self.until_up(&awaited, deadline).await;
+        let waited = self.node.until_up(&awaited, deadline).await;
         self.arrive(awaited, waited).await
     }
 
     /// Has the scheduler reboot the node where the play says so, else the node itself.
     async fn order_reboot(&mut self) -> Result<(), Cut> {
-        if let (Some(scheduler), Some(marker)) = (self.scheduler.clone(), self.slot.drain.clone())
+        if let (Some(scheduler), Some(marker)) =
+            (self.node.settings.scheduler.clone(), self.node.host.custody.drain.clone())
             && scheduler.reboots
         {
-            let target = scheduler.target(&self.slot.name);
+            let target = scheduler.target(&self.node.host.name);
             match scheduler.drainer.reboot_via(&target, &marker).await {
                 Ok(RebootOrder::Taken) => return Ok(()),
                 Ok(RebootOrder::Cannot) => {}
@@ -82,7 +157,7 @@ impl NodeTask {
                 }
                 // Why it goes on: the order may have been taken, and a node that stays up is told to go down itself.
                 Err(error) => {
-                    self.state(NodeState::Rebooting, Some(error.to_string())).await;
+                    self.node.dispatcher.state(NodeState::Rebooting, Some(error.to_string())).await;
                     return Ok(());
                 }
             }
@@ -93,10 +168,10 @@ impl NodeTask {
     /// Tells a node that does not go down to do so at once, unless its shutdown is under way: that may only be slow, and
     /// asking again would break it off.
     async fn hurry(&mut self, link: &dyn Link) -> Result<(), Cut> {
-        match self.system(link).await {
+        match self.node.system(link).await {
             Ok(Some(system)) if system.shutdown_scheduled => {
                 let detail = format!("its shutdown is under way ({}); waiting for it", system.words());
-                self.state(NodeState::Rebooting, Some(detail)).await;
+                self.node.dispatcher.state(NodeState::Rebooting, Some(detail)).await;
                 Ok(())
             }
             // Why nothing: it went meanwhile, or nobody would hear the word.
@@ -109,7 +184,10 @@ impl NodeTask {
                     return Err(Cut::Held(format!("does not go down, and is not forced to: {}", no.why)));
                 }
                 self.not_queued().await?;
-                self.state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned())).await;
+                self.node
+                    .dispatcher
+                    .state(NodeState::Rebooting, Some("does not go down; forcing it".to_owned()))
+                    .await;
                 self.ask_to_reboot(Reboot::Forced).await
             }
         }
@@ -117,10 +195,11 @@ impl NodeTask {
 
     /// A node that its scheduler may still reboot is not rebooted beside it: that would be twice.
     async fn not_queued(&self) -> Result<(), Cut> {
-        let Some(scheduler) = self.scheduler.as_ref().filter(|scheduler| scheduler.reboots) else {
+        let Some(scheduler) = self.node.settings.scheduler.as_ref().filter(|scheduler| scheduler.reboots)
+        else {
             return Ok(());
         };
-        let (name, target) = (scheduler.drainer.name(), scheduler.target(&self.slot.name));
+        let (name, target) = (scheduler.drainer.name(), scheduler.target(&self.node.host.name));
         match scheduler.drainer.reboot_is_queued(&target).await {
             Ok(false) => Ok(()),
             Ok(true) => Err(Cut::Held(format!(
@@ -148,7 +227,11 @@ impl NodeTask {
             Ok(boot_id) => boot_id,
             Err(standing) => match self.power_cycled(&awaited, &standing).await? {
                 None => {
-                    let what = if self.slot.power_cycled { "reboot and its power cycle" } else { "reboot" };
+                    let what = if self.node.host.custody.power_cycled {
+                        "reboot and its power cycle"
+                    } else {
+                        "reboot"
+                    };
                     return Err(standing.end(&awaited, what, limit));
                 }
                 Some((Ok(boot_id), _)) => boot_id,
@@ -157,7 +240,7 @@ impl NodeTask {
                 }
             },
         };
-        self.left.reboot = None;
+        self.node.reboot = None;
         let seconds = awaited.since.elapsed().as_secs();
         self.is_back(boot_id, seconds).await?;
         Ok(seconds)
@@ -165,16 +248,22 @@ impl NodeTask {
 
     /// What follows a proven reboot.
     async fn is_back(&mut self, boot_id: String, seconds: u64) -> Result<(), Cut> {
-        let had = self.slot.facts.take();
-        (self.slot.rebooted, self.slot.rebooted_drained) = (true, true);
+        let had = self.node.host.facts.take();
+        (self.node.host.custody.rebooted, self.node.host.custody.rebooted_drained) = (true, true);
         // Why: whoever took it over while it was down must not be disturbed by what follows.
         self.proven = None;
-        self.left.boot_id = Some(boot_id.clone());
-        self.emit(What::Rebooted { host: self.slot.name.clone(), boot_id, seconds }).await;
+        self.node.boot_id = Some(boot_id.clone());
+        self.node
+            .dispatcher
+            .emit(What::Rebooted { host: self.node.host.name.clone(), boot_id, seconds })
+            .await;
         if let Some(had) = had {
             self.all_back(&had).await?;
         }
-        self.state(NodeState::Acting, Some("back; asserting what the reboot lost".to_owned())).await;
+        self.node
+            .dispatcher
+            .state(NodeState::Acting, Some("back; asserting what the reboot lost".to_owned()))
+            .await;
         Ok(())
     }
 
@@ -183,8 +272,8 @@ impl NodeTask {
         if had.gpu.gpus.is_empty() {
             return Ok(());
         }
-        self.facts().await?;
-        let now: BTreeSet<String> = match &self.slot.facts {
+        self.node.facts().await?;
+        let now: BTreeSet<String> = match &self.node.host.facts {
             Some(facts) => facts.gpu.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             None => BTreeSet::new(),
         };
@@ -201,11 +290,11 @@ impl NodeTask {
     }
 
     async fn ask_to_reboot(&mut self, how: Reboot) -> Result<(), Cut> {
-        let link = self.link().await?;
+        let link = self.node.link().await?;
         let request = OpRequest {
             op: NodeOp::Reboot(how),
             mode: Mode::Apply,
-            permit: self.permit.clone(),
+            permit: self.node.permit.permit.clone(),
             run_as: None,
             timeout_s: ASKING.as_secs(),
             op_id: String::new(),
