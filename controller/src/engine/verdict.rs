@@ -8,7 +8,7 @@ use gpufleet_protocol::{
 use crate::event::{NodeState, TaskReport, TaskStatus, Verb};
 
 /// How bad a state is for the node as a whole; the worst one stands.
-pub(super) const fn badness(state: NodeState) -> u8 {
+pub(crate) const fn badness(state: NodeState) -> u8 {
     match state {
         NodeState::Pending | NodeState::Skipped => 0,
         NodeState::Compliant => 1,
@@ -23,14 +23,14 @@ pub(super) const fn badness(state: NodeState) -> u8 {
 }
 
 /// What an outcome says of a node that is out of service.
-pub(super) enum UnderPermit {
+pub(crate) enum UnderPermit {
     Untouched,
     Acted,
     /// Nobody has proven since that the node is well.
     Damaged(String),
 }
 
-pub(super) fn under_permit(outcome: &OpOutcome) -> UnderPermit {
+pub(crate) fn under_permit(outcome: &OpOutcome) -> UnderPermit {
     match &outcome.status {
         // Why not: the helper refused before it touched anything.
         OpStatus::Failed {
@@ -46,7 +46,7 @@ pub(super) fn under_permit(outcome: &OpOutcome) -> UnderPermit {
 }
 
 /// The state that one report alone would give its node, with the reason where it is a bad one.
-pub(super) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<String>) {
+pub(crate) fn of_report(verb: Verb, report: &TaskReport) -> (NodeState, Option<String>) {
     let because = || Some(report.message.clone().unwrap_or_else(|| format!("task `{}`", report.task)));
     let forgiven = report.ignored || report.rescued;
     match report.status {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     drain::{Marker, NoticePlan, RebootOrder},
-    engine::{Overrules, Past, Recorder, RunResult, Stop, rehearsal},
+    engine::{Overrules, Past, Recorder, RunResult, Stop, run::drain_preview},
     event::{DrainStep, NodeState, What},
     journal::Journal,
     rollout::Amount,
@@ -734,7 +734,7 @@ async fn rehearsed(world: &Arc<World>) -> (Vec<String>, usize) {
     let dir = RunDir::new(state.path(), &RunId::generate());
     let mut recorder = Recorder::new(Journal::create(&dir).unwrap(), Vec::new(), jiff::Timestamp::now);
     let scheduler = FakeScheduler::of(world, None);
-    rehearsal::tell_what_blocks(&scheduler, hosts, &mut recorder).await.unwrap();
+    drain_preview::tell_what_blocks(&scheduler, hosts, &mut recorder).await.unwrap();
     recorder.finish().unwrap();
     let said = read_for_resume(&dir).unwrap().into_iter().filter_map(|event| match event.what {
         What::Notice { text, .. } => Some(text),

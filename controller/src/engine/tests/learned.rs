@@ -14,7 +14,7 @@ use super::{Journal, PLAYBOOK, RunDir, RunId, World, engine, hosts, read_for_res
 use crate::{
     engine::{
         Learned, Recorder,
-        learned::{Figures, LEAST_NODES, Models},
+        replay::durations::{Figures, LEAST_NODES, Models},
         work_of,
     },
     event::{DrainStep, Event, NodeState, Origin, Part, PlayStarted, Verb, What, WorstPart},

@@ -77,7 +77,7 @@ impl Story {
     fn counts(&self) -> RecapCounts {
         let mut counts = RecapCounts::default();
         for report in &self.reports {
-            counts.count(&crate::engine::convert::report(report.clone()));
+            counts.count(&crate::engine::task_report::report(report.clone()));
         }
         counts
     }

@@ -1,0 +1,190 @@
+//! What the rollout decides, done: each of its actions becomes an answer to a node, a turn, or an event.
+
+use std::collections::VecDeque;
+
+use gpufleet_protocol::Permit;
+
+use crate::{
+    engine::{
+        error::EngineError,
+        fleet::{
+            dispatcher::{Dispatcher, PERMIT_VALID_S},
+            ending::Stop,
+            meeting::Meeting,
+        },
+        node::{
+            message::{FromNode, Pace, ToNode},
+            turn::Turn,
+        },
+    },
+    event::{HELD_BY_OTHERS, Level, NOTHING_NEW, NodeState, What},
+    rollout::{Action, Denial, End, Input, StopReason},
+};
+
+impl Dispatcher<'_, '_> {
+    pub(crate) fn act(&mut self, action: Action, inputs: &mut VecDeque<Input>) -> Result<(), EngineError> {
+        match action {
+            Action::StartWave { wave } => {
+                let hosts = self.rollout.as_ref().map(|rollout| rollout.wave(wave)).unwrap_or_default();
+                let hosts = hosts.iter().map(|host| self.name(*host)).collect();
+                self.meeting = Meeting::default();
+                self.emit(What::WaveStarted { play: self.context.settings.play, wave, hosts })
+            }
+            Action::FinishWave { wave } => {
+                self.emit(What::WaveFinished { play: self.context.settings.play, wave })
+            }
+            Action::Start { host } if self.late.contains(&host) => {
+                self.due.insert(host);
+                Ok(())
+            }
+            Action::Start { host } => {
+                self.spawn(host, Turn::Apply);
+                // A host that dropped out before its wave came ends at once.
+                if let Some(Some(slot)) = self.slots.get(host) {
+                    let end = match slot.verdict {
+                        NodeState::Unreachable => End::Unreachable,
+                        NodeState::Held => End::Held,
+                        NodeState::Skipped => End::Done,
+                        _ => End::Failed,
+                    };
+                    inputs.push_back(Input::Ended { host, end });
+                }
+                Ok(())
+            }
+            Action::ProveIdle { host } => {
+                self.answer(host, ToNode::ProveIdle);
+                Ok(())
+            }
+            Action::Grant { host, class, deadline } => {
+                let holder = self.context.settings.run.holder.clone();
+                let left = deadline.map_or(u64::MAX, |at| {
+                    u64::try_from(at.duration_since(jiff::Timestamp::now()).as_secs()).unwrap_or_default()
+                });
+                let permit = Permit { class, holder, valid_for_s: PERMIT_VALID_S.min(left) };
+                self.answer(host, ToNode::Grant(permit));
+                Ok(())
+            }
+            Action::Deny { host, why } => {
+                let reason = self.denial(&why);
+                let answer = match why {
+                    Denial::Stopped { reason: StopReason::Interrupted } => ToNode::Stop(reason),
+                    _ => ToNode::Deny(reason),
+                };
+                self.answer(host, answer);
+                Ok(())
+            }
+            Action::Waits { host, out } => {
+                let detail = match self.fleet_out(&out) {
+                    nobody if nobody.is_empty() => {
+                        "for the budget, which nodes outside of this play take up".to_owned()
+                    }
+                    names => format!("for the budget: out are {names}"),
+                };
+                let what = What::NodeState {
+                    host: self.name(host),
+                    state: NodeState::Waiting,
+                    detail: Some(detail),
+                };
+                self.emit(what)
+            }
+            Action::Stop { reason } => {
+                if reason != StopReason::Interrupted {
+                    self.pace.send_replace(Pace::NoneNew);
+                    // Why: as in Ansible, hosts that wait for each other go no further than to the next task.
+                    if !matches!(reason, StopReason::WindowClosed { .. }) {
+                        self.meeting.halt();
+                    }
+                    let told = self.told(&reason);
+                    let text = format!("{told}{NOTHING_NEW}");
+                    self.stop = Some(Stop::of(&reason, told));
+                    self.emit(What::Notice { level: Level::Error, text })?;
+                }
+                Ok(())
+            }
+            Action::WakeAt { at } => {
+                self.alarm = Some(at);
+                Ok(())
+            }
+            Action::WaitsForWindow { opens } => {
+                let text = format!("waits for the window, which opens {opens}");
+                self.emit(What::Notice { level: Level::Info, text })?;
+                self.emit(What::AwaitsWindow { play: self.context.settings.play, opens })
+            }
+            Action::Soak { wave, until } => {
+                let text = format!("wave {} is watched until {until}", wave + 1);
+                self.emit(What::Notice { level: Level::Info, text })
+            }
+            Action::CheckSoak { hosts, .. } => {
+                for host in hosts {
+                    self.spawn(host, Turn::Gate);
+                    if self.slots.get(host).is_some_and(Option::is_some) {
+                        inputs.push_back(Input::SoakChecked { host, ok: false, why: "lost".to_owned() });
+                    }
+                }
+                Ok(())
+            }
+            Action::Drain { host, deadline } => {
+                self.answer(host, ToNode::Drain { deadline });
+                Ok(())
+            }
+            Action::StopDraining { host } => {
+                self.answer(host, ToNode::StopDraining);
+                Ok(())
+            }
+            Action::Survey => {
+                let Some(scheduler) = self.context.settings.scheduler.clone() else {
+                    return Err(EngineError::Internal("a survey without a scheduler".to_owned()));
+                };
+                let (sender, names) = (self.sender.clone(), self.context.names.clone());
+                let neighbours = self.context.neighbours.names.clone();
+                let run = self.context.settings.run.holder.run.clone();
+                self.surveys.spawn(async move {
+                    let answer = scheduler.others_out(&names, &neighbours, &run).await;
+                    // Why no error: a play that ended needs no answer.
+                    let _ = sender.send(FromNode::Surveyed(answer)).await;
+                });
+                Ok(())
+            }
+            Action::Finish { never_started } => {
+                self.finished = true;
+                // Why: a play that a task ended early leaves its hosts to the next play.
+                let stopped = self.rollout.as_ref().is_some_and(|rollout| rollout.stopped().is_some());
+                for host in never_started.into_iter().filter(|_| stopped) {
+                    if let Some(Some(slot)) = self.slots.get_mut(host)
+                        && slot.is_alive()
+                    {
+                        slot.worsen(NodeState::Skipped, Some("not started".to_owned()));
+                        slot.verdict = NodeState::Skipped;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn denial(&self, why: &Denial) -> String {
+        match why {
+            Denial::Busy { reason } => reason.clone(),
+            Denial::BudgetSpent { out, budget } => format!(
+                "`max_unavailable` allows {budget} out of service, and {}: {}",
+                if out.len() + self.context.before.out_elsewhere.len() == 1 && self.out_beside.is_empty() {
+                    "one will not come back by itself"
+                } else {
+                    "these will not come back by themselves"
+                },
+                self.fleet_out(out)
+            ),
+            Denial::DomainSpent { domain, out, limit } => format!(
+                "{limit} may be out of service in {domain}, and these will not come back by themselves: {}",
+                self.names_out(out)
+            ),
+            Denial::HeldByOthers { by } => format!("{HELD_BY_OTHERS}: {by}"),
+            Denial::NotDrained { why } => format!("its scheduler did not let go of it: {why}"),
+            Denial::NotSurveyed { why } => format!("nobody could say who else is out of service: {why}"),
+            Denial::WindowTooShort { needs_s, closes } => {
+                format!("it needs up to {needs_s} s, and the window closes at {closes}")
+            }
+            Denial::Stopped { reason } => format!("the run stopped: {}", self.told(reason)),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What became of a node whose helper was lost in the middle of something: the connection alone never tells.
+//!
+//! Owns the look at the node afterwards. Invariant: no lock is taken for it, so that it disturbs nobody.
+
+use std::time::Duration;
+
+use gpufleet_protocol::{FailureKind, OpOutcome};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    engine::{
+        node::{conversation::Conversation, cut::Cut},
+        ports::link::{ConnectFailure, LinkError, Purpose},
+    },
+    event::NodeState,
+    interpreter::Fed,
+};
+
+/// How long a node that was lost is looked for.
+const LOOKED_FOR: Duration = Duration::from_secs(20);
+/// How long between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a look at a lost node finds.
+enum Found {
+    /// It runs as before.
+    SameBoot,
+    Rebooted {
+        before: String,
+        now: String,
+    },
+    /// It answers, and that is all there is to say.
+    Unfit(String),
+    Silent,
+    /// The way to it is silent.
+    OutOfReach(String),
+}
+
+/// A reboot that this run did not ask for.
+pub(crate) fn unexpected_reboot(before: &str, now: &str) -> Cut {
+    Cut::Failed(format!(
+        "rebooted unexpectedly: this run knew it in boot {before}, and it is in {now} now; look at its console and \
+         kernel log, then run the playbook on it again"
+    ))
+}
+
+impl Conversation {
+    /// An operation whose answer got lost: how the node stands now decides what its cursor is told.
+    pub(crate) async fn broken_off(&mut self, error: LinkError) -> Result<Fed, Cut> {
+        self.host.link = None;
+        if self.host.custody.out_of_service {
+            self.permit.acted = true;
+            self.permit.unproven = Some(error.why.clone());
+        }
+        Ok(match self.look_for(&error).await {
+            Found::Rebooted { before, now } => return Err(unexpected_reboot(&before, &now)),
+            Found::SameBoot if error.helper_ended => {
+                let why = format!("{}; the node itself goes on, in the same boot", error.why);
+                Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, why)))
+            }
+            Found::Unfit(why) => {
+                let why = format!("{}; the node answers, but {why}", error.why);
+                Fed::Outcome(Box::new(OpOutcome::failed(FailureKind::Io, why)))
+            }
+            Found::SameBoot => {
+                let why = format!("{}; the node answers again, from the same boot", error.why);
+                Fed::Unreachable { reason: why }
+            }
+            Found::Silent => Fed::Unreachable { reason: error.why },
+            Found::OutOfReach(why) => Fed::Unreachable { reason: format!("{}; {why}", error.why) },
+        })
+    }
+
+    /// The same for what is no task of its own.
+    pub(crate) async fn lost(&mut self, error: LinkError) -> Cut {
+        self.host.link = None;
+        match self.look_for(&error).await {
+            Found::Rebooted { before, now } => unexpected_reboot(&before, &now),
+            Found::SameBoot if error.helper_ended => {
+                Cut::Failed(format!("{}; the node itself goes on, in the same boot", error.why))
+            }
+            Found::Unfit(why) => Cut::Failed(format!("{}; the node answers, but {why}", error.why)),
+            Found::OutOfReach(why) => Cut::Unreachable(format!("{}; {why}", error.why)),
+            Found::SameBoot | Found::Silent => Cut::Unreachable(error.why),
+        }
+    }
+
+    async fn look_for(&mut self, error: &LinkError) -> Found {
+        let Some(before) = self.boot_id.clone() else { return Found::Silent };
+        let state = if self.host.custody.out_of_service { NodeState::Acting } else { NodeState::Applying };
+        self.dispatcher.state(state, Some(format!("lost, looking whether it answers: {}", error.why))).await;
+        let purpose = Purpose { writes: false, ..self.settings.purpose };
+        let mut deadline = Instant::now() + LOOKED_FOR;
+        let mut until = None;
+        loop {
+            let attempt = self.settings.run.connector.connect(&self.host.name, purpose);
+            match tokio::time::timeout_at(deadline, attempt).await {
+                Ok(Ok(link)) => {
+                    let now = link.boot_id();
+                    link.close().await;
+                    return match now {
+                        Some(now) if now != before => Found::Rebooted { before, now },
+                        _ => Found::SameBoot,
+                    };
+                }
+                Ok(Err(ConnectFailure::Unfit(why))) => return Found::Unfit(why),
+                Ok(Err(
+                    ConnectFailure::Silent(_)
+                    | ConnectFailure::Refused(_)
+                    | ConnectFailure::Unreachable(_)
+                    | ConnectFailure::Locked(_),
+                ))
+                | Err(_) => {}
+            }
+            if Instant::now() + PAUSE < deadline {
+                sleep(PAUSE).await;
+                continue;
+            }
+            match self.way_is_silent(&mut until).await {
+                Ok(true) => deadline = Instant::now() + LOOKED_FOR,
+                Ok(false) => return Found::Silent,
+                Err(why) => return Found::OutOfReach(why),
+            }
+        }
+    }
+}

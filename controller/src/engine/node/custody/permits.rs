@@ -1,0 +1,113 @@
+//! A node's way to its permit: it asks, is drained, proves that nothing works on it, and is granted or denied.
+
+use gpufleet_protocol::Disruption;
+
+use crate::{
+    engine::node::{
+        custody::Custody,
+        cut::Cut,
+        message::{FromNode, ToNode},
+    },
+    event::{NodeState, What},
+    interpreter::Fed,
+    rollout::Input,
+};
+
+impl Custody {
+    /// Gets a permit of at least this class; the inner error is the refusal, which the cursor takes as the task's end.
+    pub(crate) async fn permitted(&mut self, class: Disruption, why: &str) -> Result<Result<(), Fed>, Cut> {
+        let name = self.node.host.name.clone();
+        if self.node.settings.run.own_boot.is_some()
+            && self.node.link().await?.boot_id() == self.node.settings.run.own_boot
+        {
+            let reason =
+                format!("needs {class}, and gpufleet itself runs on this node; run it from another machine");
+            return Ok(Err(Fed::Held { reason }));
+        }
+        if self.node.host.custody.serves {
+            let reason = format!(
+                "needs {class}, and somebody gave it back meanwhile; `gpufleet resume` drains it anew"
+            );
+            return Ok(Err(Fed::Held { reason }));
+        }
+        self.reason = if why.is_empty() { class.to_string() } else { why.to_owned() };
+        self.node.dispatcher.state(NodeState::Waiting, Some(why.to_owned())).await;
+        let wish = FromNode::WantsPermit { host: self.node.dispatcher.host, class, why: why.to_owned() };
+        let _ = self.node.dispatcher.out.send(wish).await;
+        drop(self.node.dispatcher.place.take());
+        let answer = self.decided(class, why, &name).await;
+        self.node.dispatcher.take_place().await;
+        answer
+    }
+
+    async fn decided(&mut self, class: Disruption, why: &str, name: &str) -> Result<Result<(), Fed>, Cut> {
+        loop {
+            match self.node.dispatcher.answers.recv().await {
+                Some(ToNode::Drain { deadline }) => {
+                    self.node.forget_broken();
+                    self.drain(deadline).await?;
+                }
+                Some(ToNode::ProveIdle) => {
+                    self.node.forget_broken();
+                    // Why before the proof: waiting after it would make it stale.
+                    self.node.dispatcher.take_place().await;
+                    let proof = self.prove_idle(class).await?;
+                    let told = match proof {
+                        Ok(()) => Input::Idle { host: self.node.dispatcher.host },
+                        Err(no) if self.overruled(&no).await => {
+                            Input::Idle { host: self.node.dispatcher.host }
+                        }
+                        Err(no) => Input::Busy { host: self.node.dispatcher.host, reason: no.why },
+                    };
+                    self.proven = Some(tokio::time::Instant::now());
+                    self.node.dispatcher.tell(told).await;
+                }
+                Some(ToNode::Grant(permit)) => {
+                    self.node
+                        .dispatcher
+                        .durable(What::PermitGranted { host: name.to_owned(), class: permit.class })
+                        .await?;
+                    self.node.permit.permit = Some(permit);
+                    self.node.host.custody.out_of_service = true;
+                    self.node.dispatcher.state(NodeState::Acting, Some(why.to_owned())).await;
+                    return Ok(Ok(()));
+                }
+                Some(ToNode::Deny(reason)) => {
+                    return Ok(Err(Fed::Held { reason: self.denied(reason).await }));
+                }
+                Some(ToNode::Stop(reason)) => {
+                    let reason = self.denied(reason).await;
+                    // Why not one that is still out: somebody has to bring it back.
+                    return if self.node.is_out() {
+                        Ok(Err(Fed::Held { reason }))
+                    } else {
+                        Err(Cut::Stopped)
+                    };
+                }
+                Some(
+                    ToNode::StopDraining
+                    | ToNode::Go
+                    | ToNode::End
+                    | ToNode::Halt
+                    | ToNode::LatchYours
+                    | ToNode::LatchValue(_),
+                ) => {}
+                None => return Err(Cut::Stopped),
+            }
+        }
+    }
+
+    /// Gives back a node that was drained for nothing, and says what became of it.
+    async fn denied(&mut self, reason: String) -> String {
+        if self.node.host.custody.out_of_service || self.node.host.custody.drain.is_none() {
+            return reason;
+        }
+        match self.give_back().await {
+            Ok(()) => {
+                self.node.dispatcher.tell(Input::Released { host: self.node.dispatcher.host }).await;
+                reason
+            }
+            Err(stuck) => format!("{reason}; {stuck}"),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! One node: the driver of its cursor, what is said to it, and its custody while it is out of service.
+
+pub(super) mod conversation;
+pub(super) mod custody;
+pub(super) mod cut;
+pub(super) mod dispatcher;
+mod driven;
+pub(super) mod driver;
+pub(super) mod hooks;
+pub(super) mod kept;
+pub(super) mod message;
+mod pause;
+mod resume;
+pub(super) mod settings;
+pub(super) mod throttle;
+pub(super) mod turn;

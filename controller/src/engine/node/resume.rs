@@ -1,0 +1,167 @@
+//! A node's part in a run that an earlier process began: what is known, what got lost, and what must not happen twice.
+
+use gpufleet_protocol::{
+    FailureKind, OpOutcome, OpStatus, Reply, Request,
+    message::Spooled,
+    tasks::{self, Class},
+};
+
+use crate::{
+    engine::{
+        host::Resumed,
+        node::{cut::Cut, driver::NodeDriver},
+    },
+    event::{NodeState, What},
+    interpreter::{Action, Fed, RunAs, Work},
+    playbook::OnInterrupt,
+};
+
+impl NodeDriver {
+    /// Goes on where the earlier process was.
+    pub(crate) async fn take_up(&mut self, resumed: Resumed) -> Result<(), Cut> {
+        let Resumed {
+            mut cursor,
+            unreported,
+            already,
+            reboot,
+            boot_id,
+            unproven,
+            raised,
+            latches,
+            astray,
+            ..
+        } = resumed;
+        if let Some(task) = astray {
+            return Err(Cut::Held(format!(
+                "what the journal says of it is of other tasks than it comes to now, at {task}: nobody can tell what it has done; look at it, \
+                 and run the playbook anew"
+            )));
+        }
+        self.left.latch =
+            latches.into_iter().next_back().filter(|(_, gave)| gave.is_none()).map(|(key, _)| key);
+        self.custody.node.reboot = reboot;
+        self.custody.node.boot_id = boot_id;
+        // Why assumed: what was done under the permit may be what got lost.
+        self.custody.node.host.custody.out_of_service |= self.custody.node.host.custody.adopted;
+        self.custody.node.permit.acted = self.custody.node.host.custody.out_of_service;
+        self.custody.node.permit.unproven = unproven;
+        self.custody
+            .node
+            .dispatcher
+            .state(if self.custody.node.permit.acted { NodeState::Acting } else { NodeState::Applying }, None)
+            .await;
+        for report in unreported {
+            // Why not through `report`: the replay has counted them.
+            self.custody
+                .node
+                .dispatcher
+                .emit(What::TaskFinished { host: self.custody.node.host.name.clone(), report })
+                .await;
+        }
+        self.left.reported = already;
+        if raised.is_some() {
+            self.custody.node.dispatcher.raise(raised).await;
+        }
+        self.carry_on(&mut cursor).await
+    }
+
+    /// Keeps in the journal what the cursor is told.
+    pub(crate) async fn remember(&self, op_id: String, fed: &Fed, secret: bool) {
+        let host = self.custody.node.host.name.clone();
+        self.custody
+            .node
+            .dispatcher
+            .emit(What::Fed {
+                host,
+                play: self.custody.node.settings.play,
+                op_id,
+                fed: Some(Box::new(fed.clone())),
+                secret,
+            })
+            .await;
+    }
+
+    /// The answer to an operation that an earlier process of this run asked for and did not live to hear. A command
+    /// that was cut off is never run twice unless its task says so.
+    pub(crate) async fn spooled(&mut self, action: &Action) -> Result<Option<Fed>, Cut> {
+        if !matches!(action.work, Work::Node { .. }) {
+            return Ok(None);
+        }
+        let op_id = action.id.to_string();
+        let link = match &action.delegate {
+            Some(host) => {
+                let r#become = action.run_as != RunAs::Login;
+                let link = self
+                    .custody
+                    .node
+                    .settings
+                    .run
+                    .delegates
+                    .link(
+                        &*self.custody.node.settings.run.connector,
+                        host,
+                        r#become,
+                        self.custody.node.settings.purpose,
+                    )
+                    .await;
+                link.map_err(|why| Cut::Held(format!("delegated to {host}: {why}")))?
+            }
+            None => self.custody.node.link().await?,
+        };
+        let spooled = match link.request(Request::Spooled { op_id }).await {
+            Ok(Reply::Spooled(spooled)) => spooled,
+            Ok(Reply::Error { message }) => return Err(Cut::Failed(message)),
+            Ok(_) => return Err(Cut::Failed("the helper does not know what it has done".to_owned())),
+            Err(error) => return Err(self.custody.node.lost(error).await),
+        };
+        let is_command = tasks::find(action.kind).is_some_and(|kind| kind.class == Class::Command);
+        // Why the same: an operation that its helper broke off because the controller was gone has no result either.
+        let spooled = match spooled {
+            Spooled::Finished(outcome) if was_cancelled(&outcome) => Spooled::Started,
+            // Why: the end of its controller may be what it failed at, and planning again finds out.
+            Spooled::Finished(outcome)
+                if !is_command && !matches!(outcome.status, OpStatus::Ok | OpStatus::Changed) =>
+            {
+                Spooled::Started
+            }
+            other => other,
+        };
+        match spooled {
+            // Why: it is done in order, so nothing that follows can have begun.
+            Spooled::Nothing => self.left.ask_spool = false,
+            // Why: a declared state is planned again, so that half of it is found and mended.
+            Spooled::Started if !is_command => self.left.ask_spool = false,
+            Spooled::Started => {
+                self.left.ask_spool = false;
+                let what = format!(
+                    "interrupted in task `{}` ({}:{}): it began, and how far it got is not known",
+                    action.task, action.file, action.line
+                );
+                return Ok(match action.on_interrupt {
+                    OnInterrupt::Rerun => None,
+                    OnInterrupt::Fail => Some(Fed::Refused { reason: what }),
+                    OnInterrupt::Hold => {
+                        let drained = match &self.custody.node.host.custody.drain {
+                            Some(_) => {
+                                "; the node stays drained: see how far it got, run the playbook on the node \
+                                 again, then give it back to its scheduler by hand"
+                            }
+                            None => "",
+                        };
+                        Some(Fed::Held {
+                            reason: format!(
+                                "{what}; it is not run twice unless it says `on_interrupt: rerun`{drained}"
+                            ),
+                        })
+                    }
+                });
+            }
+            Spooled::Finished(outcome) => return Ok(Some(Fed::Outcome(outcome))),
+        }
+        Ok(None)
+    }
+}
+
+fn was_cancelled(outcome: &OpOutcome) -> bool {
+    matches!(outcome.status, OpStatus::Failed { kind: FailureKind::Cancelled, .. })
+}

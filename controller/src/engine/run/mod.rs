@@ -1,0 +1,8 @@
+//! A whole run: its plays one after the other, begun or taken up.
+
+mod between;
+pub(super) mod drain_preview;
+pub(super) mod engine;
+mod peers;
+mod policy;
+mod take_up;
