@@ -118,7 +118,7 @@ pub(super) const TASK: &[&str] = &[
 pub(super) const NOT_YET: &[(&str, &str)] = &[
     ("include", "use `import_tasks` or `include_tasks`"),
     ("vars_prompt", "give the variables with `-e`"),
-    ("fact_path", "leave it out: facts of files on the nodes (`ansible_local`) are not read"),
+    ("fact_path", "leave it out: `ansible_local` has the facts of /etc/ansible/facts.d"),
     ("sudo", "write `become: true`"),
     ("sudo_user", "write `become: true` and `become_user`"),
     ("su", "write `become: true`"),
