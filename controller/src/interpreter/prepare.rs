@@ -428,13 +428,11 @@ fn render_params(task: &Task, scope: &Arc<Scope>) -> Result<Params, Stop> {
         }
     }
     read_params(task.kind, values).map_err(|problem| {
-        let mut message = problem.message;
-        if task.no_log {
-            message = message.split(", got ").next().unwrap_or_default().to_owned();
-        } else if let Some(help) = problem.help {
-            message = format!("{message}; {help}");
+        let message = problem.told(task.no_log);
+        match problem.help.filter(|_| !task.no_log) {
+            Some(help) => fail(format!("{message}; {help}")),
+            None => fail(message),
         }
-        fail(message)
     })
 }
 

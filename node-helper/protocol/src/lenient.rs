@@ -1,6 +1,7 @@
 //! Scalars as people and templates write them: a number may come as text, a flag as `yes`.
 
 use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 
 struct NumberVisitor;
 
@@ -158,6 +159,21 @@ pub fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, 
     Ok(split.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect())
 }
 
+/// How Ansible's Python writes a boolean as text.
+pub(crate) const fn python_bool(flag: bool) -> &'static str {
+    if flag { "True" } else { "False" }
+}
+
+/// A list of one scalar.
+fn of_one<'de, T, S, E>(scalar: S) -> Result<Vec<T>, E>
+where
+    T: Deserialize<'de>,
+    S: de::IntoDeserializer<'de, E>,
+    E: de::Error,
+{
+    T::deserialize(scalar.into_deserializer()).map(|one| vec![one])
+}
+
 struct OneOrMany<T>(std::marker::PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OneOrMany<T> {
@@ -170,13 +186,13 @@ impl<'de, T: Deserialize<'de>> de::Visitor<'de> for OneOrMany<T> {
         T::deserialize(de::value::StrDeserializer::new(v)).map(|one| vec![one])
     }
     fn visit_u64<E: de::Error>(self, v: u64) -> Result<Vec<T>, E> {
-        T::deserialize(de::value::U64Deserializer::new(v)).map(|one| vec![one])
+        of_one(v).or_else(|_: E| self.visit_str(&v.to_string()))
     }
     fn visit_i64<E: de::Error>(self, v: i64) -> Result<Vec<T>, E> {
-        T::deserialize(de::value::I64Deserializer::new(v)).map(|one| vec![one])
+        of_one(v).or_else(|_: E| self.visit_str(&v.to_string()))
     }
     fn visit_bool<E: de::Error>(self, v: bool) -> Result<Vec<T>, E> {
-        T::deserialize(de::value::BoolDeserializer::new(v)).map(|one| vec![one])
+        of_one(v).or_else(|_: E| self.visit_str(python_bool(v)))
     }
     fn visit_unit<E: de::Error>(self) -> Result<Vec<T>, E> {
         Ok(Vec::new())
@@ -203,9 +219,21 @@ pub fn one_or_many<'de, T: Deserialize<'de>, D: Deserializer<'de>>(d: D) -> Resu
 /// # Errors
 /// Those of a word.
 pub fn split_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    match serde_json::Value::deserialize(deserializer)? {
-        serde_json::Value::String(text) => Ok(text.split(',').map(str::to_owned).collect()),
-        other => one_or_many(other).map_err(de::Error::custom),
+    let wrong = |found, wanted: &str| Err(de::Error::invalid_type(found, &wanted));
+    let text = |value| match value {
+        Value::String(text) => Ok(text),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(flag) => Ok(python_bool(flag).to_owned()),
+        Value::Null => wrong(de::Unexpected::Unit, "a string"),
+        Value::Array(_) => wrong(de::Unexpected::Seq, "a string"),
+        Value::Object(_) => wrong(de::Unexpected::Map, "a string"),
+    };
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(text.split(',').map(str::to_owned).collect()),
+        Value::Null => Ok(Vec::new()),
+        Value::Array(items) => items.into_iter().map(text).collect(),
+        Value::Object(_) => wrong(de::Unexpected::Map, "one value or a list").map(|text| vec![text]),
+        one => text(one).map(|text| vec![text]),
     }
 }
 

@@ -33,10 +33,10 @@ fn of_kind(kind: &KindInfo, schema: &Json) -> Json {
         properties.insert(name.clone(), or_template(loosened(property, kind.name)));
     }
     let mut aliased = false;
-    for name in accepted(kind) {
-        if !properties.contains_key(&name) {
+    for name in kind.parameters() {
+        if !properties.contains_key(*name) {
             aliased = true;
-            properties.insert(name, json!({"description": "Another name of a parameter."}));
+            properties.insert((*name).to_owned(), json!({"description": "Another name of a parameter."}));
         }
     }
     let mut parameters = json!({"type": "object", "properties": properties, "additionalProperties": false});
@@ -51,14 +51,6 @@ fn of_kind(kind: &KindInfo, schema: &Json) -> Json {
     }
     forms.push(json!({"type": "null"}));
     json!({"description": description, "anyOf": forms})
-}
-
-/// All names that the kind's parameters may be written with.
-fn accepted(kind: &KindInfo) -> Vec<String> {
-    // Why asked this way: serde knows other names of a field, schemars does not.
-    let Err(error) = kind.parse(json!({"\u{1}": null})) else { return Vec::new() };
-    let Some((_, known)) = error.message.split_once("expected ") else { return Vec::new() };
-    known.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
 
 fn or_template(mut schema: Json) -> Json {

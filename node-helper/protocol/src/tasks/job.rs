@@ -40,6 +40,7 @@ impl Kind for AsyncStatus {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Asks how a task with `async` and `poll: 0` is, or forgets what it has said.",
         example: "async_status: {jid: j482910375561.20417}",
         reading: Reading::of::<Self>(),

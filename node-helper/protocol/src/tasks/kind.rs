@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::Params;
+use super::{Params, reading::read};
 use crate::Disruption;
 
 /// What a kind is able to promise.
@@ -71,6 +71,8 @@ pub struct KindInfo {
     pub ignored: &'static [&'static str],
     /// Parameters of Ansible that this kind refuses, each with what to do instead.
     pub refused: &'static [(&'static str, &'static str)],
+    /// Parameters whose values are never shown, by every name that they have.
+    pub secret: &'static [&'static str],
     /// One sentence, third person.
     pub summary: &'static str,
     /// A task that parses.
@@ -85,6 +87,21 @@ impl KindInfo {
     /// A parameter that the kind does not have, of the wrong type, missing, or against the kind's rules.
     pub fn parse(&self, value: Value) -> Result<Params, ParamError> {
         (self.reading.parse)(self, value)
+    }
+
+    /// The names of the parameters, other names of them included; none where any name is one.
+    pub fn parameters(&self) -> &'static [&'static str] {
+        // Why asked this way: serde alone knows the other names of a field.
+        match self.parse(serde_json::json!({"\u{1}": null})) {
+            Err(ParamError { mistake: Mistake::Unknown { known }, .. }) => known,
+            _ => &[],
+        }
+    }
+
+    /// Whether it takes or refuses a parameter of this name.
+    pub fn has(&self, name: &str) -> bool {
+        let read = self.parse(serde_json::json!({ name: null }));
+        !matches!(read, Err(ParamError { mistake: Mistake::Unknown { .. }, .. }))
     }
 
     /// JSON schema of the parameters, with their documentation.
@@ -134,14 +151,27 @@ fn parse<K: Kind>(kind: &KindInfo, mut value: Value) -> Result<Params, ParamErro
     if let Some(given) = value.as_object_mut() {
         if let Some((name, instead)) = kind.refused.iter().find(|(name, _)| given.contains_key(*name)) {
             let message = format!("`{}` does not support `{name}`", kind.name);
-            return Err(ParamError { parameter: Some((*name).to_owned()), message, instead: Some(instead) });
+            return Err(ParamError { instead: Some(instead), ..ParamError::new(*name, message) });
         }
         given.retain(|name, _| !kind.ignored.contains(&name.as_str()));
         K::rewrite(given);
     }
-    let parameters: K = serde_json::from_value(value)?;
+    let parameters: K = read(value)?;
     parameters.check()?;
     Ok(parameters.into())
+}
+
+/// What is wrong with parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// The kind has no parameter of this name; it has these, other names of them included.
+    Unknown { known: &'static [&'static str] },
+    /// A parameter that is needed is not given.
+    Missing { name: &'static str },
+    /// A value is not of the type or among the words that are wanted.
+    Value { wanted: String },
+    /// A rule beyond the types of single parameters.
+    Rule,
 }
 
 /// Parameters that do not fit their kind.
@@ -150,19 +180,23 @@ fn parse<K: Kind>(kind: &KindInfo, mut value: Value) -> Result<Params, ParamErro
 pub struct ParamError {
     /// The parameter meant, where one alone is at fault.
     pub parameter: Option<String>,
+    pub mistake: Mistake,
+    /// For people, without the value.
     pub message: String,
+    /// The value at fault, which may be a secret.
+    pub value: Option<String>,
     /// What to do instead of a parameter that Ansible has and the kind refuses, whatever its value is.
     pub instead: Option<&'static str>,
 }
 
 impl ParamError {
     pub fn new(parameter: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { parameter: Some(parameter.into()), message: message.into(), instead: None }
-    }
-}
-
-impl From<serde_json::Error> for ParamError {
-    fn from(error: serde_json::Error) -> Self {
-        Self { parameter: None, message: error.to_string(), instead: None }
+        Self {
+            parameter: Some(parameter.into()),
+            mistake: Mistake::Rule,
+            message: message.into(),
+            value: None,
+            instead: None,
+        }
     }
 }

@@ -37,6 +37,7 @@ impl Kind for Hostname {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Names the node, now and for every boot.",
         example: "hostname: {name: gpu001}",
         reading: Reading::of::<Self>(),
@@ -118,6 +119,7 @@ impl Kind for Modprobe {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Loads or unloads a module of the kernel, now and for every boot.",
         example: "modprobe: {name: nvidia_peermem, persistent: present}",
         reading: Reading::of::<Self>(),
@@ -259,6 +261,7 @@ impl Kind for Mount {
             "opts_no_log",
             "`no_log: true` on the task hides the options; credentials belong in a file that `credentials=` names",
         )],
+        secret: &[],
         summary: "Declares a mount, now and in /etc/fstab.",
         example: "mount: {path: /scratch, src: /dev/nvme0n1, fstype: xfs, state: mounted}",
         reading: Reading::of::<Self>(),
@@ -284,7 +287,8 @@ impl Kind for Mount {
         }
         for (name, text) in [("dump", &self.dump), ("passno", &self.passno)] {
             if text.is_empty() || !text.chars().all(|c| c.is_ascii_digit()) {
-                return Err(ParamError::new(name, format!("a number is needed, got `{text}`")));
+                let value = Some(format!("`{text}`"));
+                return Err(ParamError { value, ..ParamError::new(name, "a number is needed") });
             }
         }
         let bad = |text: &str| text.is_empty() || text.contains(char::is_whitespace);
@@ -416,6 +420,7 @@ impl Kind for Cron {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Declares a cron job or a variable of a crontab.",
         example: "cron: {name: scrub, special_time: daily, job: /usr/local/bin/scrub}",
         reading: Reading::of::<Self>(),

@@ -15,6 +15,7 @@ mod kind;
 mod machine;
 mod packages;
 mod process;
+mod reading;
 mod session;
 mod system;
 mod text;
@@ -38,7 +39,7 @@ pub use gpu::{
     PersistenceMode,
 };
 pub use job::{AsyncStatus, JobMode};
-pub use kind::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading};
+pub use kind::{Alone, Class, Given, Kind, KindInfo, Mistake, ParamError, Reading};
 pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,

@@ -45,6 +45,7 @@ impl Kind for Reboot {
         // Why: the node is drained before, so that nobody is there to read it.
         ignored: &["msg"],
         refused: &[],
+        secret: &[],
         summary: "Reboots the node, proven by a new boot id, when something written waits for it.",
         example: "reboot: {when: required, timeout: 20m}",
         reading: Reading::of::<Self>(),
@@ -87,6 +88,7 @@ impl Kind for WaitForConnection {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Waits until the node answers over SSH.",
         example: "wait_for_connection: {timeout: 300}",
         reading: Reading::of::<Self>(),

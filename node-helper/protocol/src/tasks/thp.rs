@@ -117,6 +117,7 @@ impl Kind for Thp {
         open_keys: false,
         ignored: &[],
         refused: &[],
+        secret: &[],
         summary: "Sets transparent huge pages, now and for every boot.",
         example: "thp: {enabled: madvise, defrag: madvise, khugepaged: {defrag: false}}",
         reading: Reading::of::<Self>(),
@@ -183,12 +184,13 @@ impl Operation for Thp {
 
 #[cfg(test)]
 mod tests {
+    use serde::de;
     use serde_json::{Value, json};
 
     use super::*;
 
     fn read(value: Value) -> Result<Thp, ParamError> {
-        let thp: Thp = serde_json::from_value(value)?;
+        let thp: Thp = serde_json::from_value(value).map_err(de::Error::custom)?;
         thp.check().map(|()| thp)
     }
 

@@ -79,13 +79,7 @@ impl Parser<'_> {
                     .label("not a key of a task");
                 match (near_key.or(near_kind), kinds.first()) {
                     (Some(near), _) => error.help(format!("did you mean `{near}`?")),
-                    (None, Some((kind, ..)))
-                        if !kind.open_keys
-                            && kind
-                                .parse(serde_json::json!({ text.as_str(): null }))
-                                .err()
-                                .is_none_or(|e| !e.message.starts_with("unknown field")) =>
-                    {
+                    (None, Some((kind, ..))) if !kind.open_keys && kind.has(text) => {
                         error.help(format!("it is a parameter: indent it below `{}`", kind.name))
                     }
                     _ => error,

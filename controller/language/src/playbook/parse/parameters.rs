@@ -8,7 +8,7 @@ use super::task::Inherited;
 use super::values::part;
 use super::{Parser, words};
 use crate::diagnostic::{Diagnostic, Span};
-use crate::playbook::params::{ParamProblem, check_one, parse, whole};
+use crate::playbook::params::{ParamProblem, check_one, whole};
 use crate::playbook::program::{Parameter, Parameters};
 use crate::template::Value;
 use crate::yaml::{Node, Value as Yaml};
@@ -116,11 +116,7 @@ impl Parser<'_> {
                     "creates" | "removes" | "chdir" | "executable" | "stdin" | "argv" | "cmd"
                 );
             }
-            kind.open_keys
-                || kind
-                    .parse(serde_json::json!({ key: null }))
-                    .err()
-                    .is_none_or(|error| !error.message.starts_with("unknown field"))
+            kind.open_keys || kind.has(key)
         };
         // Why not these: their text is a shell's, with comments and documents in it that quote nothing.
         if !matches!(kind.name, "shell" | "raw")
@@ -250,7 +246,7 @@ impl Parser<'_> {
             }
             return None;
         }
-        match parse(kind, &values) {
+        match kind.parse(serde_json::Value::Object(values)) {
             Ok(params) => Some(Arc::new(params)),
             Err(error) => {
                 self.parameter_problem(&whole(kind, error), kind_span, entries, secret);
@@ -293,11 +289,7 @@ impl Parser<'_> {
             Some(entry) => &entry.span,
             None => kind_span,
         };
-        let message = if secret && !problem.name_is_wrong {
-            problem.message.split(", got ").next().unwrap_or_default()
-        } else {
-            &problem.message
-        };
+        let message = problem.told(secret && !problem.name_is_wrong);
         let mut error = Diagnostic::error(message).at(span);
         if let Some(help) = &problem.help {
             error = error.help(help);
