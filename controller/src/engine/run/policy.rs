@@ -139,7 +139,7 @@ pub(crate) fn gate(play: &Play) -> Vec<HealthCheck> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
+    use std::sync::{Arc, LazyLock};
 
     use super::*;
     use crate::{
