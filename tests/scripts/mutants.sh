@@ -95,8 +95,8 @@ for core in $cores; do
         dependencies='gpufleet-language|gpufleet-protocol|insta|jiff|proptest|regex|rustix|schemars|serde|serde_json|sha2|thiserror'
         cut interpreter event rollout
         mkdir -p "$work/interpreter/src/engine"
-        cp controller/src/engine/convert.rs controller/src/engine/learned.rs "$work/interpreter/src/engine/"
-        echo 'pub mod engine { pub(crate) mod convert; pub mod learned; }' >>"$work/interpreter/src/lib.rs"
+        cp controller/src/engine/task_report.rs "$work/interpreter/src/engine/"
+        echo 'pub mod engine { pub(crate) mod task_report; }' >>"$work/interpreter/src/lib.rs"
         measure interpreter 'many_hosts_cost_little' "$@"
         ;;
     *)

@@ -7,8 +7,10 @@ use super::{RunModel, Timing, document::json, html::html, junit::junit};
 #[error("the report cannot be written as {format}")]
 pub struct RenderError {
     format: &'static str,
-    source: Box<dyn std::error::Error + Send + Sync>,
+    source: Fault,
 }
+
+type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// One kind of document.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub struct Renderer {
     pub ending: &'static str,
     /// What it is for, for the help.
     pub summary: &'static str,
-    make: fn(&RunModel, &Timing) -> Result<String, Box<dyn std::error::Error + Send + Sync>>,
+    make: fn(&RunModel, &Timing) -> Result<String, Fault>,
 }
 
 pub static JSON: Renderer = Renderer {
