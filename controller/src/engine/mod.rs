@@ -1,9 +1,11 @@
 //! Carries out plays: joins the two pure cores, the interpreter of each node and the rollout of the fleet, with the
 //! nodes themselves.
 //!
-//! One task a node ([`node`]) drives that node's cursor and talks to it; one dispatcher ([`play`]) owns the rollout,
+//! One task a node ([`node`]) drives that node's cursor and talks to it; one dispatcher ([`fleet`]) owns the rollout,
 //! the journal and what people see. They exchange messages and share no locks, so that everything that happens is
-//! one ordered stream of events. The engine knows neither YAML nor SSH nor the terminal.
+//! one ordered stream of events. [`replay`] reads what earlier runs left, [`run`] takes one play after the other, and
+//! [`ports`] are the traits by which all of them reach the world. Imports go one way, which a test holds. The engine
+//! knows neither YAML nor SSH nor the terminal.
 
 mod error;
 mod fleet;
