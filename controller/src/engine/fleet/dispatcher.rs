@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc, mpsc::error::TrySendError, watch},
     task::JoinSet,
     time::Instant,
 };
@@ -41,6 +41,8 @@ use crate::{
 
 /// Messages from nodes that may wait for the dispatcher.
 const INBOX: usize = 1024;
+/// Answers that may wait for a node: more than are ever asked for before one is taken.
+const ANSWERS: usize = 4;
 /// Seconds from a grant within which the act must start.
 const PERMIT_VALID_S: u64 = 300;
 
@@ -397,7 +399,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
             return;
         }
         slot.custody.serves &= turn == Turn::Gate;
-        let (answers, from_us) = mpsc::channel(4);
+        let (answers, from_us) = mpsc::channel(ANSWERS);
         let connected = slot.link.is_some();
         let dispatcher = DispatcherHandle {
             host,
@@ -436,7 +438,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                     let reason = format!(
                         "needs {class}, which nobody agreed to; run again to see it beforehand, or with --yes"
                     );
-                    self.answer(host, ToNode::Deny(reason));
+                    self.answer(host, ToNode::Deny(reason))?;
                     return Ok(());
                 }
                 self.input(Input::WantsPermit { host, class })?;
@@ -464,17 +466,20 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
                 Ok(())
             }
             FromNode::Latch { host, key } => self.at_latch(host, key),
-            FromNode::LatchResult { key, result } => {
-                self.hand_on(key, &result);
-                Ok(())
-            }
+            FromNode::LatchResult { key, result } => self.hand_on(key, &result),
         }
     }
 
-    fn answer(&self, host: usize, answer: ToNode) {
-        if let Some(running) = self.running.get(&host) {
-            // Why no error: a task that ended meanwhile needs no answer.
-            let _ = running.answers.try_send(answer);
+    fn answer(&self, host: usize, answer: ToNode) -> Result<(), EngineError> {
+        let Some(running) = self.running.get(&host) else { return Ok(()) };
+        match running.answers.try_send(answer) {
+            // Why no error where it is closed: a task that ended meanwhile needs no answer.
+            Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
+            // Why an error: a node whose answer is lost would wait for it for ever.
+            Err(TrySendError::Full(_)) => Err(EngineError::Internal(format!(
+                "{} has not taken its last {ANSWERS} answers",
+                self.name(host)
+            ))),
         }
     }
 
@@ -555,7 +560,7 @@ impl<'a, 'b> Dispatcher<'a, 'b> {
         let held = format!("{} is held at a task that it does for all hosts (`run_once`)", self.name(host));
         let held = (state == NodeState::Held).then_some(held.as_str());
         for (waiting, answer) in self.meeting.pass_on(host, held) {
-            self.answer(waiting, answer);
+            self.answer(waiting, answer)?;
         }
         self.open_barrier()
     }

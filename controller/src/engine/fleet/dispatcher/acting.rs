@@ -51,18 +51,14 @@ impl Dispatcher<'_, '_> {
                 }
                 Ok(())
             }
-            Action::ProveIdle { host } => {
-                self.answer(host, ToNode::ProveIdle);
-                Ok(())
-            }
+            Action::ProveIdle { host } => self.answer(host, ToNode::ProveIdle),
             Action::Grant { host, class, deadline } => {
                 let holder = self.context.settings.run.holder.clone();
                 let left = deadline.map_or(u64::MAX, |at| {
                     u64::try_from(at.duration_since(jiff::Timestamp::now()).as_secs()).unwrap_or_default()
                 });
                 let permit = Permit { class, holder, valid_for_s: PERMIT_VALID_S.min(left) };
-                self.answer(host, ToNode::Grant(permit));
-                Ok(())
+                self.answer(host, ToNode::Grant(permit))
             }
             Action::Deny { host, why } => {
                 let reason = self.denial(&why);
@@ -70,8 +66,7 @@ impl Dispatcher<'_, '_> {
                     Denial::Stopped { reason: StopReason::Interrupted } => ToNode::Stop(reason),
                     _ => ToNode::Deny(reason),
                 };
-                self.answer(host, answer);
-                Ok(())
+                self.answer(host, answer)
             }
             Action::Waits { host, out } => {
                 let detail = match self.fleet_out(&out) {
@@ -123,14 +118,8 @@ impl Dispatcher<'_, '_> {
                 }
                 Ok(())
             }
-            Action::Drain { host, deadline } => {
-                self.answer(host, ToNode::Drain { deadline });
-                Ok(())
-            }
-            Action::StopDraining { host } => {
-                self.answer(host, ToNode::StopDraining);
-                Ok(())
-            }
+            Action::Drain { host, deadline } => self.answer(host, ToNode::Drain { deadline }),
+            Action::StopDraining { host } => self.answer(host, ToNode::StopDraining),
             Action::Survey => {
                 let Some(scheduler) = self.context.settings.scheduler.clone() else {
                     return Err(EngineError::Internal("a survey without a scheduler".to_owned()));

@@ -33,16 +33,17 @@ impl Dispatcher<'_, '_> {
         let there = self.running.keys().copied().filter(|host| !self.late.contains(host));
         let first = if self.context.settings.linear { there.min() } else { None };
         if let Some(answer) = self.meeting.latch(host, key, first) {
-            self.answer(host, answer);
+            self.answer(host, answer)?;
         }
         self.open_barrier()
     }
 
     /// Gives what that task gave to those who wait for it.
-    pub(crate) fn hand_on(&mut self, key: Arc<str>, result: &LatchValue) {
+    pub(crate) fn hand_on(&mut self, key: Arc<str>, result: &LatchValue) -> Result<(), EngineError> {
         for host in self.meeting.result(key, Box::new(result.clone())) {
-            self.answer(host, ToNode::LatchValue(Box::new(result.clone())));
+            self.answer(host, ToNode::LatchValue(Box::new(result.clone())))?;
         }
+        Ok(())
     }
 
     /// Lets those go on who have waited for everybody at work.
@@ -74,11 +75,11 @@ impl Dispatcher<'_, '_> {
                 Word::End => ToNode::End,
                 Word::Halt => ToNode::Halt,
             };
-            self.answer(waiter.host, word);
+            self.answer(waiter.host, word)?;
         }
         let in_line = |host| self.rollout.as_ref().is_some_and(|rollout| rollout.waits_for_a_place(host));
         for heir in self.meeting.overdue(in_line) {
-            self.answer(heir, ToNode::LatchYours);
+            self.answer(heir, ToNode::LatchYours)?;
         }
         Ok(())
     }
