@@ -534,7 +534,7 @@ fn an_unknown_check() {
       --> play.yml:3:19
        |
      3 |     health_gate: [gpu_cuont]
-       |                   ^^^^^^^^^ gpu_count, mig_layout, ecc, xid, persistence, fabric_manager, command
+       |                   ^^^^^^^^^ gpu_count, mig_layout, ecc, xid, persistence, fabric_manager, system, command
     help: did you mean `gpu_count`?
     "#);
 }
@@ -557,7 +557,7 @@ fn a_check_that_is_a_number() {
       --> play.yml:3:19
        |
      3 |     health_gate: [1]
-       |                   ^ gpu_count, mig_layout, ecc, xid, persistence, fabric_manager, command
+       |                   ^ gpu_count, mig_layout, ecc, xid, persistence, fabric_manager, system, command
     "#);
 }
 
