@@ -6,7 +6,7 @@ use gpufleet::{
     display::{self, RunRow},
     event::Verb,
     journal::{JournalError, RunDir, list_runs, process_of, read_events, resolve_run},
-    report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing, Timing},
+    report::{HTML, JSON, NOT_OVER, Renderer, RunModel, Standing},
 };
 
 use super::{
@@ -76,13 +76,11 @@ pub fn report(args: &ReportArgs, environment: &Environment, output: &Output) -> 
     let events = read_events(&dir.journal())?;
     let mut model = RunModel::of(&events);
     model.at_work = at_work;
-    let mut timing = Timing::default();
-    events.iter().for_each(|event| timing.apply(event));
     let code = match model.standing() {
         Standing::Finished => 0,
         Standing::Running | Standing::CutOff => NOT_OVER,
     };
-    let document = |renderer: &Renderer| renderer.render(&model, &timing).map_err(CommandError::internal);
+    let document = |renderer: &Renderer| renderer.render(&model, &events).map_err(CommandError::internal);
     if let Some(file) = &args.output {
         let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let text = document(Renderer::for_ending(ending).unwrap_or(&JSON))?;

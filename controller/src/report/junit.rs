@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::{
         display::{Style, profile_screen},
-        event::{Event, TaskReport, Verb, What},
+        event::{TaskReport, Verb, What},
         report::sample::{self, Stream},
     };
 
@@ -116,11 +116,7 @@ mod tests {
         s.task("gpu001", sample::report("debug", 9, TaskStatus::Skipped));
         s.end("gpu001", NodeState::Done, None).end("gpu002", NodeState::Failed, Some("exit 3"));
         s.end("gpu003", NodeState::Unreachable, Some("no route"));
-        let mut timing = Timing::default();
-        for event in &s.events {
-            timing.apply(event);
-        }
-        timing
+        Timing::of(&s.events)
     }
 
     #[test]
@@ -159,9 +155,6 @@ mod tests {
           command  (playbooks/bringup.yaml:7)       2.045 s       2  gpu001 2.040 s
           sysctl  (playbooks/bringup.yaml:4)        1.500 s       2  gpu001 1.200 s
         ");
-        let events: Vec<Event> = Vec::new();
-        let mut nothing = Timing::default();
-        events.iter().for_each(|event| nothing.apply(event));
-        assert_eq!(profile_screen(&nothing, &Style::default()), "no task took time on a node\n");
+        assert_eq!(profile_screen(&Timing::default(), &Style::default()), "no task took time on a node\n");
     }
 }

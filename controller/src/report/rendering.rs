@@ -1,6 +1,7 @@
 //! The documents that a report is written as. A new one is a file with its function, and a line in [`RENDERERS`].
 
 use super::{RunModel, Timing, document::json, html::html, junit::junit};
+use crate::event::Event;
 
 /// Why a document could not be made: always a fault of gpufleet's, never of what it tells.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub struct Renderer {
     pub ending: &'static str,
     /// What it is for, for the help.
     pub summary: &'static str,
-    make: fn(&RunModel, &Timing) -> Result<String, Fault>,
+    make: fn(&RunModel, &[Event]) -> Result<String, Fault>,
 }
 
 pub static JSON: Renderer = Renderer {
@@ -42,7 +43,7 @@ static JUNIT: Renderer = Renderer {
     name: "junit",
     ending: "xml",
     summary: "JUnit XML: a suite a play, a case a task of a node",
-    make: |_, timing| Ok(junit(timing)?),
+    make: |_, events| Ok(junit(&Timing::of(events))?),
 };
 
 /// Every kind of document, in the order of the help.
@@ -59,12 +60,12 @@ impl Renderer {
         RENDERERS.iter().copied().find(|renderer| renderer.ending == ending)
     }
 
-    /// The document of a run, over or not.
+    /// The document of a run, over or not: of its model, or of the events that the model was made of.
     ///
     /// # Errors
     /// [`RenderError`].
-    pub fn render(&self, model: &RunModel, timing: &Timing) -> Result<String, RenderError> {
-        (self.make)(model, timing).map_err(|source| RenderError { format: self.name, source })
+    pub fn render(&self, model: &RunModel, events: &[Event]) -> Result<String, RenderError> {
+        (self.make)(model, events).map_err(|source| RenderError { format: self.name, source })
     }
 }
 
@@ -84,11 +85,9 @@ mod tests {
     #[test]
     fn every_document_tells_of_every_node() {
         let events = sample::run();
-        let mut timing = Timing::default();
-        events.iter().for_each(|event| timing.apply(event));
         let model = RunModel::of(&events);
         for renderer in RENDERERS {
-            let text = renderer.render(&model, &timing).unwrap();
+            let text = renderer.render(&model, &events).unwrap();
             let missing: Vec<_> = model.nodes().iter().filter(|node| !text.contains(&node.name)).collect();
             assert!(missing.is_empty(), "{}: {missing:?}", renderer.name);
         }

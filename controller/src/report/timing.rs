@@ -47,6 +47,13 @@ pub struct TaskTime {
 }
 
 impl Timing {
+    /// What the events of a run tell, in their order.
+    pub fn of(events: &[Event]) -> Self {
+        let mut timing = Self::default();
+        events.iter().for_each(|event| timing.apply(event));
+        timing
+    }
+
     /// Takes one event.
     pub fn apply(&mut self, event: &Event) {
         match &event.what {

@@ -125,38 +125,38 @@ impl ParamError {
     fn of(mistake: Mistake, message: String) -> Self {
         Self { parameter: None, mistake, message, value: None, instead: None }
     }
+
+    /// Why without what was found: it may be a secret, and who asks has the value.
+    fn wants(wanted: String) -> Self {
+        let message = format!("it wants {wanted}");
+        Self::of(Mistake::Value { wanted }, message)
+    }
 }
 
 impl de::Error for ParamError {
     fn custom<T: Display>(message: T) -> Self {
-        let message = message.to_string();
-        Self::of(Mistake::Value { wanted: message.clone() }, message)
+        Self::wants(message.to_string())
     }
 
-    fn invalid_type(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        let message = format!("invalid type: {found}, expected {wanted}");
-        Self::of(Mistake::Value { wanted: wanted.to_string() }, message)
+    fn invalid_type(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
+        Self::wants(wanted.to_string())
     }
 
-    fn invalid_value(found: Unexpected<'_>, wanted: &dyn Expected) -> Self {
-        let message = format!("invalid value: {found}, expected {wanted}");
-        Self::of(Mistake::Value { wanted: wanted.to_string() }, message)
+    fn invalid_value(_: Unexpected<'_>, wanted: &dyn Expected) -> Self {
+        Self::wants(wanted.to_string())
     }
 
-    fn invalid_length(found: usize, wanted: &dyn Expected) -> Self {
-        let message = format!("invalid length {found}, expected {wanted}");
-        Self::of(Mistake::Value { wanted: wanted.to_string() }, message)
+    fn invalid_length(_: usize, wanted: &dyn Expected) -> Self {
+        Self::wants(wanted.to_string())
     }
 
-    fn unknown_variant(found: &str, known: &'static [&'static str]) -> Self {
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
         let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-        let wanted = match names.as_slice() {
+        Self::wants(match names.as_slice() {
             [one, other] => format!("{one} or {other}"),
             [one] => one.clone(),
             all => format!("one of {}", all.join(", ")),
-        };
-        let message = format!("unknown variant `{found}`, expected {wanted}");
-        Self::of(Mistake::Value { wanted }, message)
+        })
     }
 
     fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
@@ -173,6 +173,16 @@ mod tests {
     use serde_json::json;
 
     use crate::tasks::{KINDS, Mistake};
+
+    #[test]
+    fn an_error_does_not_hold_what_was_given() {
+        let kind = crate::tasks::find("user").unwrap();
+        for given in [json!({"name": "x", "uid": "hunter2"}), json!({"name": "x", "state": "hunter2"})] {
+            let error = kind.parse(given).unwrap_err();
+            assert!(matches!(error.mistake, Mistake::Value { .. }), "{error:?}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+        }
+    }
 
     #[test]
     fn every_name_of_a_parameter_is_one_and_no_other_is() {
