@@ -11,6 +11,8 @@ struct Parameter {
     required: bool,
     kind: String,
     default: Option<String>,
+    /// From which version on Ansible has it; `None` where it always did, or never.
+    since: Option<String>,
     docs: String,
 }
 
@@ -123,13 +125,17 @@ fn disruption_words(kind: &KindInfo) -> String {
     }
 }
 
-/// `text, required` or `number, default 10`.
+/// `text, required` or `number in s, default 10, since Ansible 2.12`.
 fn brief(parameter: &Parameter) -> String {
-    match (&parameter.default, parameter.required) {
+    let mut text = match (&parameter.default, parameter.required) {
         (_, true) => format!("{}, required", parameter.kind),
         (Some(default), false) => format!("{}, default `{default}`", parameter.kind),
         (None, false) => parameter.kind.clone(),
+    };
+    if let Some(since) = &parameter.since {
+        let _ = write!(text, ", since {since}");
     }
+    text
 }
 
 /// Parameters as the JSON schema of their type tells, the required ones first.
@@ -157,6 +163,7 @@ fn parameters(kind: &KindInfo) -> Vec<Parameter> {
             required: required.contains(&name.as_str()),
             kind: value_words(property, definitions, 0),
             default: default_words(property.get("default")),
+            since: kind.since(name),
             docs: docs(property),
         })
         .collect();
@@ -221,7 +228,7 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
     };
     match kind {
         "string" => "text".to_owned(),
-        "integer" | "number" => "number".to_owned(),
+        "integer" | "number" => number_words(schema),
         "boolean" => "yes or no".to_owned(),
         "array" => schema.get("items").map_or_else(
             || "list".to_owned(),
@@ -239,6 +246,23 @@ fn value_words(schema: &Value, definitions: &Map<String, Value>, depth: usize) -
         },
         _ => "any value".to_owned(),
     }
+}
+
+/// For example `number in % from 1 to 200`. That a number is not negative goes without saying.
+fn number_words(schema: &Value) -> String {
+    let bound = |name: &str| schema.get(name).and_then(Value::as_i64);
+    let mut text = "number".to_owned();
+    if let Some(unit) = schema.get("x-unit").and_then(Value::as_str).filter(|unit| *unit != "1") {
+        let _ = write!(text, " in {unit}");
+    }
+    let (least, most) = (bound("minimum"), bound("maximum"));
+    if let Some(least) = least.filter(|least| *least != 0 || most.is_some()) {
+        let _ = write!(text, " from {least}");
+    }
+    if let Some(most) = most {
+        let _ = write!(text, " to {most}");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -293,9 +317,9 @@ mod tests {
         disruption  live
 
         parameters
-          limit_watts  (number)
+          limit_watts  (number in W from 1)
               Limit in watts.
-          limit_percent  (number)
+          limit_percent  (number in % from 1 to 200)
               Limit in percent of the default limit of the GPU.
           gpus  (list of (number or text))
               GPUs meant: indexes, UUIDs, PCI addresses or parts of product names; all when left out.

@@ -77,11 +77,9 @@ pub(super) fn check_one(kind: &KindInfo, name: &str, value: &Json) -> Option<Par
 }
 
 fn wrong_value(kind: &KindInfo, name: &str, value: &Json, wanted: String) -> ParamProblem {
-    let wanted = match (wanted.as_str(), name) {
-        ("a number", name) if name.ends_with("_watts") => "a number of watts".to_owned(),
-        ("a number", name) if name.ends_with("_percent") || name.ends_with("_percentage") => {
-            "a number in percent".to_owned()
-        }
+    let number = kind.numbers.iter().find(|number| number.path == name);
+    let wanted = match number {
+        Some(number) if wanted == "a number" || wanted == "a whole number from 0" => number.to_string(),
         _ => wanted,
     };
     let help = wanted.strip_prefix("one of ").and_then(|words| {

@@ -83,7 +83,7 @@ fn loosened(schema: &Json, kind: &str) -> Json {
             ("properties", Json::Object(inner)) => {
                 inner.iter().map(|(name, value)| (name.clone(), or_template(loosened(value, kind)))).collect()
             }
-            ("format" | "minimum" | "maximum", _) => continue,
+            ("format", _) => continue,
             (_, other) => other.clone(),
         };
         // Why: of several forms of one value two may fit the same text.
@@ -100,7 +100,13 @@ fn loosened(schema: &Json, kind: &str) -> Json {
     if is("boolean") {
         forms.push(boolean());
     } else if is("integer") || is("number") {
-        forms.push(json!({"type": "number"}));
+        let mut number = json!({"type": "number"});
+        for name in ["minimum", "maximum", "x-unit"] {
+            if let (Some(value), Some(map)) = (out.get(name), number.as_object_mut()) {
+                map.insert(name.to_owned(), value.clone());
+            }
+        }
+        forms.push(number);
         forms.push(json!({"type": "string", "pattern": "^[0-9]+([.][0-9]+)?[a-zA-Z%]*$"}));
         forms.push(template());
     } else if is("string") && !out.contains_key("enum") && !out.contains_key("const") {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -167,6 +167,26 @@ impl Kind for User {
             ("hidden", "it means nothing on Linux"),
         ],
         secret: &["password"],
+        numbers: &[
+            Number::within("uid", Unit::Count, 0, 4_294_967_294),
+            Number::any("expires", Unit::Seconds),
+            Number::from("password_expire_max", Unit::Days, -1),
+            Number::from("password_expire_min", Unit::Days, -1),
+            Number::from("password_expire_warn", Unit::Days, -1),
+            Number::from("password_expire_account_disable", Unit::Days, -1),
+        ],
+        since: &[
+            ("expires", "1.9"),
+            ("non_unique", "1.1"),
+            ("password_expire_account_disable", "2.18"),
+            ("password_expire_max", "2.11"),
+            ("password_expire_min", "2.11"),
+            ("password_expire_warn", "2.16"),
+            ("password_lock", "2.6"),
+            ("skeleton", "2.0"),
+            ("umask", "2.12"),
+            ("update_password", "1.3"),
+        ],
         summary: "Declares a user: number, groups, home, shell, password.",
         example: "user: {name: slurm, uid: 981, system: true, shell: /usr/sbin/nologin}",
         reading: Reading::of::<Self>(),
@@ -306,6 +326,8 @@ impl Kind for Group {
             ("gid_max", "name the `gid`, or set GID_MAX in /etc/login.defs"),
         ],
         secret: &[],
+        numbers: &[Number::within("gid", Unit::Count, 0, 4_294_967_294)],
+        since: &[("force", "2.15"), ("non_unique", "2.8")],
         summary: "Declares a group of users.",
         example: "group: {name: slurm, gid: 981, system: true}",
         reading: Reading::of::<Self>(),

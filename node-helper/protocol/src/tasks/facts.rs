@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{
     Disruption, lenient,
     operation::{Effect, Needs, Operation, paths, undeclared},
@@ -43,6 +43,8 @@ impl Kind for Setup {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("gather_timeout", Unit::Seconds, 0)],
+        since: &[("filter", "1.1"), ("gather_subset", "2.1"), ("gather_timeout", "2.2")],
         summary: "Reads the facts of the node.",
         example: "setup: {filter: ansible_distribution}",
         reading: Reading::of::<Self>(),
@@ -83,6 +85,8 @@ impl Kind for Ping {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[],
+        since: &[],
         summary: "Asks the helper on the node whether it is there.",
         example: "ping: {}",
         reading: Reading::of::<Self>(),
@@ -215,6 +219,8 @@ impl Kind for Find {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("depth", Unit::Count, 0)],
+        since: &[("depth", "2.6"), ("excludes", "2.5"), ("read_whole_file", "2.11")],
         summary: "Looks for files on the node, for `register`.",
         example: "find: {paths: /var/log, patterns: '*.log'}",
         reading: Reading::of::<Self>(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{Disruption, lenient};
 
 /// Which GPUs of the node are meant: nothing is all of them, several entries add up.
@@ -87,6 +87,8 @@ impl Kind for GpuPersistence {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        since: &[],
         summary: "Keeps the driver loaded while no client runs, through the daemon or the legacy flag.",
         example: "gpu_persistence: {mode: daemon}",
         reading: Reading::of::<Self>(),
@@ -134,6 +136,8 @@ impl Kind for GpuEcc {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        since: &[],
         summary: "Sets the ECC mode, which becomes current with the next reset or reboot.",
         example: "gpu_ecc: {mode: enabled}",
         reading: Reading::of::<Self>(),
@@ -238,6 +242,12 @@ impl Kind for GpuMig {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::from("gpus", Unit::Count, 0),
+            Number::from("layout.*", Unit::Count, 0),
+            Number::from("layout.start", Unit::Count, 0),
+        ],
+        since: &[],
         summary: "Declares MIG mode and the layout of GPU and compute instances.",
         example: "gpu_mig: {mode: enabled, layout: {3g.40gb: 2}}",
         reading: Reading::of::<Self>(),
@@ -302,6 +312,12 @@ impl Kind for GpuPower {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::from("gpus", Unit::Count, 0),
+            Number::from("limit_watts", Unit::Watts, 1),
+            Number::within("limit_percent", Unit::Percent, 1, 200),
+        ],
+        since: &[],
         summary: "Sets the power limit of GPUs.",
         example: "gpu_power: {limit_watts: 600}",
         reading: Reading::of::<Self>(),
@@ -316,10 +332,6 @@ impl Kind for GpuPower {
             }
             (Some(_), Some(_)) => {
                 Err(ParamError::new("limit_percent", "`limit_watts` and `limit_percent` exclude each other"))
-            }
-            (Some(0), _) => Err(ParamError::new("limit_watts", "a limit of 0 W is none")),
-            (_, Some(percent)) if !(1..=200).contains(&percent) => {
-                Err(ParamError::new("limit_percent", "percent of the default limit, from 1 to 200"))
             }
             _ => Ok(()),
         }
@@ -386,6 +398,12 @@ impl Kind for GpuClocks {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::from("gpus", Unit::Count, 0),
+            Number::from("graphics_mhz", Unit::Megahertz, 1),
+            Number::from("memory_mhz", Unit::Megahertz, 1),
+        ],
+        since: &[],
         summary: "Locks graphics or memory clocks, or gives them back to the driver.",
         example: "gpu_clocks: {graphics_mhz: [1200, 1980]}",
         reading: Reading::of::<Self>(),
@@ -402,7 +420,7 @@ impl Kind for GpuClocks {
         }
         for (name, range) in [("graphics_mhz", self.graphics_mhz), ("memory_mhz", self.memory_mhz)] {
             let Some((low, high)) = range.map(ClockRange::bounds) else { continue };
-            if low == 0 || low > high {
+            if low > high {
                 return Err(ParamError::new(name, format!("{low} to {high} MHz is not a range of clocks")));
             }
         }
@@ -452,6 +470,8 @@ impl Kind for GpuComputeMode {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("gpus", Unit::Count, 0)],
+        since: &[],
         summary: "Sets who may use a GPU: anybody, one process, nobody.",
         example: "gpu_compute_mode: {mode: default}",
         reading: Reading::of::<Self>(),
@@ -506,6 +526,11 @@ impl Kind for GpuMps {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::from("gpus", Unit::Count, 0),
+            Number::within("default_active_thread_percentage", Unit::Percent, 1, 100),
+        ],
+        since: &[],
         summary: "Runs the CUDA MPS control daemon as a systemd unit, with its limits, or stops it cleanly.",
         example: "gpu_mps: {state: started, default_active_thread_percentage: 50}",
         reading: Reading::of::<Self>(),
@@ -514,12 +539,7 @@ impl Kind for GpuMps {
     fn rewrite(_: &mut Given) {}
 
     fn check(&self) -> Result<(), ParamError> {
-        match self.default_active_thread_percentage {
-            Some(percent) if !(1..=100).contains(&percent) => {
-                Err(ParamError::new("default_active_thread_percentage", "a percentage from 1 to 100"))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

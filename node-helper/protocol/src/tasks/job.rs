@@ -41,6 +41,8 @@ impl Kind for AsyncStatus {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[],
+        since: &[],
         summary: "Asks how a task with `async` and `poll: 0` is, or forgets what it has said.",
         example: "async_status: {jid: j482910375561.20417}",
         reading: Reading::of::<Self>(),

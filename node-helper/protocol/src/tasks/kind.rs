@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::{Params, reading::read};
+use super::{Params, number::Number, reading::read};
 use crate::Disruption;
 
 /// What a kind is able to promise.
@@ -73,6 +73,11 @@ pub struct KindInfo {
     pub refused: &'static [(&'static str, &'static str)],
     /// Parameters whose values are never shown, by every name that they have.
     pub secret: &'static [&'static str],
+    /// Units and ranges of every parameter that is a number.
+    pub numbers: &'static [Number],
+    /// Parameters that Ansible's module did not have from the beginning, each with the version of ansible-core, or of the
+    /// module's collection, that brought it (`community.general 7.0.0`). From `version_added` in the modules' documentation (ansible 12.3).
+    pub since: &'static [(&'static str, &'static str)],
     /// One sentence, third person.
     pub summary: &'static str,
     /// A task that parses.
@@ -104,10 +109,21 @@ impl KindInfo {
         !matches!(read, Err(ParamError { mistake: Mistake::Unknown { .. }, .. }))
     }
 
-    /// JSON schema of the parameters, with their documentation.
+    /// JSON schema of the parameters, with their documentation; numbers have `minimum`, `maximum` and `x-unit`.
     #[cfg(feature = "schema")]
     pub fn schema(&self) -> Value {
-        (self.reading.schema)()
+        let mut schema = (self.reading.schema)();
+        for number in self.numbers {
+            number.annotate(&mut schema);
+        }
+        schema
+    }
+
+    /// What Ansible's users have to have for a parameter, such as `Ansible 2.11`; `None` where they always had it.
+    pub fn since(&self, parameter: &str) -> Option<String> {
+        let (_, version) = self.since.iter().find(|(name, _)| *name == parameter)?;
+        let of_collection = version.contains(' ');
+        Some(if of_collection { (*version).to_owned() } else { format!("Ansible {version}") })
     }
 }
 
@@ -157,8 +173,18 @@ fn parse<K: Kind>(kind: &KindInfo, mut value: Value) -> Result<Params, ParamErro
         K::rewrite(given);
     }
     let parameters: K = read(value)?;
+    check_numbers(kind.numbers, &parameters)?;
     parameters.check()?;
     Ok(parameters.into())
+}
+
+fn check_numbers(numbers: &[Number], parameters: &impl Serialize) -> Result<(), ParamError> {
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    // Why from what was read: numbers may be written as text, and durations as `20m`.
+    let read = serde_json::to_value(parameters).unwrap_or_default();
+    numbers.iter().try_for_each(|number| number.check(&read))
 }
 
 /// What is wrong with parameters.

@@ -13,6 +13,7 @@ mod gpu;
 mod job;
 mod kind;
 mod machine;
+mod number;
 mod packages;
 mod process;
 mod reading;
@@ -44,6 +45,7 @@ pub use machine::{
     Cron, CronState, CronTime, Hostname, HostnameStrategy, Modprobe, ModulePersistence, ModuleState, Mount,
     MountState,
 };
+pub use number::{Number, Unit};
 pub use packages::{Apt, AptState, AptUpgrade, Dnf, ModuleStream, Package, PackageManager, PackageState};
 pub use process::{Command, Raw, Script, Shell};
 pub use session::{Reboot, RebootWhen, WaitForConnection};

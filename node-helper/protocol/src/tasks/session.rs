@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{Disruption, lenient};
 
 words! { RebootWhen {
@@ -46,6 +46,8 @@ impl Kind for Reboot {
         ignored: &["msg"],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("timeout", Unit::Seconds, 0)],
+        since: &[],
         summary: "Reboots the node, proven by a new boot id, when something written waits for it.",
         example: "reboot: {when: required, timeout: 20m}",
         reading: Reading::of::<Self>(),
@@ -89,6 +91,8 @@ impl Kind for WaitForConnection {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("timeout", Unit::Seconds, 0), Number::from("delay", Unit::Seconds, 0)],
+        since: &[],
         summary: "Waits until the node answers over SSH.",
         example: "wait_for_connection: {timeout: 300}",
         reading: Reading::of::<Self>(),

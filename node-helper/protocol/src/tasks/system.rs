@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -62,6 +62,8 @@ impl Kind for Sysctl {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[],
+        since: &[],
         summary: "Sets a kernel parameter, now and for every boot.",
         example: "sysctl: {name: vm.swappiness, value: 10}",
         reading: Reading::of::<Self>(),
@@ -148,6 +150,8 @@ impl Kind for KernelCmdline {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[],
+        since: &[],
         summary: "Adds words to the kernel command line of every boot entry, or removes them.",
         example: "kernel_cmdline: {add: [iommu=pt]}",
         reading: Reading::of::<Self>(),
@@ -276,6 +280,8 @@ impl Kind for Service {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("sleep", Unit::Seconds, 0)],
+        since: &[("pattern", "0.7"), ("sleep", "1.3"), ("use", "2.2")],
         summary: "Starts, stops, restarts, enables or masks a systemd unit.",
         example: "service: {name: chrony, state: started, enabled: true}",
         reading: Reading::of::<Self>(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alone, Class, Given, Kind, KindInfo, ParamError, Reading, words::words};
+use super::{Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit, words::words};
 use crate::{
     Disruption, NodeOp, lenient,
     operation::{Effect, Needs, Newer, Operation, Reach, paths},
@@ -118,6 +118,15 @@ impl Kind for Thp {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::from("khugepaged.pages_to_scan", Unit::Count, 1),
+            Number::from("khugepaged.scan_sleep_millisecs", Unit::Milliseconds, 0),
+            Number::from("khugepaged.alloc_sleep_millisecs", Unit::Milliseconds, 0),
+            Number::within("khugepaged.max_ptes_none", Unit::Count, 0, 8191),
+            Number::within("khugepaged.max_ptes_swap", Unit::Count, 0, 8191),
+            Number::within("khugepaged.max_ptes_shared", Unit::Count, 0, 8191),
+        ],
+        since: &[],
         summary: "Sets transparent huge pages, now and for every boot.",
         example: "thp: {enabled: madvise, defrag: madvise, khugepaged: {defrag: false}}",
         reading: Reading::of::<Self>(),
@@ -128,9 +137,6 @@ impl Kind for Thp {
     fn check(&self) -> Result<(), ParamError> {
         if self.khugepaged.as_ref().is_some_and(|thread| *thread == Khugepaged::default()) {
             return Err(ParamError::new("khugepaged", "at least one setting is needed"));
-        }
-        if self.khugepaged.as_ref().is_some_and(|thread| thread.pages_to_scan == Some(0)) {
-            return Err(ParamError::new("khugepaged", "`pages_to_scan` is at least 1"));
         }
         if self.settings().is_empty() {
             let message = "one of `enabled`, `defrag`, `shmem_enabled` and `khugepaged` is needed";
@@ -196,7 +202,7 @@ mod tests {
 
     #[test]
     fn something_is_asked_for() {
-        for value in [json!({}), json!({"khugepaged": {}}), json!({"khugepaged": {"pages_to_scan": 0}})] {
+        for value in [json!({}), json!({"khugepaged": {}})] {
             assert!(read(value.clone()).is_err(), "{value}");
         }
         assert!(read(json!({"defrag": "defer+madvise"})).is_ok());

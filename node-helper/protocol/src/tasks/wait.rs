@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Alone, Class, Given, Kind, KindInfo, ParamError, Reading,
+    Alone, Class, Given, Kind, KindInfo, Number, ParamError, Reading, Unit,
     files::{on_node, yes},
     words::words,
 };
@@ -94,6 +94,21 @@ impl Kind for WaitFor {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[
+            Number::within("port", Unit::Count, 1, 65_535),
+            Number::from("delay", Unit::Seconds, 0),
+            Number::from("timeout", Unit::Seconds, 0),
+            Number::from("sleep", Unit::Seconds, 0),
+            Number::from("connect_timeout", Unit::Seconds, 0),
+        ],
+        since: &[
+            ("active_connection_states", "2.3"),
+            ("exclude_hosts", "1.8"),
+            ("msg", "2.4"),
+            ("path", "1.4"),
+            ("search_regex", "1.4"),
+            ("sleep", "2.3"),
+        ],
         summary: "Waits on the node for a port or a path.",
         example: "wait_for: {port: 22, timeout: 60}",
         reading: Reading::of::<Self>(),
@@ -106,9 +121,6 @@ impl Kind for WaitFor {
         match (&self.path, self.port) {
             (Some(_), Some(_)) => return refuse("port", "`port` and `path` exclude each other"),
             (Some(path), None) => on_node("path", path)?,
-            (None, Some(port)) if port == 0 || port > 65_535 => {
-                return refuse("port", "a port is a number from 1 to 65535");
-            }
             _ => {}
         }
         match self.state {
@@ -188,6 +200,8 @@ impl Kind for Pause {
         ignored: &[],
         refused: &[],
         secret: &[],
+        numbers: &[Number::from("seconds", Unit::Seconds, 0), Number::from("minutes", Unit::Minutes, 0)],
+        since: &[("echo", "2.5")],
         summary: "Pauses the play for a time or until a person says so, once for all hosts.",
         example: "pause: {seconds: 30}",
         reading: Reading::of::<Self>(),

@@ -65,7 +65,7 @@ fn a_value_of_the_wrong_type() {
         limit_watts: 6oo
 "#;
     insta::assert_snapshot!(errors_of(text), @r#"
-    error: `limit_watts` wants a number of watts, got "6oo"
+    error: `limit_watts` wants a number of watts from 1, got "6oo"
       --> play.yml:4:22
        |
      4 |         limit_watts: 6oo

@@ -1,0 +1,251 @@
+//! Units and ranges of parameters that are numbers.
+
+use std::fmt::{self, Display};
+
+use serde_json::Value;
+
+use super::{Mistake, ParamError};
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things: tries, pages, a port, a user's number.
+    Count,
+    Seconds,
+    Milliseconds,
+    Minutes,
+    Days,
+    Bytes,
+    Watts,
+    Megahertz,
+    Percent,
+}
+
+impl Unit {
+    /// What a number of it is called in a message.
+    pub const fn counted(self) -> &'static str {
+        match self {
+            Self::Count => "a number",
+            Self::Seconds => "a number of seconds",
+            Self::Milliseconds => "a number of milliseconds",
+            Self::Minutes => "a number of minutes",
+            Self::Days => "a number of days",
+            Self::Bytes => "a number of bytes",
+            Self::Watts => "a number of watts",
+            Self::Megahertz => "a number of megahertz",
+            Self::Percent => "a percentage",
+        }
+    }
+
+    /// The symbol in reference and schema; none for a bare count.
+    pub const fn symbol(self) -> Option<&'static str> {
+        match self {
+            Self::Count => None,
+            Self::Seconds => Some("s"),
+            Self::Milliseconds => Some("ms"),
+            Self::Minutes => Some("min"),
+            Self::Days => Some("d"),
+            Self::Bytes => Some("bytes"),
+            Self::Watts => Some("W"),
+            Self::Megahertz => Some("MHz"),
+            Self::Percent => Some("%"),
+        }
+    }
+}
+
+/// Numbers among the parameters of a kind, with the range that each of them is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The parameter. For numbers inside of it their keys follow, with `*` for any: `khugepaged.pages_to_scan`, `layout.*`.
+    pub path: &'static str,
+    pub unit: Unit,
+    /// `None` where only the type of the parameter is a bound.
+    pub least: Option<i64>,
+    pub most: Option<i64>,
+}
+
+impl Number {
+    /// Any number.
+    pub const fn any(path: &'static str, unit: Unit) -> Self {
+        Self { path, unit, least: None, most: None }
+    }
+
+    /// A number from `least` on.
+    pub const fn from(path: &'static str, unit: Unit, least: i64) -> Self {
+        Self { path, unit, least: Some(least), most: None }
+    }
+
+    /// A number from `least` to `most`.
+    pub const fn within(path: &'static str, unit: Unit, least: i64, most: i64) -> Self {
+        Self { path, unit, least: Some(least), most: Some(most) }
+    }
+
+    /// The parameter that holds the number.
+    pub fn parameter(&self) -> &'static str {
+        self.path.split('.').next().unwrap_or(self.path)
+    }
+
+    /// Writes unit and range into the JSON schema of the kind.
+    #[cfg(feature = "schema")]
+    pub(super) fn annotate(&self, schema: &mut Value) {
+        let mut places = Vec::new();
+        places_in(schema, String::new(), self.path, &mut places);
+        for place in places {
+            let Some(found) = schema.pointer_mut(&place).and_then(Value::as_object_mut) else { continue };
+            found.insert("x-unit".to_owned(), self.unit.symbol().unwrap_or("1").into());
+            for (name, bound) in [("minimum", self.least), ("maximum", self.most)] {
+                found.remove(name);
+                found.extend(bound.map(|bound| (name.to_owned(), bound.into())));
+            }
+        }
+    }
+
+    /// Refuses a number that is out of range.
+    ///
+    /// # Errors
+    /// One of the parameters, or in one of them, is.
+    pub(super) fn check(&self, parameters: &Value) -> Result<(), ParamError> {
+        let mut found = Vec::new();
+        numbers(parameters, self.path, &mut found);
+        let outside = |number: &f64| {
+            self.least.is_some_and(|least| *number < least as f64)
+                || self.most.is_some_and(|most| *number > most as f64)
+        };
+        let Some(number) = found.into_iter().find(outside) else { return Ok(()) };
+        let place =
+            if self.path == self.parameter() { String::new() } else { format!("`{}` is ", self.path) };
+        Err(ParamError {
+            mistake: Mistake::Value { wanted: self.to_string() },
+            value: Some(number.to_string()),
+            ..ParamError::new(self.parameter(), format!("{place}{self}"))
+        })
+    }
+}
+
+/// The numbers at the end of a path. A list on the way stands for each of its items.
+fn numbers(value: &Value, path: &str, found: &mut Vec<f64>) {
+    if let Some(items) = value.as_array() {
+        return items.iter().for_each(|item| numbers(item, path, found));
+    }
+    if path.is_empty() {
+        return found.extend(value.as_f64());
+    }
+    let (key, rest) = path.split_once('.').unwrap_or((path, ""));
+    let Some(map) = value.as_object() else { return };
+    let inner = map.iter().filter(|(name, _)| key == "*" || *name == key);
+    inner.for_each(|(_, inner)| numbers(inner, rest, found));
+}
+
+/// JSON pointers to the schemas of the numbers at the end of a path, as [`numbers`] finds the values.
+#[cfg(feature = "schema")]
+fn places_in(schema: &Value, at: String, path: &str, found: &mut Vec<String>) {
+    let Some(here) = schema.pointer(&at) else { return };
+    if let Some(target) = here.get("$ref").and_then(Value::as_str) {
+        return places_in(schema, target.trim_start_matches('#').to_owned(), path, found);
+    }
+    for form in ["anyOf", "oneOf", "allOf"] {
+        let forms = here.get(form).and_then(Value::as_array).map_or(0, Vec::len);
+        (0..forms).for_each(|form_at| places_in(schema, format!("{at}/{form}/{form_at}"), path, found));
+    }
+    places_in(schema, format!("{at}/items"), path, found);
+    if path.is_empty() {
+        return found.extend(is_number(here).then_some(at));
+    }
+    let (key, rest) = path.split_once('.').unwrap_or((path, ""));
+    let inner =
+        if key == "*" { format!("{at}/additionalProperties") } else { format!("{at}/properties/{key}") };
+    places_in(schema, inner, rest, found);
+}
+
+#[cfg(feature = "schema")]
+fn is_number(schema: &Value) -> bool {
+    let is = |kind: &Value| kind == "integer" || kind == "number";
+    match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(is),
+        Some(kind) => is(kind),
+        None => false,
+    }
+}
+
+/// For example `a percentage from 1 to 200`.
+impl Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.unit.counted())?;
+        if let Some(least) = self.least {
+            write!(f, " from {least}")?;
+        }
+        match self.most {
+            Some(most) => write!(f, " to {most}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tasks::find;
+
+    fn refused(kind: &str, parameters: Value) -> Option<(String, String)> {
+        let error = find(kind).unwrap().parse(parameters).err()?;
+        let Mistake::Value { wanted } = error.mistake else { panic!("{error:?}") };
+        Some((error.parameter.unwrap(), wanted))
+    }
+
+    #[test]
+    fn numbers_are_in_their_range_wherever_they_stand() {
+        let wants = |name: &str, wanted: &str| Some((name.to_owned(), wanted.to_owned()));
+        for percent in [json!(0), json!(201), json!("0"), json!("250")] {
+            let told = wants("limit_percent", "a percentage from 1 to 200");
+            assert_eq!(refused("gpu_power", json!({"limit_percent": percent})), told);
+        }
+        let megahertz = wants("graphics_mhz", "a number of megahertz from 1");
+        assert_eq!(refused("gpu_clocks", json!({"graphics_mhz": [0, 1980]})), megahertz);
+        assert_eq!(refused("gpu_clocks", json!({"graphics_mhz": [1, 1980]})), None);
+        let pages = wants("khugepaged", "a number from 0 to 8191");
+        assert_eq!(refused("thp", json!({"khugepaged": {"max_ptes_none": 8192}})), pages);
+        assert_eq!(refused("wait_for", json!({"port": 65_536})), wants("port", "a number from 1 to 65535"));
+        assert_eq!(refused("user", json!({"name": "a", "expires": -1})), None);
+    }
+
+    #[test]
+    fn every_place_of_a_number_is_a_parameter() {
+        for kind in crate::tasks::KINDS {
+            for number in kind.numbers {
+                assert!(kind.has(number.parameter()), "{}.{}", kind.name, number.path);
+            }
+            for (name, _) in kind.since {
+                assert!(kind.has(name), "{}.{name}", kind.name);
+            }
+        }
+    }
+
+    /// Every number in the schema, with whether its unit is there.
+    #[cfg(feature = "schema")]
+    fn all_numbers(schema: &Value, at: &str, found: &mut Vec<(String, bool)>) {
+        if is_number(schema) {
+            found.push((at.to_owned(), schema.get("x-unit").is_some()));
+        }
+        let inner: Vec<(String, &Value)> = match schema {
+            Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), value)).collect(),
+            Value::Array(items) => {
+                items.iter().enumerate().map(|(at, item)| (at.to_string(), item)).collect()
+            }
+            _ => Vec::new(),
+        };
+        inner.into_iter().for_each(|(name, value)| all_numbers(value, &format!("{at}/{name}"), found));
+    }
+
+    #[cfg(feature = "schema")]
+    #[test]
+    fn every_number_has_unit_and_range() {
+        for kind in crate::tasks::KINDS {
+            let mut found = Vec::new();
+            all_numbers(&kind.schema(), "", &mut found);
+            let bare: Vec<&String> = found.iter().filter(|(_, known)| !known).map(|(at, _)| at).collect();
+            assert!(bare.is_empty(), "{}: give unit and range of {bare:?} in `numbers`", kind.name);
+        }
+    }
+}
