@@ -133,7 +133,7 @@ fn an_undefined_variable() {
 #[test]
 fn a_wrong_type() {
     insta::assert_snapshot!(Desk::new().playbook(&task("gpu_power: {limit_watts: 6oo}")), @r#"
-    error: `limit_watts` wants a number of watts, got "6oo"
+    error: `limit_watts` wants a number of watts from 1, got "6oo"
       --> play.yaml:4:32
        |
      4 |     - gpu_power: {limit_watts: 6oo}
