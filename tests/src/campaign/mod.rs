@@ -51,8 +51,7 @@ pub struct CampaignOptions {
     pub variant: Variant,
     /// How many nodes may be out at once.
     pub budget: usize,
-    /// The command that finishes the killed one's work, without the inventory: `resume --yes`, or `run play.yaml
-    /// --yes`.
+    /// The command that finishes the killed one's work, without the inventory, such as `resume --yes`.
     pub second: Vec<String>,
     /// Where the folders of failed cases go.
     pub keep: PathBuf,

@@ -174,9 +174,9 @@ impl Node {
         }
     }
 
-    /// Returns the tree without places. Tagged strings become `{"__ansible_vault": text}` and `{"__ansible_unsafe":
-    /// text}`, as
-    /// in Ansible's own JSON; integers beyond 64 bits become strings.
+    /// Returns the tree without places. Integers beyond 64 bits become strings.
+    ///
+    /// Tagged strings become `{"__ansible_vault": text}` and `{"__ansible_unsafe": text}`, as in Ansible's own JSON.
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
