@@ -104,7 +104,7 @@ pub fn plan_waves(batches: &[Batch], hosts: &[WaveHost]) -> Vec<Wave> {
 }
 
 /// Returns one node of each known class: the first of those with as many GPUs as most of the class, as one that lost
-/// some represents nobody else, and with the fewest failed readings.
+/// some represents no other, and with the fewest failed readings.
 fn canaries(left: &[usize], hosts: &[WaveHost]) -> Vec<usize> {
     let here = || left.iter().filter_map(|host| Some((*host, hosts.get(*host)?)));
     let mut classes: BTreeMap<&str, Vec<(usize, &WaveHost)>> = BTreeMap::new();

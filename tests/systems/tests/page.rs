@@ -180,7 +180,7 @@ fn the_filter_finds_what_is_folded_and_the_address_keeps_what_was_chosen() {
     assert_eq!(browser.says("document.querySelectorAll('details.node[open]').length"), 1);
     assert_eq!(browser.says("document.getElementById('q').value"), "motd");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    // An address made by somebody else is plain text.
+    // A forged address is plain text.
     browser.go(&page.file(), "sort=constructor&verdict=%22%5D&open=%3Cimg%3E&q=%3Cscript%3E");
     assert_eq!(browser.says("typeof window.harm"), "undefined");
     assert_eq!(browser.complaints(), Vec::<String>::new());

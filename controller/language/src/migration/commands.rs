@@ -50,7 +50,7 @@ impl Advice {
 /// Returns a task of this kind, if the registry has the kind and accepts the parameters.
 pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     let info = find(kind)?;
-    // The value of a template is unknown; the task fits if it does without the value, with a number or with a word.
+    // The value of a template is unknown, so the kind may accept the template itself, a number or a word.
     let fits = [None, Some(json!(1)), Some(json!("x"))]
         .iter()
         .any(|stand_in| info.parse(without_templates(&parameters, stand_in.as_ref())).is_ok());
@@ -66,7 +66,7 @@ pub(super) fn task(kind: &str, parameters: Json) -> Option<Suggestion> {
     })
 }
 
-/// Returns the value with `stand_in` in place of each template.
+/// Returns the value with `stand_in`, if given, in place of each template.
 fn without_templates(value: &Json, stand_in: Option<&Json>) -> Json {
     match (value, stand_in) {
         (Json::String(text), Some(stand_in)) if crate::template::is_template(text) => stand_in.clone(),

@@ -482,8 +482,7 @@ pub(super) fn settle(references: Vec<Reference>, own: &Inherited, local: &[&str]
             reference.local |= looped || own.vars.iter().any(|vars| vars.contains(&reference.name));
             (reference, looped)
         })
-        // Uses inside a variable's value are kept: dropping one would make it look undefined where it is set
-        // otherwise.
+        // Uses in a variable's value are kept: without them that value would not count, and the variable look undefined.
         .filter(|(reference, looped)| !looped || reference.within.is_some())
         .map(|(reference, _)| reference)
         .collect()

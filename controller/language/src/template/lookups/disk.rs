@@ -29,7 +29,7 @@ fn refusal(name: &str, message: &str) -> Error {
     TemplateError::new(format!("`{name}`: {message}")).into_engine()
 }
 
-/// A path, and the trait object that knows it.
+/// A path, and the [`Outside`] to ask about it.
 type Asked = (String, Arc<dyn Outside>);
 
 /// Returns the path that is asked about; `None` if it is not known yet.
