@@ -12,8 +12,7 @@
 //! | what is wrong, with file, line, excerpt and suggestion | [`diagnostic::Diagnostics`] |
 //!
 //! This crate must not know connections, nodes, the rollout or the terminal. docs/ansible.md says which part of
-//! Ansible's
-//! language it reads.
+//! Ansible's language it reads.
 
 pub mod diagnostic;
 pub mod inventory;

@@ -1,9 +1,8 @@
 //! Short forms of node names and numbers: `gpu[033,037-041]`.
 //!
 //! Owns how this form, which schedulers use too, is written and read. Invariants: what is written reads back as the
-//! same
-//! set of names, and never looks like the positions in a group that Ansible's patterns have (`gpu[1-4]`), whatever
-//! groups exist.
+//! same set of names, and never looks like the positions in a group that Ansible's patterns have (`gpu[1-4]`),
+//! whatever groups exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,8 +24,7 @@ pub fn fold_names<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
 const SIGNS: [char; 10] = ['[', ']', ',', ' ', ':', '*', '?', '~', '!', '&'];
 
 /// Rewrites ranges that could be read as positions in a group `gpu`, or as a set of characters (`gpu[1-4]`). With a
-/// comma
-/// or with leading zeros they cannot.
+/// comma or with leading zeros they cannot.
 fn no_positions(ranges: String) -> String {
     match ranges.split_once('-') {
         Some((from, to)) if !ranges.contains(',') && !padded(from) => {

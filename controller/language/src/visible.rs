@@ -2,9 +2,8 @@
 //!
 //! Owns what must not reach a terminal or a page unchanged: control characters, and characters that are invisible or
 //! change how others look (bidirectional marks, zero width). They become JSON escapes (`\u001b`), so that a JSON
-//! document
-//! keeps its meaning. All text from nodes, other users or names goes through here where it is shown; a writer to a
-//! terminal applies [`guarded`] once more. Must not know what a text is about.
+//! document keeps its meaning. All text from nodes, other users or names goes through here where it is shown; a
+//! writer to a terminal applies [`guarded`] once more. Must not know what a text is about.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -67,8 +66,7 @@ pub fn visible_json(document: &str) -> Cow<'_, str> {
 /// Returns a text with nothing but visible characters, line breaks, tabs and, if `color`, colours.
 ///
 /// This is the last step before a terminal. It sees no fields, so it cannot tell gpufleet's lines from foreign ones:
-/// that
-/// is the task of [`visible`].
+/// that is the task of [`visible`].
 pub fn guarded(text: &str, color: bool) -> Cow<'_, str> {
     let keep = |c| matches!(c, '\n' | '\t');
     if !color {
@@ -125,8 +123,7 @@ pub fn command_line<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String
 pub fn command_word(word: &str) -> String {
     if !word.contains(is_hidden) {
         // `shell_words` leaves these signs unquoted, but an interactive bash expands them to several words or to
-        // another
-        // command.
+        // another command.
         return match word.contains(['{', '}', '!', '^']) {
             true => format!("'{}'", word.replace('\'', r"'\''")),
             false => shell_words::quote(word).into_owned(),
@@ -185,8 +182,7 @@ mod tests {
     }
 
     /// Commands whose arguments need no quotes: ids of runs, and names that Kubernetes or Slurm has checked. None of
-    /// these
-    /// can hold a character that is special to a shell.
+    /// these can hold a character that is special to a shell.
     const CHECKED: [&str; 13] = [
         "gpufleet resume {",
         "gpufleet report {",

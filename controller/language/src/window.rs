@@ -1,8 +1,7 @@
 //! Maintenance windows: when a run may take nodes out of service.
 //!
 //! Owns the text (`Sat 02:00-06:00 Europe/Berlin`) and when it opens. Reads no clock: callers pass the time. Time
-//! zone
-//! rules are those bundled with the program, so that a text means the same on every host.
+//! zone rules are those bundled with the program, so that a text means the same on every host.
 //!
 //! Invariants: an opening is never empty, and openings that touch or overlap are one.
 

@@ -1,8 +1,8 @@
 //! What is reported about wrong input: a message, its place, the reason, and what to do next.
 //!
-//! Owns the error model of everything that reads text (inventory, playbooks, patterns) and its rendering.
-//! Must not know any of those languages. Invariants: a [`Span`] always carries the text it points into, so an
-//! excerpt can be shown wherever the error is reported; values of keys that look secret never reach an excerpt.
+//! Owns the error model of everything that reads text (inventory, playbooks, patterns) and its rendering. Must not
+//! know any of those languages. Invariants: a [`Span`] always carries the text it points into, so an excerpt can be
+//! shown wherever the error is reported; values of keys that look secret never reach an excerpt.
 
 mod render;
 mod secret;

@@ -79,8 +79,7 @@ impl Painter {
 }
 
 /// Escapes what a terminal would interpret: a message may quote foreign text with escape sequences, or with lines
-/// that
-/// look like gpufleet's own.
+/// that look like gpufleet's own.
 fn printable(text: &str) -> String {
     visible_lines(text).replace('\n', "\n  ")
 }

@@ -5,8 +5,7 @@ use super::SourceFile;
 /// Whether a variable or parameter of this name probably holds a secret.
 ///
 /// Decides by its words (split at `_`, `-`, `.` and spaces): password, passphrase, token, secret, vault, key,
-/// credential and
-/// their short and plural forms. The name of a file that holds a secret (`…_key_file`) is not one.
+/// credential and their short and plural forms. The name of a file that holds a secret (`…_key_file`) is not one.
 pub fn looks_secret(key: &str) -> bool {
     let key = key.to_lowercase();
     let words: Vec<&str> = key.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).collect();

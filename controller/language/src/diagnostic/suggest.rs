@@ -3,8 +3,7 @@
 /// Returns the candidate that `word` was most likely meant to be, if any is close enough.
 ///
 /// Close means at most one edit (insertion, deletion, replacement, swap) for every three characters, and one more
-/// where one
-/// word begins with the other. Case and the choice between `-` and `_` cost nothing.
+/// where one word begins with the other. Case and the choice between `-` and `_` cost nothing.
 pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = normalise(word);
     let length = wanted.chars().count();

@@ -2,8 +2,7 @@
 //!
 //! Owns the rules that go beyond the strict parser: their names, severities and documentation, and how findings are
 //! written for programs. Must not contact hosts. Invariants: what the parser refuses is an error here too; a rule can
-//! be
-//! silenced for a place, an error cannot.
+//! be silenced for a place, an error cannot.
 
 mod noqa;
 mod rules;

@@ -1,8 +1,7 @@
 //! Finds command lines that a kind declares better.
 //!
 //! Invariants: a command line gets a task as its replacement only if all of it is understood; every suggested task
-//! was
-//! parsed by its kind.
+//! was parsed by its kind.
 
 use gpufleet_protocol::tasks::find;
 use serde_json::{Map, Value as Json, json};

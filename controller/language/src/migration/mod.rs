@@ -2,8 +2,7 @@
 //!
 //! Owns the knowledge about commands that a declarative kind replaces, and the report of `gpufleet import`. Reads
 //! playbooks tolerantly: a file that the strict parser refuses is walked all the same. Must not contact hosts or
-//! render
-//! templates. Invariant: a suggested task parses with the registry's own parameters.
+//! render templates. Invariant: a suggested task parses with the registry's own parameters.
 
 mod commands;
 mod gpu_commands;

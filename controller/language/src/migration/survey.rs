@@ -1,8 +1,7 @@
 //! Finds which tasks of a playbook run as they are.
 //!
 //! The strict parser judges every task; its messages are attached to the tasks that they point at. Files that it does
-//! not
-//! reach (tasks of roles that it cannot load, names with templates) are parsed one by one.
+//! not reach (tasks of roles that it cannot load, names with templates) are parsed one by one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! One text encrypted by ansible-vault.
 //!
 //! The format is that of ansible-core 2.19 (`ansible/parsing/vault/__init__.py`): a header, then the hex of three
-//! lines
-//! (salt, HMAC, ciphertext), each in hex itself.
+//! lines (salt, HMAC, ciphertext), each in hex itself.
 
 use ctr::Ctr128BE;
 use ctr::cipher::{KeyIvInit as _, StreamCipher as _};
@@ -174,8 +173,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Decodes hex. `strict` refuses capital letters: the inner parts are written in small letters, and another spelling
-/// would
-/// be a different text with the same meaning.
+/// would be a different text with the same meaning.
 fn unhex(digits: &[u8], strict: bool) -> Option<Vec<u8>> {
     if !digits.len().is_multiple_of(2) {
         return None;

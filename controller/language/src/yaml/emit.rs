@@ -42,8 +42,7 @@ const BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 const MAX_SIMPLE_KEY: usize = 128;
 
 /// Returns block style with sorted keys, as `yaml.dump(value, default_flow_style=False, allow_unicode=True)` writes
-/// it;
-/// ends with a line break. `{"__ansible_vault": text}` becomes `!vault`, `{"__ansible_unsafe": text}` its text.
+/// it; ends with a line break. `{"__ansible_vault": text}` becomes `!vault`, `{"__ansible_unsafe": text}` its text.
 pub fn block_text(value: &Json) -> String {
     text_with(value, &Layout::default())
 }

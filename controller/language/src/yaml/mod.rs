@@ -1,10 +1,8 @@
 //! Reads YAML text into a tree that keeps the place of every key and value, and writes values as YAML.
 //!
 //! Owns the choice of the YAML crate (docs/design/0001-yaml.md) and the reading of scalars by Ansible's rules (YAML
-//! 1.1).
-//! Must not know what the documents mean. Invariants: any text gives a tree or a diagnostic with a place, never a
-//! panic;
-//! a mapping never holds a key twice; nesting and alias expansion are bounded.
+//! 1.1). Must not know what the documents mean. Invariants: any text gives a tree or a diagnostic with a place, never
+//! a panic; a mapping never holds a key twice; nesting and alias expansion are bounded.
 
 mod build;
 mod emit;

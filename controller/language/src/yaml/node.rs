@@ -7,8 +7,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Span};
 pub struct Node {
     pub value: Value,
     /// The place of the scalar, of the first key or item of a block collection, or of the bracket of a flow
-    /// collection.
-    /// A value that is left out (`key:`) has the place of its key.
+    /// collection. A value that is left out (`key:`) has the place of its key.
     pub span: Span,
 }
 

@@ -1,8 +1,7 @@
 //! Types of plain scalars, by the rules of PyYAML's resolver for YAML 1.1, which Ansible uses.
 //!
 //! Timestamps stay strings, as every user of a date in a variable takes it for a text. One with a time of day is
-//! written
-//! in Python's form (`2026-01-02T03:04:05`).
+//! written in Python's form (`2026-01-02T03:04:05`).
 
 use std::ops::RangeInclusive;
 

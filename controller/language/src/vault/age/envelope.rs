@@ -159,8 +159,7 @@ impl AgeEnvelope {
     ///
     /// # Errors
     /// [`VaultError::WrongPassword`] if the passphrase is wrong; an error if the file is damaged or needs more work
-    /// than
-    /// allowed.
+    /// than allowed.
     pub fn open_with_passphrase(&self, passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let Some(Stanza::Scrypt { salt, work, wrapped }) = self.stanzas.first() else {
             return Err(VaultError::WrongPassword);

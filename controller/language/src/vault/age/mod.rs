@@ -1,9 +1,8 @@
 //! Reads and writes files of the tool `age` (https://c2sp.org/age, version 1).
 //!
 //! Owns the format: keys as text, stanzas for X25519 recipients and for a passphrase, the payload, the armour. Must
-//! not
-//! know where files and keys come from. Invariants: any bytes give a value or an error, never a panic; no content is
-//! returned that its authentication does not cover; no error and no `Debug` shows a key.
+//! not know where files and keys come from. Invariants: any bytes give a value or an error, never a panic; no content
+//! is returned that its authentication does not cover; no error and no `Debug` shows a key.
 
 mod armor;
 mod envelope;
