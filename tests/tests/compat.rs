@@ -304,7 +304,7 @@ fn hosts_sorted(mut lines: Value) -> Value {
     lines
 }
 
-/// Returns the effects of a run in the normal form; `None` if it began nothing.
+/// Returns the effects of a run in the normal form; null if it began nothing.
 fn played(lines: &str, home: &Home) -> Value {
     let here = std::fs::canonicalize(home.work()).expect("the working folder").display().to_string();
     let mut tasks: BTreeMap<String, Vec<Value>> = BTreeMap::new();

@@ -17,9 +17,9 @@ use jiff::{SignedDuration, Timestamp};
 ///
 /// SSH's keepalives find a dead connection within a minute, each at its own time, so it cannot be less.
 const AT_ONCE: Duration = Duration::from_secs(120);
-/// Number of losses that cannot be a coincidence.
+/// Smallest number of losses that is taken for more than a coincidence.
 const MANY: usize = 3;
-/// Number of other hosts that fell silent since the node last answered, and that cannot be a coincidence.
+/// Smallest number of other hosts, silent since the node last answered, that is taken for more than a coincidence.
 ///
 /// More than one, because in a large fleet another node dies during some reboot every few days.
 const SEVERAL: usize = 2;
@@ -97,7 +97,7 @@ pub enum Witness {
     Lost,
     /// It answered earlier, so its silence is evidence as much as an answer.
     Heard,
-    /// It never answered, so an answer is evidence, but silence is not.
+    /// Whether it is alive is unknown, so an answer is evidence, but silence is not.
     Stranger,
 }
 
